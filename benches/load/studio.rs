@@ -121,7 +121,7 @@ async fn sign_in(store: &dyn Store, account: Id, name: &str) -> Outcome<String> 
     let token = Token::random();
     let expires_at = store.now().saturating_add(Duration::from_secs(60 * 60));
     let new = NewSession { hash: token.hash(), expires_at, agent: "a benchmark".into() };
-    store.begin_session(person.id, new).await?.ok_or("no session")?;
+    store.begin_session(person.id, None, new).await?.ok_or("no session")?;
     Ok(format!("tintype={}", token.reveal()))
 }
 

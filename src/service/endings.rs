@@ -11,7 +11,8 @@ use crate::domain::model::{Id, Surface, Violation};
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
 use crate::store::{
-    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Store, StrikeRule,
+    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right, Store,
+    StrikeRule,
 };
 
 // Errors of failed tasks: sentences for the owner, without internals.
@@ -208,8 +209,8 @@ impl Endings {
     ///
     /// # Errors
     /// [`crate::store::StoreError`].
-    pub async fn cancel(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
-        let ended = self.store.cancel(account_id, surface, id, CANCELLED).await?;
+    pub async fn cancel(&self, right: Right, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
+        let ended = self.store.with_right(right).cancel(account_id, surface, id, CANCELLED).await?;
         if let Some(ended) = ended {
             self.failed(ended, CANCELLED);
         }

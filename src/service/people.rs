@@ -11,12 +11,14 @@ use crate::domain::identity::Identity;
 use crate::domain::person::{Person, Session, Token, person_name};
 use crate::domain::text::MAX_NAME_CHARS;
 use crate::domain::timestamp::Timestamp;
-use crate::store::{Cause, Credential, NewSession, PersonChange, Result, SignUp, SigningUp, Store, StoreError};
+use crate::store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
 
 /// Lifetime of a sign-in link.
 pub const LINK_LIFE: Duration = Duration::from_secs(15 * 60);
 /// A session ends when it has not been used for this long.
 pub const SESSION_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// A session ends this long after the sign-in, however much it is used.
+pub const LONGEST_SESSION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// Interval at which the use of a session is recorded.
 const RECORD_EVERY: Duration = Duration::from_secs(60 * 60);
 /// Fewest characters of a password.
@@ -170,18 +172,19 @@ impl People {
         let candidate = self.store.find_person(name).await?;
         let (person, hash) = candidate.map(|found| (found.person, found.password)).unzip();
         let hash = hash.flatten();
-        let matches = self.hashing(move || verify(&password, hash.as_deref())).await?;
-        let Some(person) = person.filter(|_| matches) else { return Ok(None) };
-        self.sign_in_as(&person, agent).await
+        let known = hash.clone();
+        let matches = self.hashing(move || verify(&password, known.as_deref())).await?;
+        let Some((person, hash)) = person.zip(hash).filter(|_| matches) else { return Ok(None) };
+        self.sign_in_as(&person, Proof::Password(hash), agent).await
     }
 
-    /// Signs in a person who has proved otherwise to be that person. `None` if the account is disabled.
+    /// Signs in a person who has shown a proof. `None` if the account is disabled, or the proof no longer holds.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn sign_in_as(&self, person: &Person, agent: &str) -> Result<Option<SignedIn>> {
+    pub async fn sign_in_as(&self, person: &Person, proof: Proof, agent: &str) -> Result<Option<SignedIn>> {
         let (token, new) = self.new_session(agent);
-        let session = self.store.begin_session(person.id, new).await?;
+        let session = self.store.begin_session(person.id, Some(proof), new).await?;
         Ok(session.map(|session| SignedIn { session, token }))
     }
 
@@ -228,13 +231,17 @@ impl People {
         terms: SignUpTerms,
         agent: &str,
     ) -> Result<Welcome> {
+        let proof = match &credential {
+            Credential::Password(hash) => Proof::Password(hash.clone()),
+            Credential::Identity(identity) => Proof::Identity(identity.clone()),
+        };
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
             SigningUp::Done(person) => person,
             SigningUp::NameTaken => return Ok(Welcome::NameTaken),
             SigningUp::TooMany => return Ok(Welcome::TooMany),
         };
-        let signed_in = self.sign_in_as(&person, agent).await?;
+        let signed_in = self.sign_in_as(&person, proof, agent).await?;
         Ok(signed_in.map_or(Welcome::NameTaken, Welcome::Done))
     }
 
@@ -277,13 +284,13 @@ impl People {
             return Ok(PasswordChange::Refused);
         }
         let hash = self.hashing(move || hash(&new)).await??;
-        store.change_person(person.id, PersonChange::Password(hash)).await?;
+        store.change_person(person.id, PersonChange::Password(hash.clone())).await?;
         let (token, new) = self.new_session(agent);
-        let session = self.store.begin_session(person.id, new).await?;
+        let session = self.store.begin_session(person.id, Some(Proof::Password(hash)), new).await?;
         Ok(session.map_or(PasswordChange::Refused, |session| PasswordChange::Done(SignedIn { session, token })))
     }
 
-    /// The session of a cookie, if it has not ended. Its end moves with its use.
+    /// The session of a cookie, if it has not ended. Its end moves with its use, up to [`LONGEST_SESSION`].
     ///
     /// # Errors
     /// [`StoreError`].
@@ -291,7 +298,8 @@ impl People {
         let Some(session) = self.store.find_session(token.hash()).await? else { return Ok(None) };
         let now = self.store.now();
         if now.since(session.seen_at) >= RECORD_EVERY {
-            self.store.touch_session(session.id, now.saturating_add(SESSION_LIFE)).await?;
+            let last = session.id.timestamp().saturating_add(LONGEST_SESSION);
+            self.store.touch_session(session.id, now.saturating_add(SESSION_LIFE).min(last)).await?;
         }
         Ok(Some(session))
     }

@@ -21,7 +21,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::files::FilesError;
 use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
-use crate::store::{StoreError, Upload, UploadedPicture};
+use crate::store::{Right, StoreError, Upload, UploadedPicture};
 
 /// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. A sender is an
 /// upload, or a call with up to four pictures. A place is for all of a sender's pictures, so that none waits for one while
@@ -106,6 +106,8 @@ impl From<DecodeError> for UploadError {
 pub struct Place {
     uploads: Arc<Uploads>,
     account_id: Id,
+    /// The right by which the sender stores pictures.
+    right: Right,
 }
 
 /// A picture whose bytes arrive. Dropping it gives it up.
@@ -141,6 +143,7 @@ impl Uploads {
     pub async fn begin(
         self: &Arc<Self>,
         account_id: Id,
+        right: Right,
         surface: Surface,
         announced: Option<u64>,
     ) -> Result<Incoming, UploadError> {
@@ -152,7 +155,7 @@ impl Uploads {
             return Err(Refusal::NoCredits.into());
         }
         self.check_room(account_id).await?;
-        let place = self.arrive(account_id)?;
+        let place = self.arrive(account_id, right)?;
         Ok(Incoming { spool: place.spool()?, place, surface })
     }
 
@@ -178,7 +181,7 @@ impl Uploads {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn arrive(self: &Arc<Self>, account_id: Id) -> Result<Place, Refusal> {
+    pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<Place, Refusal> {
         self.check_disk()?;
         let mut arriving = self.arriving();
         let of_account = arriving.get(&account_id).copied().unwrap_or_default();
@@ -187,7 +190,7 @@ impl Uploads {
         }
         arriving.insert(account_id, of_account + 1);
         drop(arriving);
-        Ok(Place { uploads: self.clone(), account_id })
+        Ok(Place { uploads: self.clone(), account_id, right })
     }
 
     fn arriving(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
@@ -209,8 +212,14 @@ impl Uploads {
 
     /// Stores a decoded picture: the row of the upload first, so that a sweep knows whose the file is, then the file, then
     /// its name in the row.
-    async fn store(&self, account_id: Id, surface: Surface, picture: Picture) -> Result<Upload, UploadError> {
-        let store = &self.shared.store;
+    async fn store(
+        &self,
+        account_id: Id,
+        right: Right,
+        surface: Surface,
+        picture: Picture,
+    ) -> Result<Upload, UploadError> {
+        let store = self.shared.store.with_right(right);
         let Some(id) = store.begin_upload(account_id, surface, MAX_UPLOADS).await? else {
             return Err(Refusal::TooMany.into());
         };
@@ -245,8 +254,8 @@ impl Place {
     pub async fn store(&self, pictures: Vec<Picture>) -> Result<Stored, UploadError> {
         let mut stored = Stored { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
         for picture in pictures {
-            let (uploads, account_id) = (self.uploads.clone(), self.account_id);
-            let storing = async move { uploads.store(account_id, Surface::Api, picture).await };
+            let (uploads, account_id, right) = (self.uploads.clone(), self.account_id, self.right);
+            let storing = async move { uploads.store(account_id, right, Surface::Api, picture).await };
             stored.ids.push(tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
         }
         Ok(stored)
@@ -322,7 +331,7 @@ impl Incoming {
     pub async fn finish(self) -> Result<Upload, UploadError> {
         let picture = self.spool.decode().await?;
         let (place, surface) = (self.place, self.surface);
-        let storing = async move { place.uploads.store(place.account_id, surface, picture).await };
+        let storing = async move { place.uploads.store(place.account_id, place.right, surface, picture).await };
         tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?
     }
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, KeyChange, PersonChange,
-    PersonCreation, Result, SignUp, Store, Taking,
+    PersonCreation, Result, Right, SignUp, Store, Taking,
 };
 use crate::clock::Timestamp;
 use crate::domain::endpoint::Endpoint;
@@ -233,6 +233,10 @@ pub trait AuditLog: fmt::Debug + Send + Sync + 'static {
     /// This store for an actor: it records each change that the audit log knows in the commit of the change. Without an
     /// actor, nothing is recorded.
     fn acting(&self, actor: Actor) -> Arc<dyn Store>;
+
+    /// This store for a caller with a right: each write checks in its transaction that the right still holds, and fails
+    /// with [`StoreError::Revoked`](super::StoreError::Revoked) otherwise. Reads do not.
+    fn with_right(&self, right: Right) -> Arc<dyn Store>;
 
     /// Entries about one account or all, newest first, older than the entry `before`.
     async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>>;

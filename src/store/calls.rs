@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{Result, Right};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 
@@ -48,6 +48,8 @@ pub struct Origin {
     pub call: Option<Call>,
     /// The engine that its model stands for; `None` if any may make its images.
     pub engine: Option<String>,
+    /// The right by which it is submitted, which the submit checks in its transaction; `None` checks none.
+    pub right: Option<Right>,
 }
 
 impl Origin {

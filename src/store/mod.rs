@@ -1,10 +1,8 @@
 //! The store: accounts, keys, credits and tasks in a database.
 //!
-//! Each method is a verb of the domain and exactly one transaction, which is durable when the method returns. Only the
-//! methods of the sweeper, such as [`Upkeep::rescue`], [`Upkeep::lapse_grants`] and [`Upkeep::remove_tasks`], use several
-//! transactions.
-//! Lookups return `Option`; a refusal by a rule is an outcome, not an error. An error means that nothing was changed,
-//! unless it is [`StoreError::Unknown`].
+//! Each method is a verb of the domain and exactly one transaction, durable when the method returns; only the sweeper's
+//! methods, such as [`Upkeep::rescue`], use several. Lookups return `Option`; a refusal by a rule is an outcome, not an
+//! error. An error means that nothing was changed, unless it is [`StoreError::Unknown`].
 
 use std::time::Duration;
 
@@ -32,6 +30,7 @@ mod leases;
 mod people;
 pub mod postgres;
 mod reports;
+mod rights;
 pub mod sqlite;
 mod uploads;
 
@@ -57,12 +56,13 @@ pub use self::leases::{
 };
 use self::people::SIGN_UP_NOTE;
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, SignUp,
-    SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Proof,
+    SignUp, SigningUp,
 };
 pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
 };
+pub use self::rights::{Right, SessionRight};
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
@@ -245,9 +245,9 @@ pub struct TaskFiles {
 /// Tasks as their owners and the operator see them.
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
-    /// credits, or too little is left of the budget of the key, or the call in `origin`, which is written down with it, repeats one. Nothing happens unless the transaction
-    /// begins before `start` is over. [`StoreError::Unknown`] means that the task may exist and be charged.
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few credits,
+    /// too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats one. Nothing happens
+    /// unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the task may exist and be charged.
     async fn submit_before(
         &self,
         start: StartLimit,

@@ -28,7 +28,7 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
-    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions of the person.
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions and sign-in links of the person.
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
@@ -43,6 +43,32 @@ pub struct NewSession {
     pub expires_at: Timestamp,
     /// The browser, as it names itself.
     pub agent: String,
+}
+
+/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed or the provider answers, so it is
+/// compared in the transaction that begins the session.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// The password with this hash.
+    Password(String),
+    /// An identity at a provider.
+    Identity(Identity),
+}
+
+impl Proof {
+    /// The hash of the password, the issuer and the subject.
+    pub(super) fn parts(&self) -> (Option<&str>, Option<&str>, Option<&str>) {
+        match self {
+            Self::Password(hash) => (Some(hash), None, None),
+            Self::Identity(Identity { issuer, subject }) => (None, Some(issuer), Some(subject)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Proof(…)")
+    }
 }
 
 /// A person who is about to sign in with a password.
@@ -159,8 +185,9 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// or the account is disabled.
     async fn sign_in_by_link(&self, link: TokenHash, session: NewSession) -> Result<Option<Session>>;
 
-    /// Begins a session of a person. `None` if there is no such person, or the account is disabled.
-    async fn begin_session(&self, person_id: Id, session: NewSession) -> Result<Option<Session>>;
+    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no longer
+    /// that of the person; a caller that knows the person otherwise gives none.
+    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, session: NewSession) -> Result<Option<Session>>;
 
     /// The session with this hash, unless it has ended or its account is disabled.
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>>;
@@ -174,7 +201,7 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Records that a session was used now, and moves its end to `expires_at` if that is later.
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
 
-    /// Ends one session of a person, or all but the session `except`. Returns the number of sessions.
+    /// Ends one session of a person, or all but one, with the person's sign-in links. Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
     /// Deletes links and sessions of everybody. Returns their number.

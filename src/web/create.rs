@@ -220,7 +220,8 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
             let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
             let person = &visitor.session.person;
             let (account, cost) = (person.account_id, request.cost());
-            let origin = Origin { person_id: Some(person.id), ..Origin::default() };
+            let right = Some(visitor.right());
+            let origin = Origin { person_id: Some(person.id), right, ..Origin::default() };
             match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
                     studio.live.changed(account);
@@ -333,7 +334,7 @@ pub async fn cancel(
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
     let account = visitor.session.person.account_id;
-    let cancelled = studio.shared.endings.cancel(account, Surface::Web, id).await?;
+    let cancelled = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id).await?;
     if !cancelled && !record.task.status.is_terminal() {
         return Err(PageError::new(StatusCode::CONFLICT, "cancel-late"));
     }

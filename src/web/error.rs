@@ -57,7 +57,11 @@ impl PageError {
 
 impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
-        Self::caused_by(error)
+        match error {
+            // The answer that a stranger gets.
+            StoreError::Revoked => Self::signed_out(),
+            error => Self::caused_by(error),
+        }
     }
 }
 

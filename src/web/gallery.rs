@@ -192,7 +192,7 @@ fn done(form: &Form, page: &str) -> Response<Body> {
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
 pub async fn change(Path(change): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
-    let (store, account) = (&form.visitor.studio.shared.store, form.visitor.session.person.account_id);
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     let tasks = chosen(&form);
     match change.as_str() {
         "star" | "unstar" => store.star_tasks(account, &tasks, change == "star").await?,
@@ -242,7 +242,7 @@ fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError
 /// Makes a board.
 pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
-    let (store, account) = (&form.visitor.studio.shared.store, form.visitor.session.person.account_id);
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     let made = store.create_board(account, name(&form)?, MAX_BOARDS).await?;
     written(&form, made)
 }
@@ -251,7 +251,7 @@ pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
 pub async fn change_board(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (store, account) = (&form.visitor.studio.shared.store, form.visitor.session.person.account_id);
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     if !store.boards(account).await?.iter().any(|board| board.id == id) {
         return Err(PageError::not_found());
     }

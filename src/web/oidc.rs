@@ -19,7 +19,7 @@ use crate::domain::identity::{Identity, Journey, Purpose};
 use crate::domain::model::Id;
 use crate::outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
 use crate::service::people::Welcome;
-use crate::store::Linking;
+use crate::store::{Linking, Proof};
 
 /// The cookie of a journey.
 const COOKIE: &str = "__Host-tintype-oidc";
@@ -180,7 +180,7 @@ async fn welcome(
 ) -> Result<Response<Body>, PageError> {
     let (people, agent) = (&studio.people, agent(headers));
     if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
-        let signed_in = people.sign_in_as(&person, agent).await?;
+        let signed_in = people.sign_in_as(&person, Proof::Identity(arrived.identity), agent).await?;
         let signed_in = signed_in.ok_or_else(|| PageError::forbidden("oidc-disabled"))?;
         return Ok(enter(studio, visit, &signed_in));
     }

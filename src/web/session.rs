@@ -16,10 +16,10 @@ use super::error::PageError;
 use super::texts::Texts;
 use super::{Studio, Visit};
 use crate::config::MAX_BODY;
-use crate::domain::model::Account;
-use crate::domain::person::{Role, Session, Token, TokenHash};
+use crate::domain::model::{Account, Id};
+use crate::domain::person::{Person, Role, Session, Token, TokenHash};
 use crate::service::people::SESSION_LIFE;
-use crate::store::{Actor, Result, Store, Via};
+use crate::store::{Actor, Result, Right, SessionRight, Store, Via};
 
 /// The cookie of a session. The prefix makes browsers accept it only over HTTPS, for this host alone.
 const COOKIE: &str = "__Host-tintype";
@@ -34,6 +34,8 @@ pub struct Visitor {
     pub(super) session: Session,
     /// The hash by which the database knows the session.
     pub(super) token_hash: TokenHash,
+    /// Whether the person acts as an operator.
+    pub(super) operator: bool,
     /// The texts in the person's language.
     pub(super) texts: &'static Texts,
     /// The secret that forms of this session carry.
@@ -64,15 +66,23 @@ impl Visitor {
         account.admin && account.id == self.session.person.account_id && self.owns()
     }
 
-    /// The store, which records what this person changes.
+    /// The right by which this person writes: what this request has been judged by.
+    pub(super) fn right(&self) -> Right {
+        let Person { role, suspension, .. } = &self.session.person;
+        let (session, suspended) = (self.token_hash, suspension.is_some());
+        Right::Session(SessionRight { session, role: *role, suspended, operator: self.operator })
+    }
+
+    /// The store for what this person changes: it records that, and writes only while the person's right holds.
     pub(super) fn store(&self) -> Arc<dyn Store> {
         let person = &self.session.person;
-        self.studio.shared.store.acting(Actor {
+        let store = self.studio.shared.store.acting(Actor {
             name: person.name.clone(),
             person_id: Some(person.id),
             via: Via::Studio,
             source: self.visit.source.map(|source| source.to_string()),
-        })
+        });
+        store.with_right(self.right())
     }
 
     /// Refuses a person with less than a role.
@@ -101,6 +111,18 @@ impl Visitor {
     }
 }
 
+impl Visitor {
+    /// The person of a request, with the rights of this moment.
+    async fn read(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+        let (visit, studio) = (visit(parts)?, studio.clone());
+        let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
+        let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
+        let (token_hash, proof) = (token.hash(), proof_of(&token));
+        Ok(Self { session, token_hash, operator: false, texts: Texts::of(&parts.headers), proof, visit, studio })
+    }
+}
+
+/// For a request without a body. A handler of any other one takes a [`Form`], or reads the body as a [`Sender`].
 impl<S> FromRequestParts<S> for Visitor
 where
     S: Send + Sync,
@@ -109,12 +131,58 @@ where
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
-        let studio = Arc::<Studio>::from_ref(state);
-        let visit = visit(parts)?;
-        let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
-        let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
-        let (token_hash, proof) = (token.hash(), proof_of(&token));
-        Ok(Self { session, token_hash, texts: Texts::of(&parts.headers), proof, visit, studio })
+        if !parts.method.is_safe() {
+            return Err(PageError::caused_by(EarlyVisitor));
+        }
+        Self::read(parts, &Arc::<Studio>::from_ref(state)).await
+    }
+}
+
+/// A handler asks for the person of a request whose body has not arrived.
+#[derive(Debug, thiserror::Error)]
+#[error("a handler of a form takes a Visitor: use Form, whose rights are read when the form has arrived")]
+struct EarlyVisitor;
+
+/// A signed-in person whose request has a body that still arrives. Its rights may end before its last byte, so a sender
+/// opens nothing but room for that body; [`Sender::arrived`] reads the rights anew.
+pub(super) struct Sender<'a> {
+    early: Visitor,
+    parts: &'a Parts,
+}
+
+impl<'a> Sender<'a> {
+    /// The sender of a request from a page of the studio.
+    pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+        check_origin(studio, parts)?;
+        Ok(Self { early: Visitor::read(parts, studio).await?, parts })
+    }
+
+    /// The account on whose share of room the body counts.
+    pub(super) fn account_id(&self) -> Id {
+        self.early.session.person.account_id
+    }
+
+    /// The right by which the sender may store what arrives.
+    pub(super) fn right(&self) -> Right {
+        self.early.right()
+    }
+
+    /// Refuses a body that could come to nothing, before it is read.
+    pub(super) fn needs(&self, role: Role) -> std::result::Result<(), PageError> {
+        self.early.needs(role)
+    }
+
+    /// Refuses a body without the secret of the session's forms.
+    pub(super) fn check_proof(&self, proof: Option<&str>) -> std::result::Result<(), PageError> {
+        if proof.is_some_and(|proof| same(proof, &self.early.proof)) {
+            return Ok(());
+        }
+        Err(PageError::forbidden("error-origin"))
+    }
+
+    /// The person, once the whole body has arrived, with the rights of that moment.
+    pub(super) async fn arrived(self) -> std::result::Result<Visitor, PageError> {
+        Visitor::read(self.parts, &self.early.studio).await
     }
 }
 
@@ -124,7 +192,7 @@ pub(super) fn visit(parts: &Parts) -> std::result::Result<Visit, PageError> {
     parts.extensions.get::<Visit>().cloned().ok_or_else(PageError::not_found)
 }
 
-/// A form that a signed-in person sent from a page of the studio.
+/// A form that a signed-in person sent from a page of the studio, with the person's rights when its last byte had arrived.
 #[derive(Debug)]
 pub struct Form {
     /// The person.
@@ -143,13 +211,12 @@ where
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
-        let (mut parts, body) = request.into_parts();
-        check_origin(&Arc::<Studio>::from_ref(state), &parts)?;
-        let visitor = Visitor::from_request_parts(&mut parts, state).await?;
-        let fields = Fields::read(&visitor.studio, &parts, body).await?;
-        if !fields.get(PROOF).is_some_and(|proof| same(proof, &visitor.proof)) {
-            return Err(PageError::forbidden("error-origin"));
-        }
+        let (parts, body) = request.into_parts();
+        let studio = Arc::<Studio>::from_ref(state);
+        let sender = Sender::of(&parts, &studio).await?;
+        let fields = Fields::read(&studio, &parts, body).await?;
+        sender.check_proof(fields.get(PROOF))?;
+        let visitor = sender.arrived().await?;
         Ok(Self { visitor, fields, headers: parts.headers })
     }
 }

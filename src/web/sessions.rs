@@ -1,17 +1,14 @@
 //! The browsers in which a person is signed in.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
+use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::Studio;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
@@ -110,23 +107,19 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Ends one session.
-pub async fn end(
-    State(studio): State<Arc<Studio>>,
-    Path(id): Path<String>,
-    form: Form,
-) -> Result<Response<Body>, PageError> {
+pub async fn end(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     let id = id.parse().map_err(|_| PageError::not_found())?;
     let person = form.visitor.session.person.id;
-    if studio.shared.store.end_sessions(person, EndSessions::One(id)).await? == 0 {
+    if form.visitor.store().end_sessions(person, EndSessions::One(id)).await? == 0 {
         return Err(PageError::not_found());
     }
     Ok(secured(Redirect::to(SESSIONS).into_response()))
 }
 
 /// Ends all sessions of the person but this one.
-pub async fn end_others(State(studio): State<Arc<Studio>>, form: Form) -> Result<Response<Body>, PageError> {
-    let Session { id, person, .. } = form.visitor.session;
-    studio.shared.store.end_sessions(person.id, EndSessions::AllExcept(id)).await?;
+pub async fn end_others(form: Form) -> Result<Response<Body>, PageError> {
+    let Session { id, person, .. } = &form.visitor.session;
+    form.visitor.store().end_sessions(person.id, EndSessions::AllExcept(*id)).await?;
     Ok(secured(Redirect::to(SESSIONS).into_response()))
 }
 

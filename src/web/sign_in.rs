@@ -119,9 +119,9 @@ pub async fn by_link(
 
 /// Ends the session.
 pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
-    let Visitor { session, visit, studio, .. } = form.visitor;
-    studio.shared.store.end_sessions(session.person.id, EndSessions::One(session.id)).await?;
-    Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), &visit, None))
+    let Visitor { session, visit, .. } = &form.visitor;
+    form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
+    Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None))
 }
 
 /// Leads to the first page, with the cookie of a session that has just begun.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{FromRequest as _, FromRequestParts as _, Path, Query, Request, State};
+use axum::extract::{FromRequest as _, Path, Query, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::{Response, StatusCode};
@@ -16,7 +16,7 @@ use super::Studio;
 use super::arriving::{Arriving, Stopped, announced};
 use super::error::{PageError, Written};
 use super::page::{Frame, html, is_of_script, secured};
-use super::session::{Fields, Form, PROOF, Visitor, check_origin, same};
+use super::session::{Fields, Form, PROOF, Sender, Visitor};
 use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
 use crate::domain::model::{Id, Status, Surface};
 use crate::domain::multipart::{Multipart, Piece};
@@ -35,6 +35,7 @@ impl From<UploadError> for PageError {
     fn from(error: UploadError) -> Self {
         match error {
             UploadError::Refused(refusal) => Self::new(status(refusal), text(refusal)),
+            UploadError::Store(error) => error.into(),
             other => Self::caused_by(other),
         }
     }
@@ -83,16 +84,14 @@ fn arriving(studio: &Studio, body: Body) -> Arriving {
 
 /// Takes one picture: the body is the file. Everything about the sender is checked before it is read.
 pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
-    let (mut parts, body) = request.into_parts();
-    check_origin(&studio, &parts)?;
-    let visitor = Visitor::from_request_parts(&mut parts, &studio).await?;
-    let proof = parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()).unwrap_or_default();
-    if !same(proof, &visitor.proof) {
-        return Err(PageError::forbidden("error-origin"));
-    }
-    visitor.needs(Role::Member)?;
-    let receiving = receive(&visitor, &parts, body);
+    let (parts, body) = request.into_parts();
+    let sender = Sender::of(&parts, &studio).await?;
+    sender.check_proof(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
+    sender.needs(Role::Member)?;
+    let receiving = receive(&studio, &sender, &parts, body);
     let received = tokio::time::timeout(UPLOAD_TIME_LIMIT, receiving).await;
+    let visitor = sender.arrived().await?;
+    visitor.needs(Role::Member)?;
     let received = received.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
     let (status, answer) = match received {
         Ok(upload) => (StatusCode::OK, OwnReference::Upload(upload.id).to_string()),
@@ -106,11 +105,10 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     Ok(response)
 }
 
-async fn receive(visitor: &Visitor, parts: &Parts, body: Body) -> Result<Upload, PageError> {
+async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body: Body) -> Result<Upload, PageError> {
     let announced = announced(&parts.headers);
-    let account = visitor.session.person.account_id;
-    let mut incoming = visitor.studio.uploads.begin(account, Surface::Web, announced).await?;
-    let mut arriving = arriving(&visitor.studio, body);
+    let mut incoming = studio.uploads.begin(sender.account_id(), sender.right(), Surface::Web, announced).await?;
+    let mut arriving = arriving(studio, body);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
     }
@@ -124,27 +122,26 @@ pub(super) async fn form(studio: &Arc<Studio>, request: Request) -> Result<(Form
     let Some(reader) = Multipart::new(kind) else {
         return Ok((Form::from_request(request, studio).await?, None));
     };
-    let (mut parts, body) = request.into_parts();
-    check_origin(studio, &parts)?;
-    let visitor = Visitor::from_request_parts(&mut parts, studio).await?;
-    visitor.needs(Role::Member)?;
+    let (parts, body) = request.into_parts();
+    let sender = Sender::of(&parts, studio).await?;
+    sender.needs(Role::Member)?;
     let most = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
         return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
     }
     let arriving = arriving(studio, body);
-    let reading = Reading::new(&visitor).read(reader, arriving, most);
+    let reading = Reading::new(studio, &sender).read(reader, arriving, most);
     let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
     let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
-    if !fields.get(PROOF).is_some_and(|proof| same(proof, &visitor.proof)) {
-        return Err(PageError::forbidden("error-origin"));
-    }
+    sender.check_proof(fields.get(PROOF))?;
+    let visitor = sender.arrived().await?;
     Ok((Form { visitor, fields, headers: parts.headers }, refusal))
 }
 
 /// A form with files that is being read.
 struct Reading<'a> {
-    visitor: &'a Visitor,
+    studio: &'a Studio,
+    sender: &'a Sender<'a>,
     fields: HashMap<String, String>,
     part: Part,
     /// Bytes in all fields and their names.
@@ -160,8 +157,8 @@ enum Part {
 }
 
 impl<'a> Reading<'a> {
-    fn new(visitor: &'a Visitor) -> Self {
-        Self { visitor, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
+    fn new(studio: &'a Studio, sender: &'a Sender<'a>) -> Self {
+        Self { studio, sender, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
     }
 
     /// Reads the whole form of at most `most` bytes, or as far as a file that is refused, and says why it was.
@@ -197,15 +194,12 @@ impl<'a> Reading<'a> {
             }
             (Piece::Data(data), Part::File(Some(incoming))) => incoming.write(data).await?,
             (Piece::Data(data), Part::File(None)) => {
-                let proof = self.fields.get(PROOF).map(String::as_str).unwrap_or_default();
-                if !same(proof, &self.visitor.proof) {
-                    return Err(PageError::forbidden("error-origin"));
-                }
+                self.sender.check_proof(self.fields.get(PROOF).map(String::as_str))?;
                 if self.uploads.len() >= MAX_REFERENCES {
                     return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "upload-four"));
                 }
-                let account = self.visitor.session.person.account_id;
-                let mut incoming = self.visitor.studio.uploads.begin(account, Surface::Web, None).await?;
+                let (account, right) = (self.sender.account_id(), self.sender.right());
+                let mut incoming = self.studio.uploads.begin(account, right, Surface::Web, None).await?;
                 incoming.write(data).await?;
                 self.part = Part::File(Some(incoming));
             }
@@ -292,15 +286,11 @@ pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<R
 }
 
 /// Removes an upload.
-pub async fn remove(
-    State(studio): State<Arc<Studio>>,
-    Path(id): Path<String>,
-    form: Form,
-) -> Result<Response<Body>, PageError> {
+pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = form.visitor.session.person.account_id;
-    if !studio.shared.store.remove_upload(account, Surface::Web, id).await? {
+    if !form.visitor.store().remove_upload(account, Surface::Web, id).await? {
         return Err(PageError::not_found());
     }
     tracing::info!(upload = %id, %account, person = %form.visitor.session.person.id, "upload removed by its owner");

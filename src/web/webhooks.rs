@@ -1,15 +1,12 @@
 //! The endpoints of the account and the deliveries to them, for its owners.
 
-use std::sync::Arc;
-
 use askama::Template;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
-use super::Studio;
 use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, minute, secured};
@@ -243,11 +240,7 @@ async fn count(visitor: &Visitor) -> Result<(), PageError> {
 }
 
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
-pub async fn change(
-    State(studio): State<Arc<Studio>>,
-    Path((id, change)): Path<(String, String)>,
-    form: Form,
-) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
@@ -266,7 +259,7 @@ pub async fn change(
         "test" => {
             count(&visitor).await?;
             let disabled = || PageError::new(StatusCode::CONFLICT, "webhook-disabled");
-            studio.shared.store.test_endpoint(endpoint.id).await?.ok_or_else(disabled)?;
+            store.test_endpoint(endpoint.id).await?.ok_or_else(disabled)?;
             return Ok(to(&endpoint));
         }
         "remove" => {

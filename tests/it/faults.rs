@@ -224,9 +224,9 @@ impl Scene {
         let (store, account) = (self.service.shared.store.clone(), self.account.id);
         attempt(async move { store.begin_upload(account, Surface::Web, 10).await }).await;
         let picture = Picture::from_rgb(2, 2, vec![200; 12]).expect("a picture").to_png();
-        let uploads = self.service.api.uploads.clone();
+        let (uploads, key) = (self.service.api.uploads.clone(), KeySecret::parse(&self.key).expect("a key").hash());
         attempt(async move {
-            let mut incoming = uploads.begin(account, Surface::Web, None).await?;
+            let mut incoming = uploads.begin(account, tintype::store::Right::Key(key), Surface::Web, None).await?;
             incoming.write(picture.into()).await?;
             incoming.finish().await.map(drop)
         })

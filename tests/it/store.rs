@@ -34,6 +34,7 @@ mod postgres_tls;
 mod processes;
 mod progress;
 mod removals;
+mod rights;
 mod sign_ups;
 mod sqlite_file;
 mod strikes;
@@ -154,6 +155,13 @@ macro_rules! suite {
                     the_name_of_an_account_keeps_no_person_out,
                     attempts_are_limited_by_source_and_day_and_then_forgotten,
                     of_several_processes_one_opens_an_account_of_a_name,
+                }
+                rights {
+                    a_store_with_the_right_of_a_session_writes_only_while_that_holds,
+                    a_store_with_the_right_of_an_operator_writes_only_while_that_holds,
+                    a_task_is_submitted_only_while_the_right_of_its_caller_holds,
+                    a_session_begins_only_with_a_proof_that_still_holds,
+                    a_new_password_and_the_end_of_all_sessions_end_sign_in_links,
                 }
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,

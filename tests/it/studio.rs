@@ -25,6 +25,7 @@ mod operator;
 mod owner;
 mod previews;
 mod references;
+mod rights;
 mod shifts;
 mod sign_up;
 mod snippets;

@@ -354,8 +354,7 @@ pub async fn generate(
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
     let required = request.cost();
-    let submission =
-        api.tasks.submit(caller.account_id, Some(caller.key_id).into(), Surface::Api, request, arrived).await;
+    let submission = api.tasks.submit(caller.account_id, caller.origin(), Surface::Api, request, arrived).await;
     let Some(task) = submitted::task(submission, required, &api, &caller)? else {
         return Ok(NoAnswer.into_response());
     };

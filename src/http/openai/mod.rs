@@ -128,9 +128,17 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
+            caller.check_again(&api).await?;
             (ImagesCall::parse(kind, &body, &api.settings.reference_ports)?, Pictures::none())
         }
-        CallKind::Edit => edit::read(request, repeat.may_repeat(), &api, &caller).await?,
+        CallKind::Edit => match edit::read(request, repeat.may_repeat(), &api, &caller).await {
+            Ok(read) => read,
+            Err(error) => {
+                // A caller who has lost the key learns no more than a stranger.
+                caller.check_again(&api).await?;
+                return Err(error);
+            }
+        },
     };
     if answer == Answer::AtOnce {
         background::check(&call)?;
@@ -205,12 +213,12 @@ async fn task_of(
     mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
     let engine = call.model.as_ref().and_then(|model| api.settings.model_aliases.get(model)).cloned();
-    let origin = Origin { key_id: Some(caller.key_id), call: Some(attempt), engine, ..Origin::default() };
+    let origin = Origin { call: Some(attempt), engine, ..caller.origin() };
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
         if attempt.may_repeat() {
-            match api.shared.store.attach_call(caller.key_id, attempt).await? {
+            match api.shared.store.with_right(caller.right()).attach_call(caller.key_id, attempt).await? {
                 Attachment::Task(id) => {
                     pictures.remove().await;
                     if call.auto_size {

@@ -43,7 +43,8 @@ impl Pictures {
     /// Takes the place for all pictures of the call.
     pub(super) fn arrive(&mut self, api: &ApiState, caller: &Caller) -> Result<(), ApiError> {
         if self.place.is_none() {
-            self.place = Some(api.uploads.arrive(caller.account_id).map_err(|refusal| refused(refusal.into()))?);
+            self.place =
+                Some(api.uploads.arrive(caller.account_id, caller.right()).map_err(|refusal| refused(refusal.into()))?);
         }
         Ok(())
     }
@@ -160,6 +161,7 @@ fn refused(error: UploadError) -> ApiError {
         UploadError::Refused(Refusal::Busy) => {
             ApiError::rate_limited("Too many images arrive at this moment.", BUSY_RETRY_SECONDS)
         }
+        UploadError::Store(error) => error.into(),
         other => ApiError::caused_by(Arc::new(other)),
     }
 }

@@ -21,7 +21,7 @@ use crate::http::routes::{self, Access, Route, Surface};
 use crate::http::state::ApiState;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
-use crate::store::KeyChange;
+use crate::store::{KeyChange, Origin, Right};
 use crate::web::{self, Visit};
 
 /// Names of query parameters that count as a key, in any letter case.
@@ -63,6 +63,16 @@ impl Caller {
     /// minute, and the key may have been revoked meanwhile.
     pub(in crate::http) async fn check_again(&self, api: &ApiState) -> Result<Arc<ApiKey>, ApiError> {
         find_key(api, self.key_hash).await
+    }
+
+    /// The right by which this caller writes.
+    pub(in crate::http) fn right(&self) -> Right {
+        Right::Key(self.key_hash)
+    }
+
+    /// The origin of this caller's tasks.
+    pub(in crate::http) fn origin(&self) -> Origin {
+        Origin { key_id: Some(self.key_id), right: Some(self.right()), ..Origin::default() }
     }
 
     /// Counts a use of the key besides the one that the guard counted.

@@ -305,7 +305,11 @@ impl From<PageError> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::caused_by(error)
+        match error {
+            // The answer that a stranger gets.
+            StoreError::Revoked => Self::unauthorized(),
+            error => Self::caused_by(error),
+        }
     }
 }
 

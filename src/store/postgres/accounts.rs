@@ -172,6 +172,9 @@ impl Accounts for PostgresStore {
                 let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
                 begun.execute(set, &[&id, &threshold]).await?;
             } else {
+                // Waits for what people of the account are about to write, who lock themselves before any account.
+                let people = "SELECT 1 FROM people WHERE account_id = $1 ORDER BY id FOR NO KEY UPDATE";
+                begun.execute(people, &[&id]).await?;
                 begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
             }
             let changed =

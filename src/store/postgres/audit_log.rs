@@ -12,7 +12,7 @@ use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Store};
+use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Right, Store};
 
 const RECORD: &str = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -72,14 +72,18 @@ impl PostgresStore {
             }
             Ok(outcome)
         };
-        Ok(self.database.transaction(recorded).await?)
+        Ok(self.transaction(recorded).await?)
     }
 }
 
 #[async_trait]
 impl AuditLog for PostgresStore {
     fn acting(&self, actor: Actor) -> Arc<dyn Store> {
-        Arc::new(Self { parts: self.parts.clone(), actor: Some(Arc::new(actor)) })
+        Arc::new(Self { parts: self.parts.clone(), actor: Some(Arc::new(actor)), right: self.right })
+    }
+
+    fn with_right(&self, right: Right) -> Arc<dyn Store> {
+        Arc::new(Self { parts: self.parts.clone(), actor: self.actor.clone(), right: Some(right) })
     }
 
     async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {

@@ -35,7 +35,7 @@ impl Calls for PostgresStore {
         let attach = async {
             let since = Id::floor(self.database.now().saturating_sub(FOUND_WITHIN));
             let attempt = i64::from(call.attempt);
-            let rows = self.database.write(ATTACH, &[&key_id, &digest, &attempt, &call.holder, &since]).await?;
+            let rows = self.statement(ATTACH, &[&key_id, &digest, &attempt, &call.holder, &since]).await?;
             Ok(match rows.first() {
                 Some(row) => Attachment::Task(row.try_get(0)?),
                 None => Attachment::None,

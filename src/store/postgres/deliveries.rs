@@ -252,7 +252,7 @@ impl Deliveries for PostgresStore {
             begun.execute(sql, &[&delivery_id, &id, &event_id, &EventType::Test.as_str(), &data, &now]).await?;
             Ok(Some(delivery_id))
         };
-        let test = async { Ok(self.database.transaction(test).await?) };
+        let test = async { Ok(self.transaction(test).await?) };
         self.write(Effect::AddDelivery, test).await
     }
 

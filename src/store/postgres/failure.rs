@@ -25,6 +25,7 @@ pub(super) enum Failure {
 pub(super) fn words(error: StoreError) -> Cause {
     match error {
         StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
+        StoreError::Revoked => error.to_string().into(),
     }
 }
 

@@ -191,7 +191,7 @@ impl Gallery for PostgresStore {
             INSERT INTO stars (task_id, account_id) SELECT id, $2 FROM own ORDER BY id ON CONFLICT DO NOTHING";
         let take = "DELETE FROM stars WHERE task_id = ANY ($1) AND account_id = $2";
         let star = async {
-            self.database.write(if starred { add } else { take }, &[&tasks, &account_id]).await?;
+            self.statement(if starred { add } else { take }, &[&tasks, &account_id]).await?;
             Ok(())
         };
         self.write(Effect::MarkTasks, star).await
@@ -217,7 +217,7 @@ impl Gallery for PostgresStore {
             let made = begun.query_opt(sql, &[&id, &account_id, &name, &i64::from(most)]).await?;
             Ok(board_write(made.is_some(), id, name))
         };
-        self.write(Effect::ChangeBoard, async { Ok(self.database.transaction(create).await?) }).await
+        self.write(Effect::ChangeBoard, async { Ok(self.transaction(create).await?) }).await
     }
 
     async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
@@ -232,12 +232,12 @@ impl Gallery for PostgresStore {
             let renamed = begun.query_opt(sql, &[&board, &account_id, &name]).await?;
             Ok(board_write(renamed.is_some(), board, name))
         };
-        self.write(Effect::ChangeBoard, async { Ok(self.database.transaction(rename).await?) }).await
+        self.write(Effect::ChangeBoard, async { Ok(self.transaction(rename).await?) }).await
     }
 
     async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
         let sql = "DELETE FROM boards WHERE id = $1 AND account_id = $2 RETURNING id";
-        let remove = async { Ok(!self.database.write(sql, &[&board, &account_id]).await?.is_empty()) };
+        let remove = async { Ok(!self.statement(sql, &[&board, &account_id]).await?.is_empty()) };
         self.write(Effect::ChangeBoard, remove).await
     }
 
@@ -259,7 +259,7 @@ impl Gallery for PostgresStore {
             taken AS (DELETE FROM board_tasks WHERE board_id IN (SELECT id FROM board) AND task_id = ANY ($1))
             SELECT id FROM board";
         let change = async {
-            Ok(!self.database.write(if put { add } else { take }, &[&tasks, &account_id, &board]).await?.is_empty())
+            Ok(!self.statement(if put { add } else { take }, &[&tasks, &account_id, &board]).await?.is_empty())
         };
         self.write(Effect::MarkTasks, change).await
     }
@@ -272,7 +272,7 @@ impl Gallery for PostgresStore {
             hidden AS (UPDATE tasks SET removed_at = $3 WHERE id = ANY (ARRAY (SELECT id FROM ended)) RETURNING id)
             INSERT INTO deletions (task_id, account_id, deleted_at) SELECT id, $2, $3 FROM hidden ORDER BY id
             RETURNING task_id";
-        let delete = async { ids(&self.database.write(sql, &[&tasks, &account_id, &self.database.now()]).await?) };
+        let delete = async { ids(&self.statement(sql, &[&tasks, &account_id, &self.database.now()]).await?) };
         self.write(Effect::DeleteTasks, delete).await
     }
 
@@ -283,7 +283,7 @@ impl Gallery for PostgresStore {
             ),
             back AS (DELETE FROM deletions WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id)
             UPDATE tasks SET removed_at = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM back)) RETURNING id";
-        let restore = async { ids(&self.database.write(sql, &[&tasks, &account_id, &since]).await?) };
+        let restore = async { ids(&self.statement(sql, &[&tasks, &account_id, &since]).await?) };
         self.write(Effect::RestoreTasks, restore).await
     }
 

@@ -16,7 +16,7 @@ use self::claim::ServedLast;
 use self::connection::Database;
 use self::listen_notify::Announcer;
 use self::submit::{Order, Submitter};
-use super::{Actor, Cause, OpenError, Result, StoreError, Submission};
+use super::{Actor, Cause, OpenError, Result, Right, StoreError, Submission};
 use crate::clock::Clock;
 use crate::fault::{Effect, Faults, Point};
 
@@ -43,6 +43,7 @@ mod people;
 mod progress;
 mod queue;
 mod reports;
+mod rights;
 mod schema;
 mod settle;
 mod sign_up;
@@ -61,6 +62,8 @@ pub struct PostgresStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
     actor: Option<Arc<Actor>>,
+    /// The right that each write needs.
+    right: Option<Right>,
 }
 
 impl Deref for PostgresStore {
@@ -130,7 +133,7 @@ impl PostgresStore {
             database,
             faults,
         };
-        Ok(Self { parts: Arc::new(parts), actor: None })
+        Ok(Self { parts: Arc::new(parts), actor: None, right: None })
     }
 
     /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which stays

@@ -13,7 +13,7 @@ use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
 use crate::store::{
     Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation,
-    Result, SignUp, SigningUp, StrikeRule,
+    Proof, Result, SignUp, SigningUp, StrikeRule,
 };
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
@@ -39,11 +39,14 @@ const SIGN_IN_BY_LINK: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $3, $4, person_id, $2, $5, $6 FROM used";
 
-/// Begins the session $1 of the person $6.
+/// Begins the session $1 of the person $6, whose proof is the password $7 or the identity $8, $9. The lock makes a change of
+/// the password wait, which then ends this session, or waits for that change and compares anew.
 const BEGIN_SESSION: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $1, $2, p.id, $3, $4, $5 FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
-    WHERE p.id = $6";
+    WHERE p.id = $6 AND ($7::text IS NULL OR p.password = $7) AND ($8::text IS NULL OR EXISTS (
+        SELECT 1 FROM person_identities i WHERE i.person_id = p.id AND i.issuer = $8 AND i.subject = $9))
+    FOR SHARE OF p";
 
 /// All columns of people.
 pub(super) const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password, p.suspended_at, p.suspended_for";
@@ -165,11 +168,12 @@ impl People for PostgresStore {
                     begun.query_opt(&sql, &[&id, &role.as_str()]).await?
                 }
                 PersonChange::Password(hash) => {
-                    let sql = format!(
-                        "WITH ended AS (DELETE FROM sessions WHERE person_id = $1)
-                         UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}"
-                    );
-                    begun.query_opt(&sql, &[&id, hash]).await?
+                    let sql = format!("UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}");
+                    let row = begun.query_opt(&sql, &[&id, hash]).await?;
+                    // After the lock on the person, so that no session of a sign-in in progress is missed.
+                    begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
+                    begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;
+                    row
                 }
                 PersonChange::Lift => {
                     let sql = format!(
@@ -232,11 +236,13 @@ impl People for PostgresStore {
         self.write(Effect::SignIn, sign_in).await
     }
 
-    async fn begin_session(&self, person_id: Id, new: NewSession) -> Result<Option<Session>> {
+    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
         let begin = async {
             let (id, now) = (self.database.new_id(), self.database.now());
-            let parameters =
-                [&&new.hash[..] as _, &id as _, &now as _, &new.expires_at as _, &new.agent as _, &person_id as _];
+            let hash = &new.hash[..];
+            let (password, issuer, subject) = proof.as_ref().map_or((None, None, None), Proof::parts);
+            let parameters: [Parameter<'_>; 9] =
+                [&hash, &id, &now, &new.expires_at, &new.agent, &person_id, &password, &issuer, &subject];
             self.database.write(BEGIN_SESSION, &parameters).await?;
             self.find_session(new.hash).await
         };
@@ -276,7 +282,13 @@ impl People for PostgresStore {
             EndSessions::AllExcept(id) => ("id <> $2", id),
         };
         let sql = format!("DELETE FROM sessions WHERE person_id = $1 AND {condition} RETURNING id");
-        let end = async { Ok(self.database.write(&sql, &[&person_id, &id]).await?.len()) };
+        let end = async |begun: &Transaction<'_>| {
+            if matches!(which, EndSessions::AllExcept(_)) {
+                begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
+            }
+            Ok(begun.query(&sql, &[&person_id, &id]).await?.len())
+        };
+        let end = async { Ok(self.transaction(end).await?) };
         self.write(Effect::SignOut, end).await
     }
 

@@ -293,8 +293,9 @@ impl Queue for PostgresStore {
 
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
         let fail = async {
-            let parameters: [Parameter<'_>; 3] = [&id, &account_id, &surface.as_str()];
-            let given_up = Loss::now(&self.database, error).give_up(&self.database, WAITING, &parameters).await?.pop();
+            let (loss, surface) = (Loss::now(&self.database, error), surface.as_str());
+            let rows = self.statement(&give_up(WAITING), &loss.parameters(&[&id, &account_id, &surface])).await?;
+            let given_up = rows.first().map(given_up).transpose()?;
             Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
         };
         self.write(Effect::Cancel, fail).await

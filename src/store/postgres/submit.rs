@@ -22,7 +22,7 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::{Effect, Faults, Point};
 use crate::store::calls::FOUND_WITHIN;
-use crate::store::{Call, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
+use crate::store::{Call, Origin, Result, Right, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Pause before the next batch after one without an answer: all accounts were locked by other transactions, or all orders
 /// too late by the server's clock but not yet by that of this process.
@@ -70,6 +70,8 @@ struct Found {
     repeated: bool,
     /// Whether its deadline had passed, so that it was not accepted.
     late: bool,
+    /// Whether its caller has lost the right to submit, so that it was not accepted.
+    revoked: bool,
 }
 
 impl Submitter {
@@ -143,6 +145,10 @@ impl Submitter {
         let mut again = Vec::new();
         for (one, found) in sent.into_iter().zip(found) {
             let order = &one.asked.query;
+            if found.revoked {
+                one.asked.answer(Err(StoreError::Revoked));
+                continue;
+            }
             let Some(account) = found.account else {
                 if found.exists {
                     again.push(one.asked);
@@ -262,6 +268,7 @@ fn found(row: &Row) -> Result<Found> {
         accepted: row.try_get("accepted")?,
         repeated: row.try_get("repeated")?,
         late: row.try_get("late")?,
+        revoked: row.try_get("revoked")?,
     })
 }
 
@@ -273,11 +280,26 @@ const SUBMIT: &str = "
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::bigint[], $7::bigint[],
                     $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[],
                     $17::bytea[], $18::bytea[], $19::bigint[], $20::bigint[], $22::text[], $26::boolean[],
-                    $27::text[])
+                    $27::text[], $28::bytea[], $29::bytea[])
             WITH ORDINALITY AS o (id, account_id, key_id, surface, image_to_image, made_at, n, aspect_ratio,
                                   reference_images, prompt, request_id, max_unfinished, deadline,
-                                  digest, idempotency, attempt, holder, person_id, wants_previews, engine, ordinal)
+                                  digest, idempotency, attempt, holder, person_id, wants_previews, engine, key_hash,
+                                  session_hash, ordinal)
         WINDOW of_account AS (PARTITION BY account_id ORDER BY ordinal)
+    ),
+    -- Orders whose caller has lost the right to submit: the key must be valid, or the session last and its person be neither
+    -- a viewer nor suspended.
+    revoked AS MATERIALIZED (
+        SELECT ordinal FROM orders WHERE (key_hash IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM api_keys k JOIN accounts a ON a.id = k.account_id AND a.disabled_at IS NULL
+            WHERE k.hash = key_hash AND NOT k.disabled AND k.revoked_at IS NULL AND k.suspended_at IS NULL
+            AND (k.expires_at IS NULL OR k.expires_at > tintype_now($25))
+        )) OR (session_hash IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM sessions s JOIN people p ON p.id = s.person_id
+            JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
+            WHERE s.hash = session_hash AND s.expires_at > tintype_now($25)
+            AND p.role <> 'viewer' AND p.suspended_at IS NULL
+        ))
     ),
     -- Locks the accounts in the order of their ids: nothing else charges or refunds them until the commit. An account
     -- that another transaction has locked is skipped, so that it delays no other.
@@ -315,10 +337,12 @@ const SUBMIT: &str = "
             budgeted.line, budgeted.budget, budgeted.budget_period, budgets.spent AS budget_spent,
             bool_and(orders.spent <= balance - expired AND (budgeted.line IS NULL OR budgets.spent + drawn <= budget)
                 AND (max_unfinished = 0 OR unfinished + place <= max_unfinished)
-                AND extract(epoch FROM clock_timestamp()) * 1000 < deadline AND repeats.earlier IS NULL)
+                AND extract(epoch FROM clock_timestamp()) * 1000 < deadline AND repeats.earlier IS NULL
+                AND revoked.ordinal IS NULL)
             OVER (PARTITION BY orders.account_id ORDER BY orders.ordinal) AS accepted,
             repeats.earlier IS NOT NULL AS repeated
         FROM orders JOIN found ON found.id = account_id LEFT JOIN repeats ON repeats.ordinal = orders.ordinal
+        LEFT JOIN revoked ON revoked.ordinal = orders.ordinal
         LEFT JOIN budgeted ON budgeted.ordinal = orders.ordinal LEFT JOIN budgets ON budgets.line = budgeted.line
     ),
     new AS (SELECT * FROM judged WHERE accepted),
@@ -353,8 +377,18 @@ const SUBMIT: &str = "
         CASE WHEN judged.accepted THEN tintype_tell_if_low(orders.account_id, judged.low_balance,
             $15 * orders.n, judged.balance - judged.spent, orders.made_at) END AS told,
         coalesce(judged.repeated, false) AS repeated,
-        NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late
+        NOT coalesce(judged.accepted, false) AND extract(epoch FROM clock_timestamp()) * 1000 >= orders.deadline AS late,
+        EXISTS (SELECT 1 FROM revoked WHERE revoked.ordinal = orders.ordinal) AS revoked
     FROM orders LEFT JOIN judged ON judged.ordinal = orders.ordinal ORDER BY orders.ordinal";
+
+/// The hashes of the key and of the session from which a right follows.
+fn hashes(right: Option<&Right>) -> (Option<&[u8]>, Option<&[u8]>) {
+    match right {
+        None => (None, None),
+        Some(Right::Key(hash)) => (Some(hash), None),
+        Some(Right::Session(right)) => (None, Some(&right.session)),
+    }
+}
 
 async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Row>, Failure> {
     let orders: Vec<&Order> = sent.iter().map(|one| &one.asked.query).collect();
@@ -364,6 +398,7 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
     let limits = number(|order| order.max_unfinished.into());
     let most = limits.iter().max().copied().unwrap_or_default();
     let (begins, ends) = budgets::bounds(sent[0].id.timestamp());
+    let rights: Vec<_> = orders.iter().map(|order| hashes(order.origin.right.as_ref())).collect();
     database
         .write(
             SUBMIT,
@@ -395,6 +430,8 @@ async fn write(database: &Database, sent: &[Sent]) -> std::result::Result<Vec<Ro
                 &database.given_time(),
                 &orders.iter().map(|order| order.origin.wants_previews()).collect::<Vec<bool>>(),
                 &orders.iter().map(|order| order.origin.engine.as_deref().unwrap_or_default()).collect::<Vec<&str>>(),
+                &rights.iter().map(|(key, _)| *key).collect::<Vec<Option<&[u8]>>>(),
+                &rights.iter().map(|(_, session)| *session).collect::<Vec<Option<&[u8]>>>(),
             ],
         )
         .await

@@ -96,6 +96,7 @@ impl Tasks for PostgresStore {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
+        let origin = Origin { right: origin.right.or(self.right), ..origin };
         let order = Order { account_id, origin, surface, request, max_unfinished, start };
         let submission = self.write(Effect::Submit, self.submits.ask(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {

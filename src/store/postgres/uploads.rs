@@ -42,7 +42,7 @@ impl Uploads for PostgresStore {
         let begin = async {
             let (id, now) = (self.database.new_id(), self.database.now());
             let parameters = [&id as _, &account_id as _, &surface.as_str() as _, &now as _, &i64::from(most) as _];
-            Ok((!self.database.write(BEGIN, &parameters).await?.is_empty()).then_some(id))
+            Ok((!self.statement(BEGIN, &parameters).await?.is_empty()).then_some(id))
         };
         self.write(Effect::BeginUpload, begin).await
     }
@@ -53,7 +53,7 @@ impl Uploads for PostgresStore {
         let finish = async {
             let UploadedPicture { name, width, height } = &picture;
             let (width, height, now) = (i64::from(*width), i64::from(*height), self.database.now());
-            Ok(!self.database.write(sql, &[&id, name, &width, &height, &now]).await?.is_empty())
+            Ok(!self.statement(sql, &[&id, name, &width, &height, &now]).await?.is_empty())
         };
         self.write(Effect::FinishUpload, finish).await
     }
@@ -91,7 +91,7 @@ impl Uploads for PostgresStore {
             AND name IS NOT NULL AND removed_at IS NULL RETURNING id";
         let remove = async {
             let now = self.database.now();
-            Ok(!self.database.write(sql, &[&id, &account_id, &surface.as_str(), &now]).await?.is_empty())
+            Ok(!self.statement(sql, &[&id, &account_id, &surface.as_str(), &now]).await?.is_empty())
         };
         self.write(Effect::RemoveUploads, remove).await
     }

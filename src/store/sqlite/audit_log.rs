@@ -11,7 +11,7 @@ use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Store};
+use crate::store::{Actor, AuditEntry, AuditLog, Deed, Result, Right, Store};
 
 pub(super) fn record(writing: &mut Writing, actor: &Actor, deed: &Deed) -> rusqlite::Result<()> {
     let id = writing.ids.next(writing.clock.now());
@@ -79,7 +79,11 @@ impl SqliteStore {
 #[async_trait]
 impl AuditLog for SqliteStore {
     fn acting(&self, actor: Actor) -> Arc<dyn Store> {
-        Arc::new(Self { parts: self.parts.clone(), actor: Some(Arc::new(actor)) })
+        Arc::new(Self { parts: self.parts.clone(), actor: Some(Arc::new(actor)), right: self.right })
+    }
+
+    fn with_right(&self, right: Right) -> Arc<dyn Store> {
+        Arc::new(Self { parts: self.parts.clone(), actor: self.actor.clone(), right: Some(right) })
     }
 
     async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {

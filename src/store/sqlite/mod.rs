@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Actor, Cause, EngineState, Fleet, OpenError, Result, StoreError, WorkerReport};
+use super::{Actor, Cause, EngineState, Fleet, OpenError, Result, Right, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
@@ -34,6 +34,7 @@ mod people;
 mod progress;
 mod queue;
 mod reports;
+mod rights;
 mod schema;
 mod sign_up;
 mod snapshot;
@@ -53,6 +54,8 @@ pub struct SqliteStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
     actor: Option<Arc<Actor>>,
+    /// The right that each write needs.
+    right: Option<Right>,
 }
 
 impl Deref for SqliteStore {
@@ -129,7 +132,7 @@ impl SqliteStore {
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
         let parts = Arc::new(Parts { writer, readers, clock, faults, workers: Mutex::default() });
-        Ok(Self { parts, actor: None })
+        Ok(Self { parts, actor: None, right: None })
     }
 
     /// Checks the file for damage.
@@ -145,8 +148,17 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
     {
+        self.write_with(effect, self.right, write).await
+    }
+
+    /// Writes between the two fault points of `effect`, if `right` holds.
+    async fn write_with<T, F>(&self, effect: Effect, right: Option<Right>, write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    {
         self.faults.pass(Point::before(effect)).await?;
-        let outcome = self.writer.write(write).await;
+        let outcome = self.write_by_right(right, write).await;
         let passed = self.faults.pass(Point::after(effect)).await;
         passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
         outcome

@@ -12,8 +12,8 @@ use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Result,
-    SignUp, SigningUp,
+    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Proof,
+    Result, SignUp, SigningUp,
 };
 
 /// A person whose account is enabled.
@@ -102,7 +102,9 @@ fn change(writing: &mut Writing, id: Id, change: &PersonChange) -> rusqlite::Res
         }
         PersonChange::Password(hash) => {
             connection.prepare_cached("UPDATE people SET password = ?2 WHERE id = ?1")?.execute(params![id, hash])?;
-            connection.prepare_cached("DELETE FROM sessions WHERE person_id = ?1")?.execute([id])?;
+            for table in ["sign_in_links", "sessions"] {
+                connection.prepare_cached(&format!("DELETE FROM {table} WHERE person_id = ?1"))?.execute([id])?;
+            }
         }
         PersonChange::Lift => {
             connection
@@ -122,16 +124,25 @@ fn find_link(connection: &Connection, hash: &TokenHash, now: Timestamp) -> rusql
 fn sign_in_by_link(writing: &mut Writing, link: &TokenHash, new: &NewSession) -> rusqlite::Result<Option<Session>> {
     let Some(person) = find_link(&writing.connection, link, writing.clock.now())? else { return Ok(None) };
     writing.connection.prepare_cached("DELETE FROM sign_in_links WHERE hash = ?1")?.execute([link])?;
-    begin_session(writing, person.id, new)
+    begin_session(writing, person.id, None, new)
 }
 
-fn begin_session(writing: &mut Writing, person_id: Id, new: &NewSession) -> rusqlite::Result<Option<Session>> {
+fn begin_session(
+    writing: &mut Writing,
+    person_id: Id,
+    proof: Option<&Proof>,
+    new: &NewSession,
+) -> rusqlite::Result<Option<Session>> {
     let now = writing.clock.now();
     let id = writing.ids.next(now);
     let sql = format!(
         "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
-         SELECT :hash, :id, id, :now, :expires_at, :agent FROM ({PEOPLE} WHERE p.id = :person)"
+         SELECT :hash, :id, id, :now, :expires_at, :agent FROM ({PEOPLE} WHERE p.id = :person
+             AND (:password IS NULL OR p.password = :password)
+             AND (:issuer IS NULL OR EXISTS (SELECT 1 FROM person_identities i
+                  WHERE i.person_id = p.id AND i.issuer = :issuer AND i.subject = :subject)))"
     );
+    let (password, issuer, subject) = proof.map_or((None, None, None), Proof::parts);
     writing.connection.prepare_cached(&sql)?.execute(named_params! {
         ":hash": new.hash,
         ":id": id,
@@ -139,11 +150,18 @@ fn begin_session(writing: &mut Writing, person_id: Id, new: &NewSession) -> rusq
         ":expires_at": new.expires_at,
         ":agent": new.agent,
         ":person": person_id,
+        ":password": password,
+        ":issuer": issuer,
+        ":subject": subject,
     })?;
     find_session(&writing.connection, &new.hash, now)
 }
 
-fn find_session(connection: &Connection, hash: &TokenHash, now: Timestamp) -> rusqlite::Result<Option<Session>> {
+pub(super) fn find_session(
+    connection: &Connection,
+    hash: &TokenHash,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Session>> {
     connection
         .prepare_cached(&format!("{SESSIONS} WHERE s.hash = ?1 AND s.expires_at > ?2"))?
         .query_row(params![hash, now], session)
@@ -214,8 +232,9 @@ impl People for SqliteStore {
         self.write(Effect::SignIn, move |writing| sign_in_by_link(writing, &link, &new)).await
     }
 
-    async fn begin_session(&self, person_id: Id, new: NewSession) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, move |writing| begin_session(writing, person_id, &new)).await
+    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
+        let begin = move |writing: &mut Writing| begin_session(writing, person_id, proof.as_ref(), &new);
+        self.write(Effect::SignIn, begin).await
     }
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
@@ -257,7 +276,13 @@ impl People for SqliteStore {
             EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = ?1 AND id = ?2", id),
             EndSessions::AllExcept(id) => ("DELETE FROM sessions WHERE person_id = ?1 AND id <> ?2", id),
         };
-        let end = move |writing: &mut Writing| writing.connection.prepare_cached(sql)?.execute(params![person_id, id]);
+        let end = move |writing: &mut Writing| {
+            if matches!(which, EndSessions::AllExcept(_)) {
+                let links = "DELETE FROM sign_in_links WHERE person_id = ?1";
+                writing.connection.prepare_cached(links)?.execute([person_id])?;
+            }
+            writing.connection.prepare_cached(sql)?.execute(params![person_id, id])
+        };
         self.write(Effect::SignOut, end).await
     }
 

@@ -486,12 +486,12 @@ impl Queue for SqliteStore {
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
-        self.writer.write(self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)))).await
+        self.write_by_right(self.right, self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        self.writer.write(self.recorded(resume, deed)).await
+        self.write_by_right(self.right, self.recorded(resume, deed)).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

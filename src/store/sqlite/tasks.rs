@@ -326,13 +326,14 @@ impl Tasks for SqliteStore {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
+        let right = origin.right.or(self.right);
         let submit = move |writing: &mut Writing| {
             if start.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
             submit(writing, account_id, &origin, surface, &request, max_unfinished)
         };
-        self.write(Effect::Submit, submit).await
+        self.write_with(Effect::Submit, right, submit).await
     }
 
     async fn poll_task(

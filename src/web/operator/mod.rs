@@ -24,7 +24,8 @@ pub struct Operator(pub(super) Visitor);
 
 async fn operator(visitor: Visitor) -> Result<Visitor, PageError> {
     let account = visitor.account().await?;
-    if account.is_some_and(|account| visitor.operates(&account)) { Ok(visitor) } else { Err(PageError::not_found()) }
+    let operator = account.is_some_and(|account| visitor.operates(&account));
+    if operator { Ok(Visitor { operator, ..visitor }) } else { Err(PageError::not_found()) }
 }
 
 impl<S> FromRequestParts<S> for Operator

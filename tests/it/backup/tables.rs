@@ -54,7 +54,7 @@ async fn fill(data: &Path) {
     let (account, expires_at) = (person.account_id, store.now().saturating_add(Duration::from_secs(3_600)));
     store.create_link(person.id, [1; 32], expires_at).await.expect("a store");
     let session = NewSession { hash: [2; 32], expires_at, agent: "a browser".into() };
-    store.begin_session(person.id, session).await.expect("a store").expect("a session");
+    store.begin_session(person.id, None, session).await.expect("a store").expect("a session");
     let BoardWrite::Done(board) = store.create_board(account, "Ships", 10).await.expect("a store") else {
         panic!("a new name")
     };

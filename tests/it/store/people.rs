@@ -33,7 +33,7 @@ impl Fixture {
     /// A session of a person, and its hash.
     async fn session(&self, person: &Person) -> Result<(Session, TokenHash)> {
         let new = self.new_session();
-        let session = self.store.begin_session(person.id, new.clone()).await?.expect("a session");
+        let session = self.store.begin_session(person.id, None, new.clone()).await?.expect("a session");
         Ok((session, new.hash))
     }
 }
@@ -218,7 +218,7 @@ pub async fn a_disabled_account_signs_nobody_in(fixture: &Fixture) -> Result<()>
     assert_eq!(fixture.store.find_session(hash).await?, None);
     assert_eq!(fixture.store.find_link(link).await?, None);
     assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
-    assert_eq!(fixture.store.begin_session(person.id, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.begin_session(person.id, None, fixture.new_session()).await?, None);
     fixture.store.change_account(account, AccountChange::Enable).await?;
     assert_eq!(fixture.store.find_session(hash).await?, Some(session));
     assert!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?.is_some());

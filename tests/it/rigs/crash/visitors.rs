@@ -44,7 +44,7 @@ pub async fn sign_in(installation: &Installation) -> Vec<Visitor> {
         let token = Token::random();
         let expires_at = store.now().saturating_add(Duration::from_secs(24 * 60 * 60));
         let session = NewSession { hash: token.hash(), expires_at, agent: "a test".into() };
-        store.begin_session(person.id, session).await.expect("a store").expect("a session");
+        store.begin_session(person.id, None, session).await.expect("a store").expect("a session");
         visitors.push(Visitor { account, cookie: format!("tintype={}", token.reveal()) });
     }
     visitors
