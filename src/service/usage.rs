@@ -109,7 +109,11 @@ impl UsageLine {
 /// # Errors
 /// [`crate::store::StoreError`].
 pub async fn lines(store: &dyn Store, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageLine>> {
-    let accounts = if by == UsageBy::Day { Vec::new() } else { store.list_accounts().await? };
+    let accounts = match filter.account_id {
+        _ if by == UsageBy::Day => Vec::new(),
+        Some(id) => store.find_account(id.as_str()).await?.into_iter().collect(),
+        None => store.list_accounts().await?,
+    };
     let keys = if by == UsageBy::Key { store.list_keys(filter.account_id).await? } else { Vec::new() };
     let accounts: HashMap<Id, String> = accounts.into_iter().map(|account| (account.id, account.name)).collect();
     let keys: HashMap<Id, String> =

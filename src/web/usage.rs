@@ -5,8 +5,8 @@ use std::time::Duration;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
-use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
+use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 
 use super::error::PageError;
@@ -76,6 +76,12 @@ impl UsagePage<'_> {
 /// The rows of the visitor's account.
 async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
+    let studio = &visitor.studio;
+    let counted = studio.limits.count_report(visitor.session.person.id).await;
+    if counted.is_some_and(|counted| counted.retry_after.is_some()) {
+        studio.shared.metrics.rate_limited.inc();
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    }
     let store = &visitor.studio.shared.store;
     let filter = UsageFilter {
         account_id: Some(visitor.session.person.account_id),

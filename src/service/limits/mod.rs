@@ -24,6 +24,8 @@ use self::shared::SharedLimits;
 pub const WINDOW: Duration = Duration::from_secs(60);
 /// Webhooks that the owners of an account may send by hand in that time. Each is kept for a week, and costs nothing.
 const WEBHOOKS: u32 = 30;
+/// Reports that a person may ask for in that time. Each reads the ledger of the account.
+const REPORTS: u32 = 30;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
@@ -140,6 +142,11 @@ impl RateLimits {
     /// Counts one test of an endpoint, or one delivery that is sent again, by an owner of the account in the studio.
     pub async fn count_webhook(&self, account_id: Id) -> Option<Allowance> {
         self.count_under(account_id, Usage::Submit, WEBHOOKS).await
+    }
+
+    /// Counts one report that a person asks for in the studio.
+    pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
+        self.count_under(person_id, Usage::Read, REPORTS).await
     }
 
     async fn count_under(&self, id: Id, usage: Usage, limit: u32) -> Option<Allowance> {

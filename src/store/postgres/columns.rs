@@ -156,3 +156,8 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         suspension: suspension(row)?,
     })
 }
+
+/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one account.
+pub(super) fn of_account(account_id: Option<Id>) -> &'static str {
+    if account_id.is_some() { "account_id = $1" } else { "$1::text IS NULL" }
+}

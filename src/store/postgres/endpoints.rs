@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
 use super::PostgresStore;
-use super::columns::word;
+use super::columns::{of_account, word};
 use super::connection::Parameter;
 use super::failure::Failure;
 use crate::clock::Timestamp;
@@ -103,7 +103,7 @@ impl Endpoints for PostgresStore {
     }
 
     async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
-        let sql = format!("SELECT {ENDPOINT} FROM endpoints e WHERE $1::text IS NULL OR account_id = $1 ORDER BY id");
+        let sql = format!("SELECT {ENDPOINT} FROM endpoints e WHERE {} ORDER BY id", of_account(account_id));
         self.database.read(&sql, &[&account_id]).await?.iter().map(endpoint).collect()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Transaction;
 
-use super::columns::{KEY, api_key};
+use super::columns::{KEY, api_key, of_account};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::queue::Loss;
@@ -159,7 +159,7 @@ impl Keys for PostgresStore {
     }
 
     async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
-        let sql = format!("SELECT {KEY} FROM api_keys WHERE $1::text IS NULL OR account_id = $1 ORDER BY id");
+        let sql = format!("SELECT {KEY} FROM api_keys WHERE {} ORDER BY id", of_account(account_id));
         self.database.read(&sql, &[&account_id]).await?.iter().map(api_key).collect()
     }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use tokio_postgres::{Row, Transaction};
 
-use super::columns::{suspension, word};
+use super::columns::{of_account, suspension, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use super::{PostgresStore, audit_log, sign_up};
@@ -156,7 +156,7 @@ impl People for PostgresStore {
     }
 
     async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
-        let sql = format!("SELECT {PERSON} FROM people p WHERE $1::text IS NULL OR account_id = $1 ORDER BY id");
+        let sql = format!("SELECT {PERSON} FROM people p WHERE {} ORDER BY id", of_account(account_id));
         self.database.read(&sql, &[&account_id]).await?.iter().map(person).collect()
     }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::PostgresStore;
 use super::accounts::{ACCOUNT_COLUMNS, entry};
-use super::columns::{KEY, account, api_key, number, word};
+use super::columns::{KEY, account, api_key, number, of_account, word};
 use super::people::{PERSON, person};
 use super::queue::millis;
 use super::workers::worker;
@@ -68,10 +68,11 @@ impl Reports for PostgresStore {
             "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
                  coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0)::bigint AS charged,
                  coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0)::bigint AS refunded
-             FROM ledger l WHERE kind IN ('charge', 'refund') AND ($1::text IS NULL OR account_id = $1)
+             FROM ledger l WHERE kind IN ('charge', 'refund') AND {}
              AND ($2::bigint IS NULL OR created_at >= $2) AND ($3::bigint IS NULL OR created_at < $3)
              GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
-            by.columns()
+            by.columns(),
+            of_account(filter.account_id)
         );
         let rows = self.database.read(&sql, &[&filter.account_id, &filter.from, &filter.until]).await?;
         let usage = |row: &tokio_postgres::Row| {

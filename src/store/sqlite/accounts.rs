@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
-use super::columns::word;
+use super::columns::{of_account, word};
 use super::writer::Writing;
 use super::{SqliteStore, budgets, endpoints, gallery, grants, strikes};
 use crate::clock::Timestamp;
@@ -214,7 +214,7 @@ pub(super) fn find_key_by_hash(connection: &Connection, hash: &KeyHash) -> rusql
 
 pub(super) fn list_keys(connection: &Connection, account_id: Option<Id>) -> rusqlite::Result<Vec<ApiKey>> {
     connection
-        .prepare_cached(&format!("{KEYS} WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id"))?
+        .prepare_cached(&format!("{KEYS} WHERE {} ORDER BY id", of_account(account_id)))?
         .query_map([account_id], api_key)?
         .collect()
 }

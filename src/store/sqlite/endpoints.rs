@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::SqliteStore;
-use super::columns::word;
+use super::columns::{of_account, word};
 use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::endpoint::{DisabledFor, Endpoint};
@@ -128,7 +128,7 @@ impl Endpoints for SqliteStore {
     }
 
     async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
-        let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id");
+        let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE {} ORDER BY id", of_account(account_id));
         self.read(|connection| connection.prepare_cached(&sql)?.query_map([account_id], endpoint)?.collect())
     }
 

@@ -76,6 +76,8 @@ impl fmt::Debug for Parts {
 pub struct Parts {
     writer: Writer,
     readers: Readers,
+    /// Held while a long read runs.
+    long_reads: Arc<tokio::sync::Semaphore>,
     clock: Clock,
     faults: Faults,
     /// The last report of each worker of this process, and its time.
@@ -131,7 +133,14 @@ impl SqliteStore {
             Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
         let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
         let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
-        let parts = Arc::new(Parts { writer, readers, clock, faults, workers: Mutex::default() });
+        let parts = Arc::new(Parts {
+            writer,
+            readers,
+            long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
+            clock,
+            faults,
+            workers: Mutex::default(),
+        });
         Ok(Self { parts, actor: None, right: None })
     }
 
@@ -182,6 +191,24 @@ impl SqliteStore {
 
     fn workers(&self) -> MutexGuard<'_, BTreeMap<Id, (WorkerReport, Timestamp)>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so does
+    /// the other half of two cores.
+    async fn read_apart<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let turn = self.long_reads.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let parts = self.parts.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            // Until the read has ended, even if its caller has gone.
+            let _turn = turn;
+            parts.readers.read(query)
+        });
+        let read = read.await;
+        Ok(read.map_err(|error| StoreError::Other(Cause::new(error)))??)
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {

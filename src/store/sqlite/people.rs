@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::accounts::suspension;
-use super::columns::{to_json, word};
+use super::columns::{of_account, to_json, word};
 use super::writer::Writing;
 use super::{SqliteStore, sign_up};
 use crate::clock::Timestamp;
@@ -87,7 +87,7 @@ fn find(connection: &Connection, name_or_id: &str) -> rusqlite::Result<Option<Ca
 
 fn list(connection: &Connection, account_id: Option<Id>) -> rusqlite::Result<Vec<Person>> {
     connection
-        .prepare_cached("SELECT * FROM people WHERE ?1 IS NULL OR account_id = ?1 ORDER BY id")?
+        .prepare_cached(&format!("SELECT * FROM people WHERE {} ORDER BY id", of_account(account_id)))?
         .query_map([account_id], person)?
         .collect()
 }

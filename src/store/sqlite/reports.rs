@@ -1,11 +1,11 @@
 //! Statements for operators and owners who look things up.
 
 use async_trait::async_trait;
-use rusqlite::{named_params, params};
+use rusqlite::{Row, named_params, params};
 
 use super::SqliteStore;
 use super::accounts::{KEYS, account, api_key, ledger_entry};
-use super::columns::word;
+use super::columns::{of_account, word};
 use super::people::person;
 use crate::clock::Timestamp;
 use crate::domain::model::{EntryKind, Id, LedgerEntry};
@@ -14,6 +14,34 @@ use crate::store::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy, UsageFilter,
     UsageRow, WorkerReport,
 };
+
+/// The use of credits of one account, which an index finds, or of all.
+fn usage_by(by: UsageBy, account_id: Option<Id>) -> String {
+    format!(
+        "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
+             coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0) AS charged,
+             coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0) AS refunded
+         FROM ledger l WHERE kind IN ('charge', 'refund') AND {}
+         AND (?2 IS NULL OR created_at >= ?2) AND (?3 IS NULL OR created_at < ?3)
+         GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
+        by.columns(),
+        of_account(account_id)
+    )
+}
+
+fn usage_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
+    let day: Option<i64> = row.get("day")?;
+    let surface: Option<String> = row.get("surface")?;
+    Ok(UsageRow {
+        day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
+        account_id: row.get("account_id")?,
+        key_id: row.get("key_id")?,
+        surface: surface.map(|_| word(row, "surface")).transpose()?,
+        tasks: row.get("tasks")?,
+        charged: row.get("charged")?,
+        refunded: row.get("refunded")?,
+    })
+}
 
 #[async_trait]
 impl Reports for SqliteStore {
@@ -82,33 +110,14 @@ impl Reports for SqliteStore {
     }
 
     async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
-        let sql = format!(
-            "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
-                 coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0) AS charged,
-                 coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0) AS refunded
-             FROM ledger l WHERE kind IN ('charge', 'refund') AND (?1 IS NULL OR account_id = ?1)
-             AND (?2 IS NULL OR created_at >= ?2) AND (?3 IS NULL OR created_at < ?3)
-             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
-            by.columns()
-        );
-        self.read(|connection| {
+        let sql = usage_by(by, filter.account_id);
+        self.read_apart(move |connection| {
             connection
                 .prepare_cached(&sql)?
-                .query_map(params![filter.account_id, filter.from, filter.until], |row| {
-                    let day: Option<i64> = row.get("day")?;
-                    let surface: Option<String> = row.get("surface")?;
-                    Ok(UsageRow {
-                        day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
-                        account_id: row.get("account_id")?,
-                        key_id: row.get("key_id")?,
-                        surface: surface.map(|_| word(row, "surface")).transpose()?,
-                        tasks: row.get("tasks")?,
-                        charged: row.get("charged")?,
-                        refunded: row.get("refunded")?,
-                    })
-                })?
+                .query_map(params![filter.account_id, filter.from, filter.until], usage_row)?
                 .collect()
         })
+        .await
     }
 
     async fn hour(&self, begin: Timestamp) -> Result<Hour> {
@@ -170,5 +179,36 @@ impl Reports for SqliteStore {
                 })?
                 .collect()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::super::schema::MIGRATIONS;
+    use super::*;
+
+    #[test]
+    fn reports_about_one_account_read_its_rows_alone() {
+        let connection = Connection::open_in_memory().expect("a database");
+        MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
+        let account: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        let own = of_account(Some(account));
+        let mut statements: Vec<String> =
+            [UsageBy::Day, UsageBy::Key, UsageBy::Account].into_iter().map(|by| usage_by(by, Some(account))).collect();
+        statements.push(format!("{KEYS} WHERE {own} ORDER BY id"));
+        statements.push(format!("SELECT * FROM people WHERE {own} ORDER BY id"));
+        statements.push(format!("SELECT * FROM endpoints WHERE {own} ORDER BY id"));
+        for sql in statements {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
+            let steps: Vec<String> = {
+                let none = vec![rusqlite::types::Null; plan.parameter_count()];
+                let steps = plan.query_map(rusqlite::params_from_iter(none), |row| row.get(3)).expect("a plan");
+                steps.collect::<rusqlite::Result<_>>().expect("steps")
+            };
+            assert!(steps.iter().any(|step| step.contains("(account_id=?")), "{sql}: {steps:?}");
+            assert!(!steps.iter().any(|step| step.starts_with("SCAN")), "{sql}: {steps:?}");
+        }
     }
 }
