@@ -2,14 +2,21 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
+use rustix::io::Errno;
+use rustix::process::umask;
 
 use crate::owner;
 
 /// Interval at which a lock that another process holds is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// The permissions of group and others.
+const OTHERS: u32 = 0o077;
 
 const LOCK: &str = "tintype.lock";
 
@@ -27,9 +34,66 @@ pub struct DataLock {
 /// # Errors
 /// A sentence for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
+    keep_new_files_private();
     let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     let durable = created.and_then(|()| sync_parents(directory));
     durable.map_err(|error| format!("cannot create the directory {}: {error}", directory.display()))
+}
+
+/// From now on, files and directories that this process makes are for its user alone.
+pub fn keep_new_files_private() {
+    umask(Mode::from_raw_mode(OTHERS));
+}
+
+/// Takes the data directory and the database away from other users of this machine, who could read prompts and secrets in
+/// them. `database` is the file of SQLite, which may be outside of the directory.
+///
+/// # Errors
+/// A sentence for the operator: others can read the database, and this process may not change that.
+pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), String> {
+    keep_new_files_private();
+    let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
+    if let Err(error) = take_from_others(directory) {
+        tracing::warn!(%error, "other users can look into the data directory; close it to them");
+    }
+    let mut files: Vec<PathBuf> = SECRET_FILES.iter().map(|name| directory.join(name)).collect();
+    if let Some(database) = database {
+        files.push(database.to_owned());
+        files.extend(["-wal", "-shm", "-journal"].map(|end| {
+            let mut name = database.as_os_str().to_owned();
+            name.push(end);
+            name.into()
+        }));
+    }
+    files.iter().try_for_each(|file| take_from_others(file))
+}
+
+/// A sentence if users other than the owner can use a file or directory; `None` for one that does not exist.
+pub fn open_to_others(path: &Path) -> Option<String> {
+    let mode = std::fs::symlink_metadata(path).ok().filter(|found| !found.is_symlink())?.mode();
+    let sentence = || format!("other users can read {} (mode {:o}): run `chmod go= {0}`", path.display(), mode & 0o777);
+    (mode & OTHERS != 0).then(sentence)
+}
+
+/// Files in the data directory, beside the database, that hold secrets.
+pub const SECRET_FILES: [&str; 3] = ["acme.json", "first-key", "first-sign-in-link"];
+
+fn take_from_others(path: &Path) -> Result<(), String> {
+    let Some(sentence) = open_to_others(path) else { return Ok(()) };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let closed = open(path, flags, Mode::empty()).and_then(|file| {
+        let mode = Mode::from_raw_mode(fstat(&file)?.st_mode) - Mode::from_raw_mode(OTHERS);
+        fchmod(&file, mode)
+    });
+    match closed {
+        Ok(()) => {
+            tracing::warn!(path = %path.display(), "closed it to other users of this machine, who could read it");
+            Ok(())
+        }
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(format!("{sentence} ({error})")),
+    }
 }
 
 /// The directory that contains a file.

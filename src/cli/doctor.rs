@@ -114,7 +114,15 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     }
     writable(&data.data)?;
     strangers(&data.data)?;
-    Ok(data.data.display().to_string())
+    let database = data.database()?;
+    let secret = data_dir::SECRET_FILES.iter().map(|name| data.data.join(name));
+    let mut private = std::iter::once(data.data.clone()).chain(database.path().map(Path::to_owned)).chain(secret);
+    // The first start closes a directory that is made for it.
+    let is_used = database.path().is_none_or(Path::exists);
+    match private.find_map(|path| data_dir::open_to_others(&path)).filter(|_| is_used) {
+        Some(open) => Err(open),
+        None => Ok(data.data.display().to_string()),
+    }
 }
 
 /// Checks that this process may create files in a directory.

@@ -13,8 +13,8 @@ use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
 use url::Url;
 
-use super::preview;
 use super::waiting::WaitingBar;
+use super::{preview, terminal};
 use crate::config::{ClientSettings, program};
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
@@ -106,7 +106,7 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
         Ok(()) => exit::SAVED,
         Err(Stop(code, sentence)) => {
             let sentence = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { sentence };
-            eprintln!("tintype: {sentence}");
+            eprintln!("tintype: {}", terminal::visible(&sentence));
             report.error = Some(sentence);
             code
         }
@@ -379,6 +379,6 @@ impl Report {
     }
 
     fn print(&self) -> io::Result<()> {
-        writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(self)?)
+        writeln!(io::stdout().lock(), "{}", terminal::visible_json(&serde_json::to_string_pretty(self)?))
     }
 }

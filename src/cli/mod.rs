@@ -55,6 +55,7 @@ mod queue;
 mod restore;
 mod serve;
 mod task;
+mod terminal;
 mod usage;
 mod waiting;
 mod webhook;
@@ -236,7 +237,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
-            eprintln!("tintype: {message}");
+            eprintln!("tintype: {}", terminal::visible(&message));
             ExitCode::FAILURE
         }
     }
@@ -328,7 +329,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Doctor(args) => doctor::run(args, data).await,
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
-                say(&crate::http::docs::openapi_json());
+                print_line(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -369,7 +370,9 @@ fn is_there(path: &Path) -> Result<bool, String> {
 }
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
-    let store: Arc<dyn Store> = match settings.database()? {
+    let database = settings.database()?;
+    data_dir::keep_private(&settings.data, database.path())?;
+    let store: Arc<dyn Store> = match database {
         DatabaseUrl::Sqlite(path) => Arc::new(SqliteStore::open(&path, Clock::system())?),
         DatabaseUrl::Postgres(url) => {
             let ca = settings.database_ca.as_deref();
@@ -413,12 +416,21 @@ async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Fa
 
 /// Prints `thing` as JSON, or else the text that `text` returns.
 fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
-    say(&if json { serde_json::to_string_pretty(thing)? } else { text() });
+    if json {
+        print_line(&terminal::visible_json(&serde_json::to_string_pretty(thing)?));
+    } else {
+        say(&text());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line. A closed standard output, as after `| head`, is not an error.
+/// Prints a text for people.
 fn say(text: &str) {
+    print_line(&terminal::visible(text));
+}
+
+/// Prints a line. A closed standard output, as after `| head`, is not an error.
+fn print_line(text: &str) {
     drop(writeln!(std::io::stdout().lock(), "{text}"));
 }
 

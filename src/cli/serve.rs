@@ -141,6 +141,7 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
     }
     server::raise_file_limit();
     data_dir::create(&data.data)?;
+    data_dir::keep_private(&data.data, database.path())?;
     let _lock = match &database {
         DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path, LOCK_PATIENCE)?),
         DatabaseUrl::Postgres(_) => None,

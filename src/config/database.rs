@@ -1,7 +1,7 @@
 //! The data directory and the database.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -49,6 +49,16 @@ pub enum DatabaseUrl {
     Sqlite(PathBuf),
     /// A `postgres://` URL, which may contain a password.
     Postgres(String),
+}
+
+impl DatabaseUrl {
+    /// The file of SQLite.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Sqlite(path) => Some(path),
+            Self::Postgres(_) => None,
+        }
+    }
 }
 
 /// Hides the URL, which may contain a password.

@@ -1,0 +1,49 @@
+//! Prompts and names reach an operator's terminal without what it would act on.
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, json, printed, run};
+use crate::rigs::http::submit_body;
+
+const ACTING: [char; 3] = ['\u{9b}', '\u{202e}', '\u{200b}'];
+
+#[tokio::test]
+async fn no_command_prints_a_character_that_a_terminal_acts_on() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    let prompt = "a boat\u{9b}31m \u{202e}tfarc\u{200b} [[fail]]";
+    let task = submit_body(&server, &key, &json!({ "prompt": prompt })).await;
+    let name = "ada\u{202e}gpj";
+    json(data.path(), &["account", "create", name, "--credits", "5"]);
+    json(data.path(), &["key", "create", "--account", "default", "--name", "ship\u{202e}\u{200b}s"]);
+    json(data.path(), &["credits", "grant", "default", "5", "--note", "gift\u{202e}"]);
+    let commands: [&[&str]; 8] = [
+        &["task", "show", &task],
+        &["task", "list"],
+        &["account", "list"],
+        &["key", "list"],
+        &["person", "list"],
+        &["credits", "history", "default"],
+        &["usage", "--by", "key"],
+        &["credits", "grant", name, "1"],
+    ];
+    for command in commands {
+        let json: Vec<&str> = command.iter().copied().chain(["--json"]).collect();
+        for arguments in [command, &json] {
+            let output = run(data.path(), arguments);
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+            let all = [output.stdout.as_slice(), &output.stderr].concat();
+            let text = String::from_utf8(all).expect("text");
+            assert!(!text.contains(ACTING), "{arguments:?}: {text:?}");
+        }
+    }
+    let shown = printed(&run(data.path(), ["task", "show", &task, "--json"]));
+    assert_eq!(shown["request"]["prompt"], prompt, "JSON keeps its meaning");
+    let listed = String::from_utf8(run(data.path(), ["account", "list"]).stdout).expect("text");
+    assert!(listed.contains("ada\\u{202e}gpj"), "{listed}");
+    let refused = run(data.path(), ["credits", "balance", "no\u{202e}body"]);
+    assert!(!refused.status.success() && !String::from_utf8_lossy(&refused.stderr).contains(ACTING), "{refused:?}");
+    server.stop();
+}
