@@ -230,7 +230,16 @@ pub async fn change(
         "revoke" => KeyChange::Revoke,
         _ => return Err(PageError::not_found()),
     };
-    visitor.store().change_key(id, change).await?;
-    tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
+    let changes = match change {
+        KeyChange::Undisable => key.disabled,
+        KeyChange::Disable => !key.disabled,
+        KeyChange::Revoke => key.revoked_at.is_none(),
+        KeyChange::Budget(budget) => key.budget != budget,
+        _ => true,
+    };
+    if changes {
+        visitor.store().change_key(id, change).await?;
+        tracing::info!(key = %id, ?change, %person, "a key was changed in the studio");
+    }
     Ok(secured(Redirect::to(KEYS).into_response()))
 }

@@ -108,7 +108,10 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
         "link" => return show_link(&visitor, &person, &headers).await,
         "role" => {
             let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
-            visitor.store().change_person(id, PersonChange::Role(role)).await?.ok_or_else(PageError::not_found)?;
+            // A change that changes nothing writes nothing.
+            if person.role != role {
+                visitor.store().change_person(id, PersonChange::Role(role)).await?.ok_or_else(PageError::not_found)?;
+            }
         }
         // A person who is removed and added again has no strikes.
         "remove" if person.suspension.is_some() => {

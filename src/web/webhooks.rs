@@ -285,8 +285,17 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
         _ => return Err(PageError::not_found()),
     };
     let shows_it = matches!(change, EndpointChange::Subscribe(_));
-    tracing::info!(endpoint = %endpoint.id, ?change, %person, "an endpoint was changed in the studio");
-    store.change_endpoint(endpoint.id, change).await?;
+    let disabled = endpoint.state() == EndpointState::Disabled;
+    let changes = match &change {
+        EndpointChange::Enable => disabled || endpoint.state() == EndpointState::Failing,
+        EndpointChange::Disable => !disabled,
+        EndpointChange::Subscribe(events) => endpoint.events != *events,
+        EndpointChange::Rotate { .. } => true,
+    };
+    if changes {
+        tracing::info!(endpoint = %endpoint.id, ?change, %person, "an endpoint was changed in the studio");
+        store.change_endpoint(endpoint.id, change).await?;
+    }
     Ok(if shows_it { to(&endpoint) } else { secured(Redirect::to(WEBHOOKS).into_response()) })
 }
 

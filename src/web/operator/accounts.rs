@@ -212,8 +212,10 @@ pub async fn change(
         "enable" => AccountChange::Enable,
         _ => return Err(PageError::not_found()),
     };
-    visitor.store().change_account(account.id, change).await?;
-    tracing::info!(account = %account.id, person = %visitor.session.person.id, ?change, "an account was changed in the studio");
+    if account.disabled_at.is_some() != (change == AccountChange::Disable) {
+        visitor.store().change_account(account.id, change).await?;
+        tracing::info!(account = %account.id, person = %visitor.session.person.id, ?change, "an account was changed in the studio");
+    }
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()))
 }
 
