@@ -15,6 +15,7 @@ pub mod places;
 pub mod previews;
 mod refresh;
 mod shared;
+pub mod shares;
 pub mod sweeper;
 pub mod task_ages;
 pub mod tasks;

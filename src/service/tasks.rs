@@ -170,7 +170,7 @@ impl Tasks {
     }
 
     /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task
-    /// as it is then. The store is asked at the beginning and at the end alone.
+    /// as it is then; at once if there is no such task. The store is asked at the beginning and at the end alone.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -197,7 +197,7 @@ impl Tasks {
             // Begins before the look, so that no ending after the look is missed.
             let ended = waiter.ended();
             let found = self.find(account_id, surface, task_id).await?;
-            if last || found.as_ref().is_some_and(|found| found.task.status.is_terminal()) {
+            if last || found.as_ref().is_none_or(|found| found.task.status.is_terminal()) {
                 return Ok(found);
             }
             last = tokio::select! {

@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::domain::model::Id;
+use crate::service::shares;
 
-/// Most callers that wait with one key, and in one process. Each holds a connection.
-pub const MAX_WAITERS_OF_KEY: usize = 100;
-/// Most callers that wait in one process.
-pub const MAX_WAITERS: usize = 2_048;
+/// Most seats of one account in one process.
+pub const MAX_SEATS_OF_ACCOUNT: usize = 100;
+/// Most seats in one process.
+pub const MAX_SEATS: usize = 2_048;
+/// Most callers of one task that share a seat. Each holds a connection.
+const MAX_SHARING: usize = 8;
 
 /// The callers of this process that wait. Clones are the same callers.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +26,9 @@ pub struct Waiters {
 #[derive(Debug, Default)]
 struct Waiting {
     seats: usize,
-    keys: HashMap<Id, usize>,
+    accounts: HashMap<Id, usize>,
+    /// Callers that share seats, by account and task.
+    sharing: HashMap<(Id, Id), usize>,
     tasks: HashMap<Id, Awaited>,
 }
 
@@ -34,11 +39,21 @@ struct Awaited {
     waiters: usize,
 }
 
-/// Room for one caller to wait, before it has a task; dropping it gives the room back.
+/// Why there is no seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowd {
+    /// The account has so many seats, which is its share at this moment.
+    Account(usize),
+    /// All seats of this process are taken.
+    Process,
+}
+
+/// Room for one caller to wait, before it has a task, and until it has its answer; dropping it gives the room back.
 #[derive(Debug)]
 pub struct Seat {
     waiters: Waiters,
-    key_id: Id,
+    account_id: Id,
+    task_id: OnceLock<Id>,
 }
 
 /// One caller that waits for a task; dropping it ends the wait.
@@ -50,21 +65,33 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiters {
-    /// Room for a caller with this key, unless too many have it already.
-    pub fn seat(&self, key_id: Id) -> Option<Seat> {
+    /// Room for a caller of this account. An account has up to [`MAX_SEATS_OF_ACCOUNT`] seats, and no more than half of what
+    /// the others leave.
+    ///
+    /// # Errors
+    /// [`Crowd`].
+    pub fn seat(&self, account_id: Id) -> Result<Seat, Crowd> {
         let mut waiting = self.waiting();
-        let of_key = waiting.keys.get(&key_id).copied().unwrap_or_default();
-        if waiting.seats >= MAX_WAITERS || of_key >= MAX_WAITERS_OF_KEY {
-            return None;
+        let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();
+        if waiting.seats >= MAX_SEATS {
+            return Err(Crowd::Process);
+        }
+        if held >= MAX_SEATS_OF_ACCOUNT || !shares::fits(MAX_SEATS, held, waiting.seats - held, 1) {
+            return Err(Crowd::Account(held));
         }
         waiting.seats += 1;
-        waiting.keys.insert(key_id, of_key + 1);
-        Some(Seat { waiters: self.clone(), key_id })
+        waiting.accounts.insert(account_id, held + 1);
+        Ok(Seat { waiters: self.clone(), account_id, task_id: OnceLock::new() })
     }
 
     /// Number of callers that wait for a task.
     pub fn count(&self) -> usize {
         self.waiting().tasks.values().map(|awaited| awaited.waiters).sum()
+    }
+
+    /// Seats that are taken.
+    pub fn seats(&self) -> usize {
+        self.waiting().seats
     }
 
     /// Wakes the callers that wait for a task.
@@ -84,10 +111,27 @@ impl Waiters {
     }
 }
 
+impl Waiting {
+    /// Gives a seat of an account back.
+    fn leave(&mut self, account_id: Id) {
+        self.seats -= 1;
+        release(&mut self.accounts, account_id, |count| count);
+    }
+}
+
 impl Seat {
-    /// Lets the caller wait for the end of a task.
+    /// Lets the caller wait for the end of a task. From then on, callers of the account that wait for the same task share the
+    /// seat, also while they receive its answer.
     pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
         let mut waiting = self.waiters.waiting();
+        if self.task_id.set(task_id).is_ok() {
+            let sharing = waiting.sharing.entry((self.account_id, task_id)).or_default();
+            *sharing += 1;
+            // Another one has a seat for this caller.
+            if *sharing % MAX_SHARING != 1 {
+                waiting.leave(self.account_id);
+            }
+        }
         let awaited = waiting.tasks.entry(task_id).or_default();
         awaited.waiters += 1;
         Waiter { waiters: &self.waiters, task_id, ended: awaited.ended.clone() }
@@ -97,8 +141,13 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting();
-        waiting.seats -= 1;
-        release(&mut waiting.keys, self.key_id, |count| count);
+        let Some(task_id) = self.task_id.get() else { return waiting.leave(self.account_id) };
+        let shared = (self.account_id, *task_id);
+        let sharing = waiting.sharing.get(&shared).copied().unwrap_or_default();
+        release(&mut waiting.sharing, shared, |count| count);
+        if sharing % MAX_SHARING == 1 {
+            waiting.leave(self.account_id);
+        }
     }
 }
 
@@ -137,20 +186,53 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_bounded_for_each_key_and_for_the_process_and_forgotten() {
+    fn seats_are_bounded_for_each_account_and_for_the_process_and_forgotten() {
         let waiters = Waiters::default();
-        let seat = |key: i64| waiters.seat(id(key));
-        let of_one_key: Vec<_> = std::iter::from_fn(|| seat(1)).collect();
-        assert_eq!(of_one_key.len(), MAX_WAITERS_OF_KEY);
-        let of_others: Vec<_> = (2..10_000).filter_map(seat).collect();
-        assert_eq!((of_one_key.len() + of_others.len(), waiters.count()), (MAX_WAITERS, 0));
+        let seat = |account: i64| waiters.seat(id(account)).ok();
+        let of_one: Vec<_> = std::iter::from_fn(|| seat(1)).collect();
+        assert_eq!(of_one.len(), MAX_SEATS_OF_ACCOUNT);
+        let full = Crowd::Account(MAX_SEATS_OF_ACCOUNT);
+        assert_eq!(waiters.seat(id(1)).err(), Some(full));
+        let of_others: Vec<_> = (2..).map_while(|account| Some(seat(account)?)).take(MAX_SEATS).collect();
+        assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SEATS, 0));
+        assert_eq!(waiters.seat(id(0)).err(), Some(Crowd::Process));
         let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, seat)| seat.wait_for(id(task % 3))).collect();
         assert_eq!(waiters.count(), of_others.len());
         drop(waiting);
-        drop(of_one_key);
+        drop(of_one);
         assert!(seat(1).is_some());
         drop(of_others);
         let waiting = waiters.waiting();
-        assert!(waiting.seats == 0 && waiting.keys.is_empty() && waiting.tasks.is_empty());
+        assert!(waiting.seats == 0 && waiting.accounts.is_empty() && waiting.tasks.is_empty());
+        assert!(waiting.sharing.is_empty());
+    }
+
+    #[test]
+    fn accounts_that_take_all_they_can_leave_seats_for_others() {
+        let waiters = Waiters::default();
+        let greedy = |account| std::iter::from_fn(|| waiters.seat(id(account)).ok()).collect::<Vec<_>>();
+        let held: Vec<_> = (0..20).map(greedy).collect();
+        assert!(held[..18].iter().all(|seats| seats.len() == MAX_SEATS_OF_ACCOUNT));
+        assert!(held[19].len() < MAX_SEATS_OF_ACCOUNT && waiters.seat(id(20)).is_ok());
+    }
+
+    #[test]
+    fn callers_of_one_task_share_seats() {
+        let waiters = Waiters::default();
+        let mut held = Vec::new();
+        for callers in 1..=3 * MAX_SHARING {
+            let seat = waiters.seat(id(1)).expect("room");
+            drop((seat.wait_for(id(7)), seat.wait_for(id(7))));
+            held.push(seat);
+            assert_eq!(waiters.seats(), callers.div_ceil(MAX_SHARING));
+        }
+        let others = waiters.seat(id(2)).expect("room");
+        drop(others.wait_for(id(7)));
+        assert_eq!(waiters.seats(), 4, "another account has a seat of its own");
+        while held.pop().is_some() {
+            assert_eq!(waiters.seats(), 1 + held.len().div_ceil(MAX_SHARING));
+        }
+        drop(others);
+        assert!(waiters.waiting().accounts.is_empty() && waiters.waiting().sharing.is_empty());
     }
 }

@@ -47,6 +47,7 @@ mod openai_edits;
 mod openai_face;
 mod openai_retries;
 mod openai_sdks;
+mod openai_shares;
 mod openai_streams;
 mod openapi;
 mod package;

@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype::domain::model::Surface;
 use tintype::domain::request::GenerateRequest;
-use tintype::service::waiters::MAX_WAITERS_OF_KEY;
+use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
 use tintype::store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -241,11 +241,11 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list() {
 }
 
 #[tokio::test]
-async fn a_call_beyond_those_of_its_key_that_may_wait_returns_its_task_at_once() {
+async fn a_call_beyond_those_of_its_account_that_may_wait_returns_its_task_at_once() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let waiters = &service.shared.endings.waiters;
-    let _held: Vec<_> = (0..MAX_WAITERS_OF_KEY).map(|_| waiters.seat(caller.key_id).expect("room")).collect();
+    let _held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(caller.account.id).expect("room")).collect();
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat" })).await;
     assert_eq!(
         (&made["structuredContent"]["status"], &made["isError"]),
@@ -284,7 +284,9 @@ async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
     let of_web = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let web = service.shared.store.submit(caller.account.id, None, Surface::Web, of_web, 0).await.expect("a store");
     let Submission::Accepted(web) = web else { panic!("{web:?}") };
-    let found = caller.tool("get_task", &json!({ "task_id": web.task_id().to_string() })).await;
+    // It would not end: nobody works on it.
+    let arguments = json!({ "task_id": web.task_id().to_string(), "wait_seconds": 50 });
+    let found = caller.tool("get_task", &arguments).await;
     assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
     let listed = caller.tool("list_tasks", &json!({})).await;
     assert_eq!(listed["structuredContent"]["items"], json!([]));

@@ -242,7 +242,7 @@ async fn waited_for(
     waited(api, readiness, caller, task_id, wait.limit()).await
 }
 
-/// The task at its end, or after `limit`; `None` if too many callers wait already.
+/// The task at its end, or after `limit`; `None` if too many callers wait already, or there is no such task.
 pub(in crate::http) async fn waited(
     api: &ApiState,
     readiness: &Readiness,
@@ -250,7 +250,7 @@ pub(in crate::http) async fn waited(
     task_id: TaskId,
     limit: Duration,
 ) -> Result<Option<Found>, ApiError> {
-    let Some(seat) = api.shared.endings.waiters.seat(caller.key_id) else { return Ok(None) };
+    let Ok(seat) = api.shared.endings.waiters.seat(caller.account_id) else { return Ok(None) };
     waited_in(&seat, api, readiness, caller, task_id, limit).await
 }
 

@@ -22,7 +22,7 @@ use crate::domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
 use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::request::AspectRatio;
 use crate::service::limits::Usage;
-use crate::service::waiters::{MAX_WAITERS_OF_KEY, Seat};
+use crate::service::waiters::{Crowd, Seat};
 use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 
 use self::hold::Hold;
@@ -169,14 +169,21 @@ fn seat(answer: Answer, api: &ApiState, caller: &Caller) -> Result<Option<Seat>,
     if answer == Answer::AtOnce {
         return Ok(None);
     }
-    let crowd = || {
+    let crowd = |crowd: Crowd| {
+        let who = match crowd {
+            Crowd::Account(seats) => {
+                format!(
+                    "{seats} calls of this account wait for their tasks or receive answers, which is its share now."
+                )
+            }
+            Crowd::Process => "The calls of all accounts have taken all room to wait on this server.".into(),
+        };
         let message = format!(
-            "Too many calls wait for their tasks: at most {MAX_WAITERS_OF_KEY} of one key do. This one made no task, and one of \
-             an earlier attempt goes on; try again in {CROWD_RETRY_SECONDS} s."
+            "{who} This call made no task, and a task of an earlier attempt goes on; try again in {CROWD_RETRY_SECONDS} s."
         );
         ApiError::rate_limited(message, CROWD_RETRY_SECONDS)
     };
-    api.shared.endings.waiters.seat(caller.key_id).map(Some).ok_or_else(crowd)
+    api.shared.endings.waiters.seat(caller.account_id).map(Some).map_err(crowd)
 }
 
 /// The answer of this attempt at a call, with the end of its hold on the task.
