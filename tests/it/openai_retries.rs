@@ -147,6 +147,24 @@ async fn an_idempotency_key_stands_for_one_task_and_one_body() {
 }
 
 #[tokio::test]
+async fn an_idempotency_key_whose_task_was_removed_is_answered_at_once_and_costs_nothing() {
+    let service = Service::start_with(&["--retention", "1h"]).await;
+    let caller = service.caller("ada", 100).await;
+    let named = ("idempotency-key", "order 66");
+    worked(&service, call(&caller, &[named], BODY)).await;
+    service.clock.advance(std::time::Duration::from_secs(3_601));
+    service.sweeper.remove_old().await;
+    for also in [("x-stainless-retry-count", "1"), ("prefer", "respond-async")] {
+        let answer = call(&caller, &[named, also], BODY).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-should-retry")), (410, "false"), "{answer:?}");
+        assert_eq!(answer.json()["error"]["code"], "task_removed");
+    }
+    assert_eq!(caller.credits().await, 98);
+    worked(&service, call(&caller, &[("idempotency-key", "order 67")], BODY)).await;
+    assert_eq!(caller.credits().await, 96);
+}
+
+#[tokio::test]
 async fn a_call_whose_process_is_killed_after_the_charge_is_repeated_at_the_next_process() {
     let data = TempDir::new().expect("a directory");
     let mut server = Server::start(data.path(), &["--test-fault", "after-submit=kill"]);

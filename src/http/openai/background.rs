@@ -75,7 +75,8 @@ pub(super) async fn accepted(
     api: &ApiState,
     caller: &Caller,
 ) -> Result<Response, ApiError> {
-    let mut response = polled(task_id, api, caller).await?;
+    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::removed_task)?;
+    let mut response = polled(&found, api).await?;
     *response.status_mut() = StatusCode::ACCEPTED;
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, HeaderValue::try_from(path(task_id)).map_err(ApiError::caused_by)?);
@@ -93,13 +94,13 @@ pub(in crate::http) async fn find(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let task_id = id.ok().and_then(|Path(text)| text.parse().ok()).ok_or_else(ApiError::no_such_task)?;
-    polled(task_id, &api, &caller).await
+    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+    polled(&found, &api).await
 }
 
-async fn polled(task_id: TaskId, api: &ApiState, caller: &Caller) -> Result<Response, ApiError> {
-    let found = api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
+async fn polled(found: &Found, api: &ApiState) -> Result<Response, ApiError> {
     let response = answer::json(&body(&found.task, api).await?);
-    if found.task.status.is_terminal() { Ok(response) } else { Ok(hinted(response, &found, api).await) }
+    if found.task.status.is_terminal() { Ok(response) } else { Ok(hinted(response, found, api).await) }
 }
 
 /// Says when to poll an unfinished task, and how far it is.

@@ -274,7 +274,7 @@ impl Awaited {
         let Self { task_id, api, readiness, caller, seat } = self;
         let task_id = TaskId(*task_id);
         let found = waited_in(seat, api, readiness, caller, task_id, TASK_TIME_LIMIT).await?;
-        let task = found.ok_or_else(ApiError::goes_on)?.task;
+        let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),
             Status::Failed(sentence) => Err(ApiError::failed_task(sentence)),

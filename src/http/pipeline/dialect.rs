@@ -85,6 +85,19 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request("The Idempotency-Key belongs to a call with another body.") }
     }
 
+    /// The error for a repeated call whose task has been removed. A repeated call would fail as well.
+    pub(in crate::http) fn removed_task() -> Self {
+        let message = "The task of this call has been removed, by its owner or at the end of its retention. Nothing was \
+                       charged. To make new images, send the call with another Idempotency-Key.";
+        let dialect = Dialect {
+            status: Some(StatusCode::GONE),
+            code: Some("task_removed"),
+            is_final: true,
+            ..Dialect::default()
+        };
+        Self { message: message.into(), dialect, ..Self::no_such_task() }
+    }
+
     /// The status in this dialect.
     pub(in crate::http) fn dialect_status(&self) -> StatusCode {
         let no_credit = self.code == ErrorCode::InsufficientCredits;
