@@ -14,6 +14,7 @@ pub mod people;
 pub mod places;
 pub mod previews;
 mod refresh;
+pub mod rejections;
 mod shared;
 pub mod shares;
 pub mod sweeper;

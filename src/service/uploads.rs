@@ -21,11 +21,14 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::files::FilesError;
 use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
+use crate::service::rejections::Rejections;
+use crate::service::shares;
 use crate::store::{Right, StoreError, Upload, UploadedPicture};
 
-/// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. A sender is an
-/// upload, or a call with up to four pictures. A place is for all of a sender's pictures, so that none waits for one while
-/// it has another. Each picture may hold a file of [`MAX_UPLOAD`] bytes.
+/// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. No account has
+/// more than half of the places that the others leave. A sender is an upload, or a call with up to four pictures. A place is
+/// for all of a sender's pictures, so that none waits for one while it has another. Each picture may hold a file of
+/// [`MAX_UPLOAD`] bytes.
 const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
 const MAX_ARRIVING: usize = 16;
 /// Uploads that are in memory to be decoded at the same time.
@@ -40,6 +43,7 @@ pub struct Uploads {
     directory: PathBuf,
     disk: Disk,
     arriving: Mutex<HashMap<Id, usize>>,
+    rejections: Rejections,
     decoding: Semaphore,
 }
 
@@ -55,6 +59,9 @@ pub enum Refusal {
     /// Too many uploads arrive at this moment.
     #[error("too many uploads arrive at this moment")]
     Busy,
+    /// Too many uploads of the account were rejected.
+    #[error("too many uploads of the account were rejected")]
+    TooManyRejected,
     /// The account cannot pay for one image.
     #[error("the account has too few credits")]
     NoCredits,
@@ -114,6 +121,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Spool {
     uploads: Arc<Uploads>,
+    account_id: Id,
     file: File,
     bytes: u64,
     digest: Sha256,
@@ -133,7 +141,8 @@ impl Uploads {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
         let (arriving, decoding) = (Mutex::default(), Semaphore::new(MAX_DECODING));
-        Arc::new(Self { shared, decoder, directory, disk, arriving, decoding })
+        let rejections = Rejections::new(shared.clock.clone());
+        Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })
     }
 
     /// Begins an upload of `announced` bytes, if its sender says how many they are. Nothing of it has been read yet.
@@ -183,9 +192,13 @@ impl Uploads {
     /// [`Refusal`].
     pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<Place, Refusal> {
         self.check_disk()?;
+        if self.rejections.are_too_many(account_id) {
+            return Err(Refusal::TooManyRejected);
+        }
         let mut arriving = self.arriving();
         let of_account = arriving.get(&account_id).copied().unwrap_or_default();
-        if of_account >= MAX_ARRIVING_OF_ACCOUNT || arriving.values().sum::<usize>() >= MAX_ARRIVING {
+        let of_others = arriving.values().sum::<usize>() - of_account;
+        if of_account >= MAX_ARRIVING_OF_ACCOUNT || !shares::fits(MAX_ARRIVING, of_account, of_others, 1) {
             return Err(Refusal::Busy);
         }
         arriving.insert(account_id, of_account + 1);
@@ -243,7 +256,8 @@ impl Place {
     /// [`UploadError`].
     pub fn spool(&self) -> Result<Spool, UploadError> {
         let file = unlinked_file(&self.uploads.directory)?;
-        Ok(Spool { uploads: self.uploads.clone(), file, bytes: 0, digest: Sha256::new() })
+        let (uploads, account_id) = (self.uploads.clone(), self.account_id);
+        Ok(Spool { uploads, account_id, file, bytes: 0, digest: Sha256::new() })
     }
 
     /// Stores decoded pictures as uploads of the API for one task. Storing one runs to its end once it has begun, even if the
@@ -280,6 +294,7 @@ impl Spool {
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
         self.bytes += bytes.len() as u64;
         if self.bytes > MAX_UPLOAD {
+            self.uploads.rejections.count(self.account_id);
             return Err(Refusal::TooLarge.into());
         }
         self.uploads.check_disk()?;
@@ -311,7 +326,11 @@ impl Spool {
             io::Result::Ok(bytes)
         });
         let bytes = read.await.map_err(io::Error::other)??;
-        Ok(self.uploads.decoder.decode(&bytes).await?)
+        let decoded = self.uploads.decoder.decode(&bytes).await.map_err(UploadError::from);
+        if matches!(decoded, Err(UploadError::Refused(_))) {
+            self.uploads.rejections.count(self.account_id);
+        }
+        decoded
     }
 }
 

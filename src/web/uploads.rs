@@ -50,7 +50,7 @@ impl From<ThumbnailError> for PageError {
 fn status(refusal: Refusal) -> StatusCode {
     match refusal {
         Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Refusal::Busy => StatusCode::TOO_MANY_REQUESTS,
+        Refusal::Busy | Refusal::TooManyRejected => StatusCode::TOO_MANY_REQUESTS,
         Refusal::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture => StatusCode::UNPROCESSABLE_ENTITY,
     }
@@ -62,6 +62,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::TooLarge => "upload-too-large",
         Refusal::TooMany => "upload-too-many",
         Refusal::Busy => "upload-busy",
+        Refusal::TooManyRejected => "upload-too-many-rejected",
         Refusal::NoCredits => "upload-no-credits",
         Refusal::DiskFull => "upload-disk-full",
         Refusal::NotAPicture => "upload-not-a-picture",

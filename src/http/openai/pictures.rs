@@ -19,6 +19,8 @@ use crate::service::uploads::{Place, Refusal, Spool, Stored, UploadError};
 
 /// `Retry-After` of a call while too many others arrive, in seconds.
 const BUSY_RETRY_SECONDS: u64 = 2;
+/// `Retry-After` of an account whose images were rejected too often, in seconds.
+const REJECTED_RETRY_SECONDS: u64 = 3;
 
 /// The pictures of one call.
 #[derive(Debug)]
@@ -162,6 +164,9 @@ fn refused(error: UploadError) -> ApiError {
             ApiError::rate_limited("Too many images arrive at this moment.", BUSY_RETRY_SECONDS)
         }
         UploadError::Store(error) => error.into(),
+        UploadError::Refused(Refusal::TooManyRejected) => {
+            ApiError::rate_limited("Too many images of this account were rejected.", REJECTED_RETRY_SECONDS)
+        }
         other => ApiError::caused_by(Arc::new(other)),
     }
 }

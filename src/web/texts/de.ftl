@@ -94,6 +94,7 @@ upload-four = Ein Auftrag nimmt höchstens vier Vorlagen.
 upload-too-large = Diese Datei hat mehr als 20 MiB.
 upload-too-many = Dieses Konto hat so viele hochgeladene Bilder, wie es haben darf. Löschen Sie einige.
 upload-busy = Im Moment kommen zu viele Bilder an. Versuchen Sie es noch einmal.
+upload-too-many-rejected = Zu viele Dateien dieses Kontos wurden abgelehnt. Versuchen Sie es in ein paar Sekunden noch einmal.
 upload-no-credits = Dieses Konto hat zu wenige Credits für ein Bild. Bitten Sie den Betreiber dieses Servers um mehr.
 upload-disk-full = Der Speicher dieses Servers ist fast voll, er nimmt keine Bilder an. Sagen Sie es dem Betreiber.
 upload-not-a-picture = Diese Datei ist kein Bild im Format PNG, JPEG oder WebP, ist beschädigt oder hat zu viele Pixel.

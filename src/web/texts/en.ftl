@@ -94,6 +94,7 @@ upload-four = A task takes at most four references.
 upload-too-large = This file has more than 20 MiB.
 upload-too-many = This account has as many uploads as it may have. Delete some of them.
 upload-busy = Too many uploads arrive at this moment. Try again.
+upload-too-many-rejected = Too many files of this account were rejected. Try again in a few seconds.
 upload-no-credits = This account has too few credits for a picture. Ask the operator of this server for more.
 upload-disk-full = The disk of this server is nearly full, so it takes no uploads. Tell its operator.
 upload-not-a-picture = This file is not a PNG, JPEG or WebP picture, is damaged, or has too many pixels.

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
+use tintype::clock::Timestamp;
 use tintype::config::{MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
-use tintype::domain::model::Surface;
+use tintype::domain::model::{Id, Surface};
+use tintype::service::rejections::ALLOWANCE;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -244,4 +246,34 @@ async fn slow_callers_do_not_keep_their_places() {
         assert_eq!(status_of(stream).await, 408);
     }
     assert_nothing_left(&caller, 100).await;
+}
+
+#[tokio::test]
+async fn accounts_that_take_all_places_they_can_leave_places_for_others() {
+    let service = Service::start().await;
+    let uploads = &service.api.uploads;
+    let greedy = |number: i64| {
+        let account = Id::floor(Timestamp::from_millis(number));
+        std::iter::from_fn(|| uploads.arrive(account).ok()).collect::<Vec<_>>()
+    };
+    let held: Vec<_> = (0..4).map(greedy).collect();
+    assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);
+    let bob = service.caller("bob", 2).await;
+    let nonsense = bob.edit_json(&json!({ "prompt": "a boat", "image": data_url(b"nonsense") })).await;
+    assert_eq!(nonsense.status, 400, "{nonsense:?}");
+}
+
+#[tokio::test]
+async fn an_account_whose_images_are_rejected_too_often_pauses() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let nonsense = json!({ "prompt": "a boat", "image": data_url(b"nonsense") });
+    for _ in 0..=ALLOWANCE.get() {
+        assert_eq!(ada.edit_json(&nonsense).await.status, 400);
+    }
+    let paused = ada.edit_json(&nonsense).await;
+    assert_eq!((paused.status.as_u16(), paused.header("retry-after")), (429, "3"), "{paused:?}");
+    assert_eq!(bob.edit_json(&nonsense).await.status, 400);
+    service.clock.advance(Duration::from_secs(4));
+    assert_eq!(ada.edit_json(&nonsense).await.status, 400);
 }
