@@ -26,7 +26,7 @@ pub enum CallKind {
 }
 
 /// The format of the files of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum OutputFormat {
     /// The result files as they are.
     Png,

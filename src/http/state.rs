@@ -12,6 +12,7 @@ use crate::config::{
 use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
 use crate::service::Shared;
+use crate::service::encoder::Encoder;
 use crate::service::failures::Failures;
 use crate::service::keyring::Keyring;
 use crate::service::limits::RateLimits;
@@ -134,6 +135,8 @@ pub struct ApiState {
     pub failures: Arc<Failures>,
     /// Takes pictures that callers bring.
     pub uploads: Arc<Uploads>,
+    /// Encodes the pictures of answers.
+    pub encoder: Arc<Encoder>,
     /// Looks for previews of pictures that are being made.
     pub previews: Arc<Previews>,
     /// The pages for people.
@@ -181,6 +184,7 @@ impl ApiState {
         Ok(Arc::new(Self {
             studio: Studio::new(shared.clone(), parts, of_studio),
             uploads,
+            encoder: Encoder::new(shared.clone()),
             previews: Previews::new(shared.clone()),
             keys: Arc::new(Keyring::new(shared.store.clone(), clock.clone())),
             limits,

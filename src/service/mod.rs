@@ -1,6 +1,7 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
 pub mod backlog;
+pub mod encoder;
 pub mod endings;
 pub mod failures;
 pub mod file_store;

@@ -64,6 +64,18 @@ impl Shares {
         self.state().used
     }
 
+    /// Whether an account could take so many units at this moment.
+    pub fn is_free(&self, account_id: Id, units: usize) -> bool {
+        let state = self.state();
+        let held = state.accounts.get(&account_id).map_or(0, |held| held.units);
+        fits(self.total, held, state.used - held, units)
+    }
+
+    /// Whether somebody waits for units.
+    pub fn is_awaited(&self) -> bool {
+        !self.state().waiting.is_empty()
+    }
+
     /// Takes units for an account, or waits for them. Of the accounts that wait, the one comes first that was served
     /// longest ago.
     pub async fn take(&self, account_id: Id, units: usize) -> Share {

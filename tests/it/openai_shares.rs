@@ -1,6 +1,8 @@
 //! Calls of OpenAI's dialect share seats, memory and encoders fairly between accounts.
 
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
@@ -58,9 +60,79 @@ async fn repeats_of_a_call_share_a_seat() {
         tokio::join!(repeat(), repeat(), repeat(), repeat(), repeat(), work);
     assert!([&first, &second, &third, &fourth, &fifth].iter().all(|answer| answer.status == 200));
     assert_eq!((first.json(), caller.credits().await), (fifth.json(), 0));
+    assert_eq!(service.api.encoder.encoded(), 1, "their picture is encoded once");
 }
 
 /// An id that no account has.
 fn id(number: i64) -> tintype::domain::model::Id {
     tintype::domain::model::Id::floor(tintype::clock::Timestamp::from_millis(number))
+}
+
+/// Sends a call with an idempotency key and reads the beginning of its answer.
+async fn begin(caller: &Caller<'_>, body: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("a small buffer");
+    let mut stream = socket.connect(caller.service.address).await.expect("the service listens");
+    let request = format!(
+        "POST {GENERATIONS} HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\nidempotency-key: order 66\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        caller.authorization(),
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.expect("the service reads");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+/// Works on the task of the next call that waits.
+async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+    let work = async {
+        service.waiting(1).await;
+        service.work().await;
+    };
+    tokio::join!(answer, work).0
+}
+
+#[tokio::test]
+async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pictures() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 8).await, service.caller("bob", 2).await);
+    let (encoder, waiters) = (&service.api.encoder, &service.shared.endings.waiters);
+    let body = r#"{"prompt": "a boat", "n": 4, "output_format": "webp"}"#;
+    let whole = worked(&service, call(&ada, &[("idempotency-key", "order 66")], body)).await;
+    let images = whole.json()["data"].as_array().expect("pictures").clone();
+    let bytes: usize = images.iter().map(|image| image["b64_json"].as_str().expect("a picture").len()).sum();
+    assert_eq!((images.len(), encoder.memory().used(), encoder.encoded()), (4, bytes, 4));
+    let mut readers = Vec::new();
+    for _ in 0..24 {
+        readers.push(begin(&ada, body).await);
+    }
+    assert_eq!((encoder.memory().used(), encoder.encoded(), waiters.seats()), (bytes, 4, 3));
+    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    drop(readers);
+    while waiters.seats() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn an_account_whose_answers_take_its_share_of_memory_waits_and_others_do_not() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let memory = service.api.encoder.memory();
+    let held = memory.take(ada.account.id, 128 << 20).await;
+    let of_ada = worked(&service, call(&ada, &[], BODY));
+    let others = async {
+        while !memory.is_awaited() {
+            tokio::task::yield_now().await;
+        }
+        let of_bob = worked(&service, call(&bob, &[], BODY)).await;
+        assert!(memory.is_awaited());
+        drop(held);
+        of_bob
+    };
+    let (of_ada, of_bob) = tokio::join!(of_ada, others);
+    assert_eq!((of_ada.status.as_u16(), of_bob.status.as_u16()), (200, 200));
 }

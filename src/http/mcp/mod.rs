@@ -15,6 +15,7 @@ use http_body_util::Full;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
+use self::rooms::Rooms;
 use self::tools::Tools;
 use super::api::body::read_json;
 use super::ops::Readiness;
@@ -25,6 +26,7 @@ use super::state::ApiState;
 use crate::web::Written;
 
 mod definitions;
+mod rooms;
 mod tools;
 
 /// `POST /mcp`
@@ -40,7 +42,8 @@ pub(super) async fn post(
     let limits = &api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
     caller.check_again(&api).await?;
-    let tools = Tools { api, readiness, caller, request_id };
+    let rooms = Rooms::default();
+    let tools = Tools { api, readiness, caller, request_id, rooms: rooms.clone() };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -50,7 +53,7 @@ pub(super) async fn post(
     let service =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let answer = service.handle(Request::from_parts(parts, Full::new(message))).await;
-    let mut answer = in_envelope(answer.map(Body::new));
+    let mut answer = in_envelope(answer.map(|body| Body::new(rooms.with(Body::new(body)))));
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }

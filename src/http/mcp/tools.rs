@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::Response;
@@ -19,17 +19,17 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use tintype_engine::Stage;
 
+use super::Rooms;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT};
-use crate::domain::images_api::ImageData;
 use crate::domain::images_api_request::OutputFormat;
 use crate::domain::model::{Status, Surface, TaskId};
 use crate::http::api::{account, images};
-use crate::http::openai::answer;
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
+use crate::service::encoder::PICTURE_BYTES;
 use crate::service::limits::Usage;
 use crate::service::tasks::Found;
 
@@ -49,6 +49,8 @@ pub(super) struct Tools {
     pub(super) readiness: Readiness,
     pub(super) caller: Caller,
     pub(super) request_id: RequestId,
+    /// Memory of the answer.
+    pub(super) rooms: Rooms,
 }
 
 /// The pictures in an answer.
@@ -256,26 +258,34 @@ impl Tools {
         let found = self.api.tasks.find(self.caller.account_id, Surface::Api, task_id).await?;
         let found = found.ok_or_else(ApiError::no_such_task)?;
         let Status::Completed(names) = &found.task.status else { return Ok(Vec::new()) };
+        let (encoder, account_id) = (&self.api.encoder, self.caller.account_id);
+        // The result and its text.
+        let copies = if pictures == Pictures::Png { 2 * names.len() * PICTURE_BYTES } else { 2 * MAX_PICTURE_BYTES };
+        let mut room = encoder.room_for_copies(account_id, copies).await?;
         if pictures == Pictures::Png {
-            return Ok(blocks(answer::files(OutputFormat::Png, names, &self.api).await?, "image/png"));
+            let files = encoder.pictures(account_id, OutputFormat::Png, names).await?;
+            room.correct(2 * files.bytes());
+            self.rooms.keep(room);
+            return Ok(blocks(files.pictures(), "image/png"));
         }
         // To encode a picture takes a hundred times as long as to read a task.
         for _ in names {
             self.caller.count(&self.api, Usage::Read).await?;
         }
         for quality in QUALITIES {
-            let files = answer::files(OutputFormat::Jpeg(quality), names, &self.api).await?;
-            let lengths = files.iter().filter_map(|file| file.b64_json.as_ref().map(|text| text.len()));
-            if lengths.sum::<usize>() <= MAX_PICTURE_BYTES {
-                return Ok(blocks(files, "image/jpeg"));
+            let files = encoder.pictures(account_id, OutputFormat::Jpeg(quality), names).await?;
+            if files.bytes() <= MAX_PICTURE_BYTES {
+                room.correct(2 * files.bytes());
+                self.rooms.keep(room);
+                return Ok(blocks(files.pictures(), "image/jpeg"));
             }
         }
         Ok(vec![ContentBlock::text("The images are too large for an answer; they are at their URLs.")])
     }
 }
 
-fn blocks(files: Vec<ImageData<'_>>, kind: &str) -> Vec<ContentBlock> {
-    files.into_iter().filter_map(|file| Some(ContentBlock::image(file.b64_json?, kind))).collect()
+fn blocks(files: &[Bytes], kind: &str) -> Vec<ContentBlock> {
+    files.iter().map(|file| ContentBlock::image(String::from_utf8_lossy(file).into_owned(), kind)).collect()
 }
 
 /// A result with this JSON.

@@ -1,27 +1,19 @@
 //! Answers with pictures.
 
-use axum::body::Body;
+use std::collections::VecDeque;
+
+use axum::body::{Body, Bytes};
 use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
-use image::codecs::jpeg::JpegEncoder;
-use image::codecs::webp::WebPEncoder;
-use image::{ImageFormat, ImageReader};
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
-use super::Wanted;
+use super::hold::Pieces;
+use super::{Awaited, Wanted};
 use crate::domain::images_api::{ImageData, ImagesAnswer};
-use crate::domain::images_api_request::OutputFormat;
 use crate::domain::model::{Status, Task};
-use crate::files::FileName;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-
-/// Answers whose pictures are encoded at the same time. Each holds a few megabytes.
-static ENCODERS: Semaphore = Semaphore::const_new(4);
+use crate::service::encoder::EncodeError;
 
 /// No picture is transparent.
 pub(super) const BACKGROUND: &str = "opaque";
@@ -62,8 +54,11 @@ impl Usage {
 
 /// A response with this JSON.
 pub(super) fn json(body: &impl Serialize) -> Response {
-    let body = serde_json::to_vec(body).expect("our own types are always JSON");
-    let mut response = Response::new(Body::from(body));
+    with_body(Body::from(serde_json::to_vec(body).expect("our own types are always JSON")))
+}
+
+fn with_body(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -78,18 +73,39 @@ pub(super) fn names(task: &Task) -> &[String] {
     }
 }
 
-/// The answer to a call whose task has completed.
-pub(super) async fn completed(wanted: &Wanted, task: &Task, api: &ApiState) -> Result<Response, ApiError> {
-    let names = names(task);
-    let data = if wanted.as_urls { urls(names, api).await? } else { files(wanted.format, names, api).await? };
+/// The answer to a call whose task has completed. It keeps its seat and its pictures until it has been sent.
+pub(super) async fn completed(wanted: &Wanted, task: &Task, awaited: &Awaited) -> Result<Response, ApiError> {
+    let (api, names) = (&awaited.api, names(task));
     let created = task.updated_at.as_millis().div_euclid(1_000);
-    Ok(json(&Answer {
+    let answer = |data| Answer {
         images: ImagesAnswer { created, data },
         background: BACKGROUND,
         output_format: wanted.format.as_str(),
         size: wanted.size(),
         usage: Usage::of(wanted.cost),
-    }))
+    };
+    if wanted.as_urls {
+        return Ok(json(&answer(urls(names, api).await?)));
+    }
+    let encoded = api.encoder.pictures(awaited.caller.account_id, wanted.format, names).await?;
+    let empty = ImageData { b64_json: Some("".into()), url: None };
+    let frame = serde_json::to_vec(&answer(vec![empty; names.len()])).expect("our own types are always JSON");
+    let rest = filled(frame, encoded.pictures());
+    Ok(with_body(Body::new(Pieces { rest, _seat: awaited.seat.clone(), _encoded: encoded })))
+}
+
+/// A text whose members `b64_json` are empty, with these pictures in their places.
+pub(super) fn filled(frame: Vec<u8>, pictures: &[Bytes]) -> VecDeque<Bytes> {
+    const EMPTY: &[u8] = br#""b64_json":"""#;
+    let mut frame = Bytes::from(frame);
+    let mut pieces = VecDeque::new();
+    for picture in pictures {
+        let Some(at) = frame.windows(EMPTY.len()).position(|window| window == EMPTY) else { break };
+        // The last quotation mark comes after the picture.
+        pieces.extend([frame.split_to(at + EMPTY.len() - 1), picture.clone()]);
+    }
+    pieces.push_back(frame);
+    pieces
 }
 
 /// The URLs of the files.
@@ -101,47 +117,12 @@ pub(super) async fn urls(names: &[String], api: &ApiState) -> Result<Vec<ImageDa
     Ok(data)
 }
 
-/// The files in base64.
-pub(in crate::http) async fn files(
-    format: OutputFormat,
-    names: &[String],
-    api: &ApiState,
-) -> Result<Vec<ImageData<'static>>, ApiError> {
-    // Before the files are read, so that no more than a few are in memory.
-    let _permit = ENCODERS.acquire().await.map_err(ApiError::caused_by)?;
-    let mut data = Vec::with_capacity(names.len());
-    for name in names {
-        let name = FileName::parse(name).ok_or_else(|| ApiError::caused_by("a result file has a malformed name"))?;
-        let file = api.shared.files.open(name, None).await?;
-        let file = file.ok_or_else(|| ApiError::caused_by("a result file is missing"))?;
-        let png = file.bytes().await.map_err(|error| ApiError::caused_by(error.to_string()))?;
-        // One at a time: for a caller who hangs up, no further ones are encoded.
-        let encoded =
-            tokio::task::spawn_blocking(move || in_base64(format, &png)).await.map_err(ApiError::caused_by)?;
-        data.push(encoded.map_err(ApiError::caused_by)?);
-    }
-    Ok(data)
-}
-
-/// One of our own PNGs, in base64.
-pub(super) fn in_base64(format: OutputFormat, png: &Bytes) -> image::ImageResult<ImageData<'static>> {
-    let text = match format {
-        OutputFormat::Png => BASE64_STANDARD.encode(png),
-        OutputFormat::Jpeg(_) | OutputFormat::Webp => BASE64_STANDARD.encode(transcoded(format, png)?),
-    };
-    Ok(ImageData { b64_json: Some(text.into()), url: None })
-}
-
-/// One of our own PNGs in another format.
-fn transcoded(format: OutputFormat, png: &[u8]) -> image::ImageResult<Vec<u8>> {
-    let picture = ImageReader::with_format(std::io::Cursor::new(png), ImageFormat::Png).decode()?.into_rgb8();
-    let mut out = Vec::new();
-    match format {
-        // The encoder counts from 1.
-        OutputFormat::Jpeg(quality) => {
-            picture.write_with_encoder(JpegEncoder::new_with_quality(&mut out, quality.max(1)))?
+impl From<EncodeError> for ApiError {
+    fn from(error: EncodeError) -> Self {
+        match error {
+            // A repeated call may find room.
+            EncodeError::Crowded => Self::goes_on(),
+            other => Self::caused_by(other),
         }
-        OutputFormat::Webp | OutputFormat::Png => picture.write_with_encoder(WebPEncoder::new_lossless(&mut out))?,
     }
-    Ok(out)
 }

@@ -19,6 +19,7 @@ use crate::domain::images_api::ErrorObject;
 use crate::domain::images_api_request::CallKind;
 use crate::domain::model::{CREDITS_PER_IMAGE, Task};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
+use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;
 
 /// A comment, which clients pass over and proxies take for a sign of life.
@@ -29,9 +30,10 @@ type Completed = Pin<Box<dyn Future<Output = Result<Arc<Task>, ApiError>> + Send
 
 /// An event with a picture. Their names and fields are OpenAI's.
 #[derive(Serialize)]
-struct PictureEvent<'a> {
+struct PictureEvent {
     r#type: &'static str,
-    b64_json: &'a str,
+    /// Empty: the picture is put there afterwards.
+    b64_json: &'static str,
     created_at: i64,
     /// The size of the finished picture.
     size: String,
@@ -68,7 +70,9 @@ struct Events {
     /// The files that are still to be sent.
     files: VecDeque<String>,
     /// The rest of the event that is being sent.
-    rest: Bytes,
+    rest: VecDeque<Bytes>,
+    /// Its picture, so that the same one for another caller has the same memory.
+    encoded: Option<Encoded>,
 }
 
 /// Begins a stream, which takes the hold along. An error that is known by then is one of the call.
@@ -98,7 +102,8 @@ pub(super) async fn begin(wanted: Wanted, awaited: Awaited, hold: &mut Option<Ho
         partial_images: 0,
         created_at: 0,
         files: VecDeque::new(),
-        rest: Bytes::new(),
+        rest: VecDeque::new(),
+        encoded: None,
     };
     if let Some(task) = ended {
         events.show(&task);
@@ -171,23 +176,24 @@ impl Events {
 
     /// Sends a picture.
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
-        let data = answer::files(self.wanted.format, &[name], &self.awaited.api).await?;
-        let file = data.first().and_then(|image| image.b64_json.as_deref());
-        let file = file.ok_or_else(|| ApiError::caused_by("a picture without a file"))?;
+        let Awaited { api, caller, .. } = &self.awaited;
+        let encoded = api.encoder.pictures(caller.account_id, self.wanted.format, &[name]).await?;
+        let file = encoded.pictures().first().cloned().unwrap_or_default();
+        self.encoded = Some(encoded);
         self.send(file, self.created_at, None);
         Ok(())
     }
 
     /// Sends a preview. One that cannot be encoded is left out.
     fn partial_image(&mut self, png: &Bytes) {
-        let Ok(image) = answer::in_base64(self.wanted.format, png) else { return };
+        let Ok(image) = in_base64(self.wanted.format, png) else { return };
         let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
-        self.send(image.b64_json.as_deref().unwrap_or_default(), now, Some(index));
+        self.send(image.into(), now, Some(index));
     }
 
-    fn send(&mut self, file: &str, created_at: i64, partial_image_index: Option<u8>) {
+    fn send(&mut self, file: Bytes, created_at: i64, partial_image_index: Option<u8>) {
         let name = match (self.wanted.kind, partial_image_index) {
             (CallKind::Generation, None) => "image_generation.completed",
             (CallKind::Generation, Some(_)) => "image_generation.partial_image",
@@ -196,7 +202,7 @@ impl Events {
         };
         let event = PictureEvent {
             r#type: name,
-            b64_json: file,
+            b64_json: "",
             created_at,
             size: self.wanted.size(),
             quality: "auto",
@@ -205,7 +211,7 @@ impl Events {
             partial_image_index,
             usage: partial_image_index.is_none().then(|| Usage::of(CREDITS_PER_IMAGE)),
         };
-        self.rest = framed(name, &event);
+        self.rest = answer::filled(framed(name, &event), &[file]);
     }
 
     /// Ends the stream with an error. Unless a repeated call would fail as well, it finds the task.
@@ -219,7 +225,7 @@ impl Events {
         }
         self.files.clear();
         let error = error.after_the_charge().object();
-        self.rest = framed("error", &ErrorEvent { r#type: "error", error });
+        self.rest = VecDeque::from([framed("error", &ErrorEvent { r#type: "error", error }).into()]);
     }
 }
 
@@ -231,9 +237,9 @@ async fn shown(previews: &mut Option<Watch>) -> Bytes {
     }
 }
 
-fn framed(name: &str, data: &impl Serialize) -> Bytes {
+fn framed(name: &str, data: &impl Serialize) -> Vec<u8> {
     let mut event = format!("event: {name}\ndata: ").into_bytes();
     serde_json::to_writer(&mut event, data).expect("our own types are always JSON");
     event.extend_from_slice(b"\n\n");
-    event.into()
+    event
 }

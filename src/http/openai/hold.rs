@@ -1,5 +1,6 @@
 //! The hold of a call on its task: of several attempts at a call, one answers with the pictures.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,6 +12,8 @@ use tracing::Instrument as _;
 
 use crate::domain::model::Id;
 use crate::http::state::ApiState;
+use crate::service::encoder::Encoded;
+use crate::service::waiters::Seat;
 use crate::store::{Call, CallEnd, Result};
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
@@ -49,13 +52,8 @@ impl Hold {
     }
 
     /// The same answer, which ends the hold when the connection takes its last part.
-    pub(super) async fn deliver(self, response: Response) -> Response {
-        let (head, body) = response.into_parts();
-        // The answer is in memory already.
-        match axum::body::to_bytes(body, usize::MAX).await {
-            Ok(rest) => Response::from_parts(head, Body::new(Delivery { rest, hold: Some(self) })),
-            Err(_) => Response::from_parts(head, Body::empty()),
-        }
+    pub(super) fn deliver(self, response: Response) -> Response {
+        response.map(|body| Body::new(Delivery { body, hold: Some(self) }))
     }
 
     fn end(&mut self, end: CallEnd) {
@@ -85,34 +83,32 @@ impl Drop for Hold {
 }
 
 /// Takes the next part of what is left of an answer.
-pub(super) fn next_part(rest: &mut Bytes) -> Bytes {
-    rest.split_to(rest.len().min(PART))
+pub(super) fn next_part(rest: &mut VecDeque<Bytes>) -> Bytes {
+    let Some(first) = rest.front_mut() else { return Bytes::new() };
+    let part = first.split_to(first.len().min(PART));
+    if first.is_empty() {
+        rest.pop_front();
+    }
+    part
 }
 
-/// The body of an answer in parts.
-struct Delivery {
-    rest: Bytes,
-    hold: Option<Hold>,
+/// The body of an answer with pictures, in parts.
+pub(super) struct Pieces {
+    pub(super) rest: VecDeque<Bytes>,
+    pub(super) _seat: Arc<Seat>,
+    /// So that the same answer for another caller has the same memory.
+    pub(super) _encoded: Encoded,
 }
 
-impl HttpBody for Delivery {
+impl HttpBody for Pieces {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Polled>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
-        let part = next_part(&mut self.rest);
-        if self.rest.is_empty()
-            && let Some(hold) = self.hold.take()
-        {
-            hold.deliver_last();
-        }
-        Poll::Ready(Some(Ok(Frame::data(part))))
+        Poll::Ready(Some(Ok(Frame::data(next_part(&mut self.rest)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -120,6 +116,38 @@ impl HttpBody for Delivery {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.rest.iter().map(|piece| piece.len() as u64).sum())
+    }
+}
+
+/// The body of an answer that ends a hold.
+struct Delivery {
+    body: Body,
+    hold: Option<Hold>,
+}
+
+type Polled = std::result::Result<Frame<Bytes>, axum::Error>;
+
+impl HttpBody for Delivery {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Polled>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(Some(Ok(_))))
+            && self.body.is_end_stream()
+            && let Some(hold) = self.hold.take()
+        {
+            hold.deliver_last();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -28,7 +28,7 @@ use crate::store::{Attachment, Call, Origin, StoreError, Submission};
 use self::hold::Hold;
 use self::pictures::Pictures;
 
-pub(super) mod answer;
+mod answer;
 pub(super) mod background;
 mod edit;
 mod events;
@@ -195,7 +195,7 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
         return NoAnswer.into_response();
     }
     match (answered, hold) {
-        (Ok(response), Some(hold)) => hold.deliver(response).await,
+        (Ok(response), Some(hold)) => hold.deliver(response),
         (Ok(response), None) => response,
         (Err(error), hold) => {
             // The failure is refunded, so that a new attempt may make a new task.
@@ -265,7 +265,7 @@ async fn task_of(
 /// The answer to a call, once its task has ended.
 async fn finished(wanted: &Wanted, awaited: &Awaited) -> Result<Response, ApiError> {
     let task = awaited.completed().await?;
-    answer::completed(wanted, &task, &awaited.api).await
+    answer::completed(wanted, &task, awaited).await
 }
 
 impl Awaited {

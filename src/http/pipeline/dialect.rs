@@ -87,8 +87,8 @@ impl ApiError {
 
     /// The error for a repeated call whose task has been removed. A repeated call would fail as well.
     pub(in crate::http) fn removed_task() -> Self {
-        let message = "The task of this call has been removed, by its owner or at the end of its retention. Nothing was \
-                       charged. To make new images, send the call with another Idempotency-Key.";
+        let message = "The task of this call has been removed, by its owner or at the end of its retention. This \
+                       call was not charged. To make new images, send the call with another Idempotency-Key.";
         let dialect = Dialect {
             status: Some(StatusCode::GONE),
             code: Some("task_removed"),

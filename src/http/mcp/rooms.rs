@@ -1,0 +1,86 @@
+//! The memory of an answer, which is held until the connection has sent it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+
+use crate::service::shares::Share;
+
+/// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
+const PART: usize = 16 * 1024;
+
+/// The memory of one answer. Clones are the same memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rooms {
+    held: Arc<Mutex<Vec<Share>>>,
+}
+
+impl Rooms {
+    /// Holds this memory too.
+    pub(super) fn keep(&self, room: Share) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+    }
+
+    /// The same body in parts, which hold the memory.
+    pub(super) fn with(self, body: Body) -> Held {
+        Held { body, rest: Bytes::new(), rooms: self }
+    }
+}
+
+/// A body that holds memory until all of it has been sent.
+pub(super) struct Held {
+    body: Body,
+    rest: Bytes,
+    rooms: Rooms,
+}
+
+/// Bytes that hold memory: a slice of them in the buffer of a connection keeps all of them.
+struct Counted {
+    bytes: Bytes,
+    _rooms: Rooms,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.rest = Bytes::from_owner(Counted { bytes, _rooms: self.rooms.clone() }),
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let length = self.rest.len().min(PART);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (inner, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
