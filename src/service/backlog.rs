@@ -210,26 +210,29 @@ impl Backlog {
         pace
     }
 
-    /// Counts one more waiting task, with this many references.
-    pub fn grow(&self, references: usize) {
+    /// Counts one more waiting task of this account, with this many references.
+    pub fn grow(&self, account: Id, references: usize) {
+        self.places.grow(account);
         let mut known = self.known();
         known.waiting += 1;
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
 
-    /// Time by which a task with this many references, which may name an engine, would exceed its limit if it were accepted
-    /// now; `None` if it would end in time, or if that is unknown.
-    pub async fn excess(&self, store: &dyn Store, references: usize, engine: Option<&str>) -> Option<Duration> {
+    /// Time by which a task of this account with so many references, which may name an engine, would exceed its limit if it
+    /// were accepted now; `None` if it would end in time, or if that is unknown.
+    pub async fn excess(&self, store: &dyn Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
+        let turn = self.places.before_next(store, of).await;
         let (takeable, needing, named) = {
             let known = self.known();
             let of_engine = known.named.iter().find(|named| Some(named.engine.as_str()) == engine);
             (self.takeable(&known), known.needing, of_engine.map_or(0, |named| named.tasks))
         };
-        // The task waits for all others that a worker takes, and for those that need the same workers as it does.
-        let all = self.wait(takeable, 0, None);
-        let same = references.checked_sub(1).and_then(|index| self.wait(*needing.get(index)?, references, None));
-        let own = engine.and_then(|engine| self.wait(named, references, Some(engine)));
+        // The task waits for its turn among those that a worker takes, and among those that need the same workers as it does.
+        let all = self.wait(takeable.min(turn), 0, None);
+        let needing = references.checked_sub(1).and_then(|index| needing.get(index));
+        let same = needing.and_then(|needing| self.wait(turn.min(*needing), references, None));
+        let own = engine.and_then(|engine| self.wait(named.min(turn), references, Some(engine)));
         all.max(same).max(own)?.checked_sub(TASK_TIME_LIMIT).filter(|excess| !excess.is_zero())
     }
 
@@ -386,7 +389,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refresh_does_not_block_other_callers() {
-        let (backlog, _) = backlog();
+        let (backlog, clock) = backlog();
         let (started, release) = (Notify::new(), Notify::new());
         let slow = backlog.refresh(async {
             started.notify_one();
@@ -396,7 +399,7 @@ mod tests {
         let meanwhile = async {
             started.notified().await;
             backlog.refresh(async { panic!("a refresh is already running") }).await;
-            backlog.grow(0);
+            backlog.grow(IdSource::default().next(clock.now()), 0);
             assert_eq!(backlog.known().waiting, 1);
             release.notify_one();
         };

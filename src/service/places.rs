@@ -60,6 +60,8 @@ pub(super) struct Places {
 struct Known {
     /// The oldest waiting tasks, in order, with the engine that each names and its rank among those that name the same.
     waiting: Vec<(Id, Option<(String, u64)>)>,
+    /// The number of waiting tasks of each account.
+    of_accounts: HashMap<Id, u64>,
     /// Time of the database just before they were read.
     read_at: Option<Timestamp>,
 }
@@ -71,10 +73,26 @@ impl Places {
 
     /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
     pub(super) async fn of(&self, store: &dyn Store, id: Id) -> Rank {
+        self.read(store).await;
+        self.known().rank(id)
+    }
+
+    /// The number of waiting tasks that workers, which take turns between accounts, take before the next task of this
+    /// account: its own, and of each other account as many and one more.
+    pub(super) async fn before_next(&self, store: &dyn Store, account: Id) -> u64 {
+        self.read(store).await;
+        self.known().before_next(account)
+    }
+
+    /// Counts one more waiting task of an account.
+    pub(super) fn grow(&self, account: Id) {
+        *self.known().of_accounts.entry(account).or_default() += 1;
+    }
+
+    async fn read(&self, store: &dyn Store) {
         let read_at = store.now();
         let query = store.waiting_tasks(MAX_KNOWN);
         self.refresh.run(query, |waiting| *self.known() = Known::of(waiting, read_at)).await;
-        self.known().rank(id)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -85,7 +103,9 @@ impl Places {
 impl Known {
     fn of(waiting: Vec<WaitingTask>, read_at: Timestamp) -> Self {
         let mut counts = HashMap::<String, u64>::new();
+        let mut of_accounts = HashMap::<Id, u64>::new();
         let ranked = |task: WaitingTask| {
+            *of_accounts.entry(task.account_id).or_default() += 1;
             let of_engine = task.engine.map(|engine| {
                 let count = counts.entry(engine.clone()).or_default();
                 *count += 1;
@@ -93,7 +113,14 @@ impl Known {
             });
             (task.id, of_engine)
         };
-        Self { waiting: waiting.into_iter().map(ranked).collect(), read_at: Some(read_at) }
+        let waiting = waiting.into_iter().map(ranked).collect();
+        Self { waiting, of_accounts, read_at: Some(read_at) }
+    }
+
+    fn before_next(&self, account: Id) -> u64 {
+        let own = self.of_accounts.get(&account).copied().unwrap_or(0);
+        let others = self.of_accounts.iter().filter(|(other, _)| **other != account);
+        own + others.map(|(_, waiting)| (own + 1).min(*waiting)).sum::<u64>()
     }
 
     fn rank(&self, id: Id) -> Rank {

@@ -112,9 +112,8 @@ impl Tasks {
             return Ok(Submission::NoReference { index });
         }
         let references = request.reference_images.len();
-        if let Some(excess) =
-            self.shared.backlog.excess(&*self.shared.store, references, origin.engine.as_deref()).await
-        {
+        let (store, engine) = (&*self.shared.store, origin.engine.as_deref());
+        if let Some(excess) = self.shared.backlog.excess(store, account_id, references, engine).await {
             return Ok(Submission::Overloaded { excess });
         }
         let (shared, max_unfinished) = (self.shared.clone(), self.max_unfinished);
@@ -124,7 +123,7 @@ impl Tasks {
                 shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 shared.queued.send_replace(());
-                shared.backlog.grow(references);
+                shared.backlog.grow(account_id, references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();

@@ -44,6 +44,8 @@ pub struct WorkerReport {
 pub struct WaitingTask {
     /// The task.
     pub id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
     /// The engine that it names, if it names one.
     pub engine: Option<String>,
 }

@@ -334,10 +334,13 @@ impl Queue for PostgresStore {
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
-        let sql = "SELECT task_id, nullif(engine, '') AS engine FROM queue
+        let sql = "SELECT task_id, account_id, nullif(engine, '') AS engine FROM queue
             WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
         let rows = self.database.read(sql, &[&self.database.horizon(), &i64::from(limit)]).await?;
-        let waiting = |row: &Row| Ok(WaitingTask { id: row.try_get("task_id")?, engine: row.try_get("engine")? });
+        let waiting = |row: &Row| {
+            let (id, account_id) = (row.try_get("task_id")?, row.try_get("account_id")?);
+            Ok(WaitingTask { id, account_id, engine: row.try_get("engine")? })
+        };
         rows.iter().map(waiting).collect()
     }
 

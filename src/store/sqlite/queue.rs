@@ -382,10 +382,10 @@ pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
 }
 
 fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<WaitingTask>> {
-    let sql = "SELECT task_id, nullif(engine, '') FROM queue WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1";
-    connection
-        .prepare_cached(sql)?
-        .query_map([limit], |row| Ok(WaitingTask { id: row.get(0)?, engine: row.get(1)? }))?
+    let sql = "SELECT task_id, account_id, nullif(engine, '') FROM queue
+        WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1";
+    (connection.prepare_cached(sql)?)
+        .query_map([limit], |row| Ok(WaitingTask { id: row.get(0)?, account_id: row.get(1)?, engine: row.get(2)? }))?
         .collect()
 }
 

@@ -284,12 +284,13 @@ pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<(
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let mut ids = Vec::new();
     for account in [bob, ada, bob, ada] {
-        ids.push(fx.submit(account).await?.id);
+        ids.push((fx.submit(account).await?.id, account));
     }
-    let waiting = |ids: &[Id]| ids.iter().map(|id| WaitingTask { id: *id, engine: None }).collect::<Vec<_>>();
+    let task = |(id, account_id): &(Id, Id)| WaitingTask { id: *id, account_id: *account_id, engine: None };
+    let waiting = |ids: &[(Id, Id)]| ids.iter().map(task).collect::<Vec<_>>();
     assert_eq!(fx.store.waiting_tasks(3).await?, waiting(&ids[..3]));
     let lease = fx.claim().await?;
-    ids.retain(|id| *id != lease.task_id);
+    ids.retain(|(id, _)| *id != lease.task_id);
     assert_eq!(fx.store.waiting_tasks(10).await?, waiting(&ids));
     Ok(())
 }
