@@ -14,6 +14,15 @@ pub struct LimitSettings {
     /// Reads per minute allowed for each key; 0 means unlimited
     #[arg(long, env = "TINTYPE_READ_RATE", default_value = "1200", value_name = "N/min", value_parser = rate)]
     pub read_rate: u32,
+    /// Submits per minute allowed for all keys of an account together; 0 means unlimited [default: ten times --submit-rate]
+    #[arg(long, env = "TINTYPE_ACCOUNT_SUBMIT_RATE", value_name = "N/min", value_parser = rate)]
+    pub account_submit_rate: Option<u32>,
+    /// Reads per minute allowed for all keys of an account together; 0 means unlimited [default: ten times --read-rate]
+    #[arg(long, env = "TINTYPE_ACCOUNT_READ_RATE", value_name = "N/min", value_parser = rate)]
+    pub account_read_rate: Option<u32>,
+    /// Suspended keys with which the owners of an account can no longer create, rotate or enable keys; 0 means never
+    #[arg(long, env = "TINTYPE_MAX_SUSPENDED_KEYS", default_value_t = 3, value_name = "N")]
+    pub max_suspended_keys: u32,
     /// Unfinished tasks allowed for each account; 0 means unlimited
     #[arg(long, env = "TINTYPE_MAX_UNFINISHED", default_value_t = 100, value_name = "N")]
     pub max_unfinished: u32,

@@ -135,6 +135,12 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     let secret = KeySecret::random();
     let new = match new_key(&fields, &secret, studio.shared.store.now()) {
         Err(refusal) => return page(&visitor, None, Draft::refused(refusal, fields)).await,
+        Ok(new) if !studio.limits.may_be_set(new.submit_rate, new.read_rate) => {
+            return page(&visitor, None, Draft::refused("key-rate-too-high", fields)).await;
+        }
+        Ok(_) if is_struck(&visitor).await? => {
+            return page(&visitor, None, Draft::refused("key-account-struck", fields)).await;
+        }
         Ok(_) if !has_room(&visitor).await? => {
             return page(&visitor, None, Draft::refused("key-too-many", fields)).await;
         }
@@ -184,6 +190,20 @@ async fn has_room(visitor: &Visitor) -> Result<bool, PageError> {
     Ok(alive.count() < MAX_KEYS)
 }
 
+/// Whether so many keys of the account are suspended, revoked ones included, that its owners can make none work.
+async fn is_struck(visitor: &Visitor) -> Result<bool, PageError> {
+    let keys = visitor.studio.shared.store.list_keys(Some(visitor.session.person.account_id)).await?;
+    let suspended = keys.iter().filter(|key| key.suspension.is_some()).count();
+    Ok(visitor.studio.limits.are_too_many_suspended(suspended))
+}
+
+/// Whether a new budget allows no more than the present one in any time.
+fn is_within(new: Option<Budget>, present: Option<Budget>) -> bool {
+    let Some(present) = present else { return true };
+    let length = |budget: Budget| Period::ALL.iter().position(|period| *period == budget.period);
+    new.is_some_and(|new| new.credits <= present.credits && length(new) >= length(present))
+}
+
 /// The page with the reason why a key was not changed.
 async fn refused(visitor: &Visitor, refusal: &'static str) -> Result<Response<Body>, PageError> {
     page(visitor, None, Draft::refused(refusal, Fields::default())).await
@@ -205,6 +225,9 @@ pub async fn change(
     if matches!(change.as_str(), "rotate" | "enable" | "budget") {
         visitor.manages()?;
     }
+    if matches!(change.as_str(), "rotate" | "enable") && is_struck(&visitor).await? {
+        return refused(&visitor, "key-account-struck").await;
+    }
     let change = match change.as_str() {
         "rotate" => {
             if !has_room(&visitor).await? {
@@ -224,6 +247,7 @@ pub async fn change(
         "enable" => KeyChange::Undisable,
         "disable" => KeyChange::Disable,
         "budget" => match budget(&fields) {
+            Ok(budget) if !is_within(budget, key.budget) => return refused(&visitor, "key-budget-raised").await,
             Ok(budget) => KeyChange::Budget(budget),
             Err(refusal) => return refused(&visitor, refusal).await,
         },

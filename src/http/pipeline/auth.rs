@@ -92,9 +92,11 @@ async fn count(api: &ApiState, key: &ApiKey, usage: Usage) -> Option<Allowance> 
 
 /// The error of a request beyond the limit.
 fn refusal(api: &ApiState, counted: Option<Allowance>) -> Option<ApiError> {
-    let seconds = counted?.retry_after?;
+    let counted = counted?;
+    let seconds = counted.retry_after?;
     api.shared.metrics.rate_limited.inc();
-    let message = format!("The rate limit of this key is exceeded. Try again in {seconds} s.");
+    let whose = if counted.of_account { "account" } else { "key" };
+    let message = format!("The rate limit of this {whose} is exceeded. Try again in {seconds} s.");
     Some(ApiError::rate_limited(message, seconds))
 }
 
@@ -253,7 +255,7 @@ fn bearer(headers: &HeaderMap) -> Option<KeySecret> {
 
 /// Adds the headers that describe the state of a limit (draft-ietf-httpapi-ratelimit-headers).
 fn announce(headers: &mut HeaderMap, usage: Usage, allowance: Allowance) {
-    let name = usage.as_str();
+    let name = if allowance.of_account { usage.of_account().as_str() } else { usage.as_str() };
     let seconds = allowance.retry_after.unwrap_or_else(|| allowance.seconds_to_full());
     let policy = format!("\"{name}\";q={};w={}", allowance.limit, WINDOW.as_secs());
     let state = format!("\"{name}\";r={};t={seconds}", allowance.remaining);

@@ -38,6 +38,10 @@ pub enum Usage {
     Submit,
     /// Everything else.
     Read,
+    /// Creating a task, with any key of the account.
+    AccountSubmit,
+    /// Everything else, with any key of the account.
+    AccountRead,
 }
 
 impl Usage {
@@ -46,13 +50,25 @@ impl Usage {
         match self {
             Self::Submit => "submit",
             Self::Read => "read",
+            Self::AccountSubmit => "account-submit",
+            Self::AccountRead => "account-read",
+        }
+    }
+
+    /// The same for all keys of the account together.
+    pub fn of_account(self) -> Self {
+        match self {
+            Self::Submit | Self::AccountSubmit => Self::AccountSubmit,
+            Self::Read | Self::AccountRead => Self::AccountRead,
         }
     }
 }
 
-/// State of a key's limit after a request.
+/// State of a limit after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
+    /// Whether the limit is one of the account, and not of the key.
+    pub of_account: bool,
     /// Requests per minute.
     pub limit: u32,
     /// Requests that would be allowed right now.
@@ -65,12 +81,12 @@ pub struct Allowance {
 
 impl Allowance {
     fn allowed(limit: u32, remaining: u32) -> Self {
-        Self { limit, remaining, retry_after: None, fallback: false }
+        Self { of_account: false, limit, remaining, retry_after: None, fallback: false }
     }
 
     fn refused(limit: u32, wait: Duration) -> Self {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        Self { limit, remaining: 0, retry_after: Some(seconds.max(1)), fallback: false }
+        Self { of_account: false, limit, remaining: 0, retry_after: Some(seconds.max(1)), fallback: false }
     }
 
     /// Whole seconds until the full limit is available again if no further request arrives.
@@ -80,11 +96,17 @@ impl Allowance {
     }
 }
 
-/// The rate limits of all keys and people.
+/// Without a setting, an account has so many times the limit of a key.
+const KEYS_PER_ACCOUNT: u32 = 10;
+
+/// The rate limits of all keys, accounts and people.
 pub struct RateLimits {
     clock: Clock,
     submit_rate: u32,
     read_rate: u32,
+    account_submit_rate: u32,
+    account_read_rate: u32,
+    max_suspended_keys: u32,
     shared: Option<SharedLimits>,
     limiters: Cache<(Id, Usage), Arc<(u32, Limiter)>>,
 }
@@ -107,7 +129,17 @@ impl RateLimits {
             None => None,
         };
         let (submit_rate, read_rate) = (settings.submit_rate, settings.read_rate);
-        Ok(Self { clock, submit_rate, read_rate, shared, limiters: Cache::new(MAX_KEYS) })
+        let of_account = |set: Option<u32>, of_key: u32| set.unwrap_or(of_key.saturating_mul(KEYS_PER_ACCOUNT));
+        Ok(Self {
+            clock,
+            submit_rate,
+            read_rate,
+            account_submit_rate: of_account(settings.account_submit_rate, submit_rate),
+            account_read_rate: of_account(settings.account_read_rate, read_rate),
+            max_suspended_keys: settings.max_suspended_keys,
+            shared,
+            limiters: Cache::new(MAX_KEYS),
+        })
     }
 
     /// Host and port of the Redis server, if one is configured.
@@ -125,13 +157,40 @@ impl RateLimits {
         let limit = match usage {
             Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
             Usage::Read => key.read_rate.unwrap_or(self.read_rate),
+            Usage::AccountSubmit => self.account_submit_rate,
+            Usage::AccountRead => self.account_read_rate,
         };
         (limit > 0).then_some(limit)
     }
 
-    /// Counts one request; `None` if the key is not limited.
+    /// Whether the owner of an account may give a key these limits: none above the server's.
+    pub fn may_be_set(&self, submit_rate: Option<u32>, read_rate: Option<u32>) -> bool {
+        let within = |rate: Option<u32>, most: u32| most == 0 || rate.is_none_or(|rate| (1..=most).contains(&rate));
+        within(submit_rate, self.submit_rate) && within(read_rate, self.read_rate)
+    }
+
+    /// Whether so many suspended keys keep the owners of their account from making keys work.
+    pub fn are_too_many_suspended(&self, keys: usize) -> bool {
+        self.max_suspended_keys > 0 && keys >= self.max_suspended_keys as usize
+    }
+
+    /// Counts one request, against the limit of the key and then against that of its account. Returns the one that refuses
+    /// it, or that of the key; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
-        self.count_under(key.id, usage, self.of(key, usage)?).await
+        let of_key = match self.of(key, usage) {
+            Some(limit) => self.count_under(key.id, usage, limit).await,
+            None => None,
+        };
+        let shared = usage.of_account();
+        let Some(limit) = self.of(key, shared).filter(|_| of_key.is_none_or(|counted| counted.retry_after.is_none()))
+        else {
+            return of_key;
+        };
+        let of_account = self.count_under(key.account_id, shared, limit).await;
+        match of_account.filter(|counted| counted.retry_after.is_some()) {
+            Some(refused) => Some(Allowance { of_account: true, ..refused }),
+            None => of_key,
+        }
     }
 
     /// Counts one task that a person creates in the studio, against the default limit of submits; `None` if there is none.

@@ -77,9 +77,16 @@ async fn redis_stores_no_secrets_and_every_entry_expires() {
     let mut names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("an answer");
     names.sort();
     let key = caller.key_id;
-    let expected = [format!("tintype:rate:{key}:read:1200"), format!("tintype:rate:{key}:submit:60")];
-    assert_eq!(names[..2], expected);
-    assert_eq!(names[2..], ["tintype:rate:probe"], "a key without a limit is not counted");
+    let account = caller.account.id;
+    let mut expected = vec![
+        format!("tintype:rate:{account}:account-read:12000"),
+        format!("tintype:rate:{account}:account-submit:600"),
+        format!("tintype:rate:{key}:read:1200"),
+        format!("tintype:rate:{key}:submit:60"),
+        "tintype:rate:probe".to_owned(),
+    ];
+    expected.sort();
+    assert_eq!(names, expected, "of a key without a limit, only its account is counted");
     for name in names {
         let seconds: i64 = redis::cmd("TTL").arg(&name).query(&mut connection).expect("an answer");
         assert!((0..=60).contains(&seconds), "{name} stays for {seconds} s");

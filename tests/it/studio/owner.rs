@@ -154,12 +154,12 @@ async fn the_ledger_is_filtered_on_the_page_and_in_its_download() {
 async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 10).await;
-    let fields = [("name", "laptop"), ("days", "30"), ("submit_rate", "5"), ("read_rate", "0")];
+    let fields = [("name", "laptop"), ("days", "30"), ("submit_rate", "5"), ("read_rate", "1200")];
     assert_eq!(ada.send("/studio/keys", &fields).await.status, 200);
     let keys = async || service.shared.store.list_keys(Some(ada.account)).await.expect("a store");
     let key = keys().await.remove(0);
-    assert_eq!((key.submit_rate, key.read_rate), (Some(5), Some(0)));
-    for rate in ["-1", "many", "99999999999"] {
+    assert_eq!((key.submit_rate, key.read_rate), (Some(5), Some(1_200)));
+    for rate in ["-1", "many", "99999999999", "0", "61"] {
         let refused = ada.send("/studio/keys", &[("name", "x"), ("submit_rate", rate)]).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{rate}");
         let page = text(&refused);
@@ -170,7 +170,7 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
         assert!(page.contains("name=\"name\" value=\"x\""), "{page}");
     }
     let page = ada.page("/studio/keys").await;
-    assert!(page.contains("Submits a minute: 5") && page.contains("Reads a minute: unlimited"), "{page}");
+    assert!(page.contains("Submits a minute: 5") && page.contains("Reads a minute: 1200"), "{page}");
     let rotated = ada.send(&format!("/studio/keys/{}/rotate", key.id), &[("hours", "0")]).await;
     assert!(text(&rotated).contains("The old one no longer works"), "{rotated:?}");
     assert_eq!(keys().await[0].expires_at, Some(service.shared.store.now()));
