@@ -278,15 +278,25 @@ async fn a_tool_that_does_not_wait_returns_the_task_and_says_how_to_go_on() {
 }
 
 #[tokio::test]
+async fn a_tool_does_not_wait_for_a_task_that_does_not_exist() {
+    let service = Service::start_on_sqlite(&[]).await;
+    let caller = service.caller("ada", 0).await;
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let arguments = json!({ "task_id": "imgmodel-AAAAAAAAAAAAAAAAAAAAA", "wait_seconds": 60 });
+    let found = caller.tool("get_task", &arguments).await;
+    assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
+    assert_eq!((begun.elapsed().as_secs(), service.shared.endings.waiters.seats()), (0, 0));
+}
+
+#[tokio::test]
 async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
     let service = Service::start_with(&["--submit-rate", "1"]).await;
     let caller = service.caller("ada", 10).await;
     let of_web = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let web = service.shared.store.submit(caller.account.id, None, Surface::Web, of_web, 0).await.expect("a store");
     let Submission::Accepted(web) = web else { panic!("{web:?}") };
-    // It would not end: nobody works on it.
-    let arguments = json!({ "task_id": web.task_id().to_string(), "wait_seconds": 50 });
-    let found = caller.tool("get_task", &arguments).await;
+    let found = caller.tool("get_task", &json!({ "task_id": web.task_id().to_string() })).await;
     assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
     let listed = caller.tool("list_tasks", &json!({})).await;
     assert_eq!(listed["structuredContent"]["items"], json!([]));

@@ -123,11 +123,17 @@ async fn an_account_whose_answers_take_its_share_of_memory_waits_and_others_do_n
     let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
     let memory = service.api.encoder.memory();
     let held = memory.take(ada.account.id, 128 << 20).await;
-    let of_ada = worked(&service, call(&ada, &[], BODY));
-    let others = async {
+    let mut of_ada = Box::pin(worked(&service, call(&ada, &[], BODY)));
+    let waits = async {
         while !memory.is_awaited() {
             tokio::task::yield_now().await;
         }
+    };
+    tokio::select! {
+        answer = &mut of_ada => panic!("answered: {}", answer.status),
+        () = waits => {}
+    }
+    let others = async {
         let of_bob = worked(&service, call(&bob, &[], BODY)).await;
         assert!(memory.is_awaited());
         drop(held);
