@@ -8,6 +8,7 @@ use tintype::clock::Timestamp;
 use tintype::config::{MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
 use tintype::domain::model::{Id, Surface};
 use tintype::service::rejections::ALLOWANCE;
+use tintype::store::Right;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -254,7 +255,7 @@ async fn accounts_that_take_all_places_they_can_leave_places_for_others() {
     let uploads = &service.api.uploads;
     let greedy = |number: i64| {
         let account = Id::floor(Timestamp::from_millis(number));
-        std::iter::from_fn(|| uploads.arrive(account).ok()).collect::<Vec<_>>()
+        std::iter::from_fn(|| uploads.arrive(account, Right::Key([0; 32])).ok()).collect::<Vec<_>>()
     };
     let held: Vec<_> = (0..4).map(greedy).collect();
     assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);
