@@ -7,6 +7,7 @@ pub mod failures;
 pub mod file_store;
 pub mod finished;
 pub mod guesses;
+pub mod hashing;
 pub mod hours;
 pub mod keyring;
 pub mod limits;

@@ -37,7 +37,7 @@ const NAMELESS: &str = "person";
 #[derive(Debug)]
 pub struct People {
     store: Arc<dyn Store>,
-    hashes: Semaphore,
+    hashes: Arc<Semaphore>,
     /// Sign-ups go one by one, so that they leave a hash to those who sign in, and so that an address beyond its limit
     /// costs none.
     sign_ups: Semaphore,
@@ -132,7 +132,7 @@ pub struct SignedIn {
 impl People {
     /// Signs in the people of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, hashes: Semaphore::new(MAX_HASHES), sign_ups: Semaphore::new(1) }
+        Self { store, hashes: Arc::new(Semaphore::new(MAX_HASHES)), sign_ups: Semaphore::new(1) }
     }
 
     /// Makes a link that signs a person in once, until the returned time. `None` if there is no such person.
@@ -314,8 +314,14 @@ impl People {
 
     /// Runs a computation that takes long, few at a time, away from the threads that answer.
     async fn hashing<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        let _permit = self.hashes.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
-        tokio::task::spawn_blocking(compute).await.map_err(|error| StoreError::Other(Cause::new(error)))
+        let permit = self.hashes.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let hashing = tokio::task::spawn_blocking(move || {
+            // Until the hash has ended, even if its caller has hung up.
+            let _permit = permit;
+            compute()
+        });
+        hashing.await.map_err(|error| StoreError::Other(Cause::new(error)))
     }
 }
 

@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(of_one.len(), MAX_SEATS_OF_ACCOUNT);
         let full = Crowd::Account(MAX_SEATS_OF_ACCOUNT);
         assert_eq!(waiters.seat(id(1)).err(), Some(full));
-        let of_others: Vec<_> = (2..).map_while(|account| Some(seat(account)?)).take(MAX_SEATS).collect();
+        let of_others: Vec<_> = (2..).map_while(&seat).take(MAX_SEATS).collect();
         assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SEATS, 0));
         assert_eq!(waiters.seat(id(0)).err(), Some(Crowd::Process));
         let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, seat)| seat.wait_for(id(task % 3))).collect();

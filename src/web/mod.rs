@@ -49,6 +49,7 @@ use crate::outbound::identity_provider::IdentityProvider;
 use crate::service::Shared;
 use crate::service::failures::Failures;
 use crate::service::guesses::Guesses;
+use crate::service::hashing::HashPlaces;
 use crate::service::hours::Hours;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
@@ -119,6 +120,7 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     guesses: Guesses,
+    hashes: HashPlaces,
     provider: Option<IdentityProvider>,
     reference: docs::Reference,
     uploads: Arc<Uploads>,
@@ -182,6 +184,7 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             guesses: Guesses::new(shared.clock.clone()),
+            hashes: HashPlaces::default(),
             provider,
             reference: docs::Reference::read(&document),
             uploads,

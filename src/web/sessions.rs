@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
-use super::sign_in::{agent, be_patient};
+use super::sign_in::{agent, be_patient, hash_place};
 use crate::domain::person::Session;
 use crate::service::people::{PasswordChange, Passwords};
 use crate::store::EndSessions;
@@ -89,8 +89,15 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
     let (present, new) = (fields.text("present").to_owned(), fields.text("new").to_owned());
     let (people, person) = (&visitor.studio.people, &visitor.session.person);
+    // No name begins with NUL, so attempts to sign in by this name do not count here.
+    if !visitor.studio.guesses.allow(&format!("\0{}", person.id), None) {
+        tracing::warn!(person = %person.id, "refused a change of a password: too many attempts within a minute");
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    }
+    let place = hash_place(&visitor.studio, &visitor.visit)?;
     let passwords = Passwords { present, new };
     let changed = people.change_password(&*visitor.store(), person, passwords, agent(&headers)).await?;
+    drop(place);
     let refusal = match changed {
         PasswordChange::Done(signed_in) => {
             tracing::info!(person = %person.id, "a person set a password in the studio");

@@ -15,7 +15,9 @@ use super::session::{Fields, Form, Visitor, check_origin, visit, with_cookie};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
 use crate::domain::person::{Token, person_name};
+use crate::domain::source::Source;
 use crate::service::failures::Patience;
+use crate::service::hashing::HashPlace;
 use crate::service::people::SignedIn;
 use crate::store::EndSessions;
 
@@ -68,18 +70,51 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
     if !studio.guesses.allow(&name, visit.source) {
-        tracing::info!("a sign-in with a password was refused, because there were too many with that name");
+        tracing::warn!(
+            address = %Address(visit.source),
+            "refused a sign-in: too many attempts with that name within a minute"
+        );
         be_patient(&studio, &visit).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
+    let place = hash_place(&studio, &visit)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
+    drop(place);
     if let Some(signed_in) = signed_in {
         return Ok(enter(&studio, &visit, &signed_in));
     }
-    tracing::info!("a sign-in with a password failed");
+    log_failure(&studio, &name, &visit).await?;
     be_patient(&studio, &visit).await?;
     let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
+}
+
+/// A place in the queue for password hashes, before anything costs time.
+pub(super) fn hash_place(studio: &Studio, visit: &Visit) -> Result<HashPlace, PageError> {
+    studio.hashes.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
+}
+
+/// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
+async fn log_failure(studio: &Studio, name: &str, visit: &Visit) -> Result<(), PageError> {
+    let known = studio.shared.store.find_person(name).await?;
+    let address = Address(visit.source);
+    match known {
+        Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
+        None => tracing::warn!(%address, "sign-in failed: nobody has that name"),
+    }
+    Ok(())
+}
+
+/// The source of a request, for the log.
+struct Address(Option<Source>);
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(source) => source.fmt(f),
+            None => f.write_str("unknown"),
+        }
+    }
 }
 
 /// Shows a link with a button: programs that look at links before a person does must not use it up.

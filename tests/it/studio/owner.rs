@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype::domain::person::Role;
+use tintype::service::guesses::ALLOWANCE;
 use tintype::store::Action;
 
 use super::{Visitor, text};
@@ -192,4 +193,20 @@ async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
     assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
     let page = ada.page("/studio/credits").await;
     assert!(page.contains("103") && page.contains("opening balance"), "{page}");
+}
+
+#[tokio::test]
+async fn the_form_for_a_password_does_not_let_anybody_guess_the_present_one() {
+    let service = Service::start().await;
+    let mut ada = service.visitor("ada", 10).await;
+    let set = ada.send("/studio/password", &[("new", "a ferry at dusk, and 7 gulls")]).await;
+    ada.cookie = set.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+    let change = [("present", "a guess that is wrong"), ("new", "another ferry, and 8 gulls")];
+    for _ in 1..ALLOWANCE.get() {
+        assert_eq!(ada.send("/studio/password", &change).await.status, StatusCode::UNPROCESSABLE_ENTITY);
+    }
+    let right = [("present", "a ferry at dusk, and 7 gulls"), ("new", "another ferry, and 8 gulls")];
+    assert_eq!(ada.send("/studio/password", &right).await.status, StatusCode::TOO_MANY_REQUESTS);
+    service.clock.advance(Duration::from_secs(60));
+    assert_eq!(ada.send("/studio/password", &right).await.status, StatusCode::SEE_OTHER);
 }

@@ -159,7 +159,7 @@ impl<'a> Scene<'a> {
     fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         for route in ROUTES.iter().filter(|route| route.access == Access::Session && !route.method.is_safe()) {
-            let id = self.ids.iter().filter(|(prefix, _)| route.pattern.starts_with(*prefix)).next_back();
+            let id = self.ids.iter().rfind(|(prefix, _)| route.pattern.starts_with(*prefix));
             let path = route.pattern.replace("{id}", id.map_or("FAAAAAAAAAAAAAAAAAAAA", |(_, id)| id.as_str()));
             let path = path.replace("{delivery}", "FAAAAAAAAAAAAAAAAAAAA").replace("{*path}", "no/such/form");
             match path.contains("{change}") {
@@ -282,7 +282,8 @@ async fn the_same_forms_change_something_while_the_right_lasts() {
     let before = rows(&service);
     let mut done = 0;
     for path in scene.paths().into_iter().filter(|path| !path.contains("/oidc")) {
-        let [form] = <[Begun; 1]>::try_from(scene.begin(&[path.clone()], &scene.owner).await).ok().expect("one");
+        let [form] =
+            <[Begun; 1]>::try_from(scene.begin(std::slice::from_ref(&path), &scene.owner).await).ok().expect("one");
         let (status, head) = form.end().await;
         let ends = path == "/studio/sign-out";
         assert_eq!(is_of_a_stranger(status, &head), ends, "{path}: {head}");
