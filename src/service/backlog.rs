@@ -39,6 +39,8 @@ pub struct Backlog {
     known: Mutex<Known>,
     refresh: Refresh,
     places: Places,
+    /// The waiting tasks of each account: apart from the places, so that a submit makes no place older.
+    turns: Places,
 }
 
 /// How fast one worker of this process renders.
@@ -189,6 +191,7 @@ impl Backlog {
         Self {
             refresh: Refresh::new(clock.clone()),
             places: Places::new(clock.clone()),
+            turns: Places::new(clock.clone()),
             clock,
             ids: IdSource::default(),
             own: Mutex::default(),
@@ -212,7 +215,7 @@ impl Backlog {
 
     /// Counts one more waiting task of this account, with this many references.
     pub fn grow(&self, account: Id, references: usize) {
-        self.places.grow(account);
+        self.turns.grow(account);
         let mut known = self.known();
         known.waiting += 1;
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
@@ -222,7 +225,7 @@ impl Backlog {
     /// were accepted now; `None` if it would end in time, or if that is unknown.
     pub async fn excess(&self, store: &dyn Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
-        let turn = self.places.before_next(store, of).await;
+        let turn = self.turns.before_next(store, of).await;
         let (takeable, needing, named) = {
             let known = self.known();
             let of_engine = known.named.iter().find(|named| Some(named.engine.as_str()) == engine);

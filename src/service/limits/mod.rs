@@ -181,6 +181,11 @@ impl RateLimits {
             Some(limit) => self.count_under(key.id, usage, limit).await,
             None => None,
         };
+        // Only the operator gives a key no limit at all.
+        let own = if usage == Usage::Submit { key.submit_rate } else { key.read_rate };
+        if own == Some(0) {
+            return None;
+        }
         let shared = usage.of_account();
         let Some(limit) = self.of(key, shared).filter(|_| of_key.is_none_or(|counted| counted.retry_after.is_none()))
         else {
