@@ -30,8 +30,11 @@ pub(super) fn visible_json(json: &str) -> String {
 
 fn replaced(text: &str, replace: impl Fn(&mut String, char)) -> String {
     let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if acts(character) { replace(&mut shown, character) } else { shown.push(character) }
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        // CSV ends its lines so.
+        let ends_line = character == '\r' && characters.peek() == Some(&'\n');
+        if acts(character) && !ends_line { replace(&mut shown, character) } else { shown.push(character) }
     }
     shown
 }
