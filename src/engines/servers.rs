@@ -1,7 +1,12 @@
 //! The servers of one engine. Work goes to the least loaded one. One that is not available is set aside, and probed until
 //! it is back; work that it did not begin goes to another.
+//!
+//! A server that turns one piece of work away, and answers a probe, stays: the cause may be the work, and must not stop
+//! the work of others. It is set aside when it turns several pieces of work away and does none in between.
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,6 +26,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// A server that turns away so many pieces of work in a row is set aside although it answers probes.
+const TURNED_AWAY: usize = 3;
+/// Most pieces of work to remember of a server that turned them away and did other work since.
+const MAX_SUSPECTS: usize = 64;
 
 /// One server of an engine.
 #[async_trait]
@@ -71,6 +80,33 @@ struct State {
     aside: Option<String>,
     /// How often it was set aside since it did its last work.
     set_aside: u32,
+    /// The work that it turned away since it did its last.
+    turned_away: Vec<u64>,
+    /// Work that it turned away before it did other work, so that the cause is probably the work.
+    suspects: VecDeque<u64>,
+}
+
+impl State {
+    /// Notes that it did this work.
+    fn did(&mut self, work: u64) {
+        self.set_aside = 0;
+        self.suspects.retain(|suspect| *suspect != work);
+        self.suspects.extend(self.turned_away.drain(..).filter(|turned_away| *turned_away != work));
+        let surplus = self.suspects.len().saturating_sub(MAX_SUSPECTS);
+        self.suspects.drain(..surplus);
+    }
+
+    /// Notes that it turned this work away. Returns whether that shows, without a probe, that it takes no other work
+    /// either: because it asks to be left alone, or turned several pieces of work away.
+    fn turned_away(&mut self, work: u64, asks_for_pause: bool) -> bool {
+        if self.suspects.contains(&work) {
+            return false;
+        }
+        if !self.turned_away.contains(&work) && self.turned_away.len() < TURNED_AWAY {
+            self.turned_away.push(work);
+        }
+        asks_for_pause || self.turned_away.len() >= TURNED_AWAY
+    }
 }
 
 /// A place at a server, until it is dropped.
@@ -104,26 +140,42 @@ impl<S: Server> Servers<S> {
         self.shared.servers.len()
     }
 
-    /// Runs `work` at the least loaded server. If that is not available, another one gets the work.
+    /// Runs `work` at the least loaded server. If that is not available, another one gets the work. `seeds` tell this
+    /// work from other work; an attempt that repeats it has the same ones.
     ///
     /// # Errors
     /// The error of `work`; [`EngineError::NotAvailable`] when no server is left.
-    pub async fn call<T, F>(&self, work: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
+    pub async fn call<T, F>(&self, seeds: &[u64], work: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
     {
+        let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(seeds);
+        let mut tried = HashMap::new();
         loop {
-            let seat = self.seat().await?;
+            let seat = self.seat(&tried).await?;
             match work(self.shared.servers[seat.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states()[seat.index].set_aside = 0;
+                    self.shared.states()[seat.index].did(id);
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause }) => {
-                    self.shared.set_aside(seat.index, cause, pause);
+                    tried.insert(seat.index, cause.clone());
+                    self.judge(seat.index, id, cause, pause).await;
                 }
                 Err(fault) => return Err(fault.error),
             }
+        }
+    }
+
+    /// Sets a server that turned work away aside, unless the cause seems to be this work.
+    async fn judge(&self, index: usize, work: u64, cause: String, pause: Option<Duration>) {
+        if self.shared.states()[index].turned_away(work, pause.is_some()) {
+            self.shared.set_aside(index, cause, pause);
+        } else if let Err(fault) = self.shared.servers[index].probe().await {
+            self.shared.set_aside(index, cause, fault.pause);
+        } else {
+            let server = self.shared.servers[index].name();
+            tracing::warn!(server, cause, "a server of the engine turned a task away, and answers a probe");
         }
     }
 
@@ -154,11 +206,12 @@ impl<S: Server> Servers<S> {
         Err(EngineError::NotAvailable(causes.join("; ")))
     }
 
-    async fn seat(&self) -> Result<Seat<'_, S>, EngineError> {
+    /// A place at a server that was not tried.
+    async fn seat(&self, tried: &HashMap<usize, String>) -> Result<Seat<'_, S>, EngineError> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
-            if let Some(index) = self.shared.take()? {
+            if let Some(index) = self.shared.take(tried)? {
                 return Ok(Seat { shared: &self.shared, index });
             }
             changed.await;
@@ -173,14 +226,15 @@ impl<S> Shared<S> {
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at the least loaded server, if one has a place.
-    fn take(&self) -> Result<Option<usize>, EngineError> {
+    /// Takes a place at the least loaded server, if one that was not tried has a place.
+    fn take(&self, tried: &HashMap<usize, String>) -> Result<Option<usize>, EngineError> {
         let mut states = self.states();
-        let reason = |(server, state): (&Arc<S>, &State)| match &state.aside {
+        let reason = |(index, (server, state)): (usize, (&Arc<S>, &State))| match state.aside.as_ref() {
             Some(cause) => Some(cause.clone()),
-            None => server.known().err().map(cause_of),
+            None => tried.get(&index).cloned().or_else(|| server.known().err().map(cause_of)),
         };
-        let reasons: Vec<Option<String>> = self.servers.iter().zip(states.iter()).map(reason).collect();
+        let both = self.servers.iter().zip(states.iter());
+        let reasons: Vec<Option<String>> = both.enumerate().map(reason).collect();
         if reasons.iter().all(Option::is_some) {
             let causes: Vec<_> = reasons.into_iter().flatten().collect();
             return Err(EngineError::NotAvailable(causes.join("; ")));

@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use super::held::Turn;
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
@@ -116,12 +117,22 @@ impl Worker {
                 endings.retry(&claim, &cause).await;
                 LOST
             }
-            Err(RenderError::NotAvailable(cause)) => {
-                self.suspend(&cause);
-                self.release(lease).await;
-                RELEASED
-            }
+            Err(RenderError::NotAvailable(cause)) => self.turned_away(&claim, &cause).await,
         }
+    }
+
+    /// Gives a task back that the engine turned away. An engine that does not answer a probe is suspended, and the task is
+    /// not at fault. A task that is turned away again by an engine that answers one loses an attempt.
+    async fn turned_away(&self, claim: &Claim, cause: &str) -> &'static str {
+        let lease = claim.lease;
+        if self.probe_engine().await.is_err() {
+            self.suspend(cause);
+        } else if self.turned_away.note(lease.task_id) == Turn::Again {
+            self.shared.endings.retry(claim, cause).await;
+            return LOST;
+        }
+        self.release(lease).await;
+        RELEASED
     }
 
     /// Prepares a task and renders it in a slot.

@@ -29,7 +29,7 @@ use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use crate::worker::render::Renderer;
 
 use self::attempt::Start;
-use self::held::HeldLeases;
+use self::held::{HeldLeases, TurnedAway};
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
 
@@ -54,6 +54,7 @@ pub struct Worker {
     reference_slots: Arc<ReferenceSlots>,
     /// The attempts under way.
     held: HeldLeases,
+    turned_away: TurnedAway,
     /// Whether the engine was not available when it was asked last.
     engine_is_down: AtomicBool,
     /// Whether the queue was paused when the worker looked last.
@@ -86,6 +87,7 @@ impl Worker {
             renderer,
             reference_slots,
             held: HeldLeases::default(),
+            turned_away: TurnedAway::default(),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             shared,

@@ -148,7 +148,7 @@ impl Driver for ComfyUi {
 
 impl ComfyUi {
     async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
-        let file = self.servers.call(|server| self.file(server, &order, shown)).await?;
+        let file = self.servers.call(&[order.seed], |server| self.file(server, &order, shown)).await?;
         let picture = self.results.picture(&file).await?;
         shown.steps.done(order.index);
         Ok(picture)

@@ -125,7 +125,7 @@ impl Driver for ImagesApi {
 impl ImagesApi {
     /// The pictures of one call. They are decoded when the server has the next call already.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
-        let files = self.servers.call(|server| self.files(server, &call)).await?;
+        let files = self.servers.call(&call.seeds, |server| self.files(server, &call)).await?;
         let mut pictures = Vec::with_capacity(files.len());
         for file in files {
             pictures.push(self.results.picture(&file).await?);

@@ -184,7 +184,8 @@ fn is_for_editing(model: &str) -> bool {
 #[async_trait]
 impl Driver for SdServer {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
-        self.places.call(async |place| place.render(&brief, self.max_references, progress).await).await
+        let render = async |place: Arc<Place>| place.render(&brief, self.max_references, progress).await;
+        self.places.call(&brief.seeds, render).await
     }
 
     async fn started(&self) -> Result<(), EngineError> {

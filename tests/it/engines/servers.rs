@@ -64,6 +64,44 @@ async fn a_busy_server_is_left_alone_for_the_time_it_asks_for() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_a_server_always_turns_away_fails_and_delays_nobody() {
+    let redirect = Reply::Whole(302, vec![("location", "/login".into())], Vec::new());
+    let busy = Reply::json(429, &json!({ "detail": "busy" }));
+    for reply in [redirect, busy, Reply::json(503, &json!({ "detail": "loading" }))] {
+        let server = ImagesServer::start(Dialect::Sglang).await;
+        server.to_prompts_with("poison", reply);
+        let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
+        let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 100).await);
+        let poison = ada.submit_prompt("poison").await;
+        for round in 0..5 {
+            let boat = bob.submit_prompt("a boat").await;
+            service.work().await;
+            assert_eq!(bob.task(&boat).await["status"], "completed", "round {round}");
+            service.clock.advance(Duration::from_secs(2));
+        }
+        assert_eq!(ada.task(&poison).await["status"], "failed");
+        assert_eq!(ada.credits().await, 10, "it was refunded");
+        assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_turns_everything_away_is_set_aside_although_it_answers_probes() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.always(Reply::json(503, &json!({ "detail": "loading" })));
+    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
+    for seed in [0, 0, 0, 1] {
+        let error = render(&engine, brief("a boat", &[seed], Vec::new())).await.expect_err("a fault");
+        assert!(matches!(error, EngineError::NotAvailable(_)), "{error}");
+        engine.probe().await.expect("one or two pieces of work say little about it");
+    }
+    render(&engine, brief("a boat", &[2], Vec::new())).await.expect_err("a fault");
+    assert!(engine.probe().await.expect_err("set aside").to_string().contains("answered 503"));
+    render(&engine, brief("a boat", &[3], Vec::new())).await.expect_err("no server is left");
+    assert_eq!(server.asked().len(), 5);
+}
+
+#[tokio::test]
 async fn work_that_one_server_cannot_take_goes_to_another() {
     let (busy, idle) = (ImagesServer::start(Dialect::Sglang).await, ImagesServer::start(Dialect::Sglang).await);
     busy.always(Reply::json(503, &json!({ "detail": "loading" })));

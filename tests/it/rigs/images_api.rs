@@ -38,6 +38,8 @@ struct State {
     replies: VecDeque<Reply>,
     /// The reply when there is none in the queue.
     usual: Option<Reply>,
+    /// The reply to requests whose body contains this.
+    poison: Option<(&'static str, Reply)>,
     probes_fail: bool,
 }
 
@@ -87,6 +89,11 @@ impl ImagesServer {
         self.state.lock().unwrap().usual = Some(reply);
     }
 
+    /// The reply to all requests for pictures with this word.
+    pub fn to_prompts_with(&self, word: &'static str, reply: Reply) {
+        self.state.lock().unwrap().poison = Some((word, reply));
+    }
+
     /// Whether its list of models answers 503 from now on.
     pub fn fail_probes(&self, fail: bool) {
         self.state.lock().unwrap().probes_fail = fail;
@@ -110,7 +117,10 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, dialect: Dialect
     let reply = {
         let mut state = state.lock().unwrap();
         state.asked.push(asked.clone());
+        let has = |word: &str| asked.body.windows(word.len()).any(|bytes| bytes == word.as_bytes());
+        let poison = state.poison.as_ref().filter(|(word, _)| posted && has(word)).map(|(_, reply)| reply.clone());
         match (posted, state.probes_fail) {
+            _ if poison.is_some() => poison.unwrap_or(Reply::Documented),
             (true, _) => state.replies.pop_front().or(state.usual.clone()).unwrap_or(Reply::Documented),
             (false, true) => Reply::json(503, &json!({ "detail": "loading" })),
             (false, false) => Reply::Documented,
