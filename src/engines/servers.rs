@@ -1,10 +1,10 @@
 //! The servers of one engine. Work goes to the least loaded one. One that is not available is set aside, and probed until
 //! it is back; work that it did not begin goes to another.
 //!
-//! A server that turns one piece of work away, and answers a probe, stays: the cause may be the work, and must not stop
-//! the work of others. It is set aside when it turns several pieces of work away and does none in between.
+//! A server that turns work away and answers a probe stays: the cause may be the work, which must not stop the work of
+//! others. That work goes to another server, or waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::pin::pin;
@@ -13,23 +13,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use tintype_engine::EngineError;
+use tintype_engine::{Brief, EngineError};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::endpoint::Fault;
 
-/// Wait before a server that was set aside is probed. It doubles each time that the server is set aside again before it
-/// has done any work, because some servers answer probes and refuse work.
+/// Wait before a server that was set aside is probed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Longest wait that a server may ask for.
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// A server that turns away so many pieces of work in a row is set aside although it answers probes.
-const TURNED_AWAY: usize = 3;
-/// Most pieces of work to remember of a server that turned them away and did other work since.
-const MAX_SUSPECTS: usize = 64;
+/// A server that turned so many pieces of work away in a row is to blame itself.
+const SEVERAL: usize = 2;
+/// Most pieces of work to remember of those that a server turned away.
+const MAX_TURNED_AWAY: usize = 16;
+/// How long a server that turned several pieces of work away gets no more if another one has room.
+const DOUBT: Duration = Duration::from_secs(10);
 
 /// One server of an engine.
 #[async_trait]
@@ -78,34 +79,46 @@ struct State {
     calls: u64,
     /// The reason why it is set aside, for the operator.
     aside: Option<String>,
-    /// How often it was set aside since it did its last work.
-    set_aside: u32,
     /// The work that it turned away since it did its last.
-    turned_away: Vec<u64>,
-    /// Work that it turned away before it did other work, so that the cause is probably the work.
-    suspects: VecDeque<u64>,
+    turned_away: Vec<Work>,
+    /// When it turned work away the last time.
+    turned_away_at: Option<Instant>,
+}
+
+/// Tells the briefs that servers turn away from each other. A later attempt at the same task has the same brief.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work(u64);
+
+impl From<&Brief> for Work {
+    fn from(brief: &Brief) -> Self {
+        Self(BuildHasherDefault::<DefaultHasher>::default().hash_one((&brief.prompt, &brief.seeds)))
+    }
+}
+
+/// How a server turned work away.
+#[derive(Debug)]
+struct TurnedAway {
+    cause: String,
+    /// The wait that it asked for.
+    pause: Option<Duration>,
 }
 
 impl State {
-    /// Notes that it did this work.
-    fn did(&mut self, work: u64) {
-        self.set_aside = 0;
-        self.suspects.retain(|suspect| *suspect != work);
-        self.suspects.extend(self.turned_away.drain(..).filter(|turned_away| *turned_away != work));
-        let surplus = self.suspects.len().saturating_sub(MAX_SUSPECTS);
-        self.suspects.drain(..surplus);
-    }
-
-    /// Notes that it turned this work away. Returns whether that shows, without a probe, that it takes no other work
-    /// either: because it asks to be left alone, or turned several pieces of work away.
-    fn turned_away(&mut self, work: u64, asks_for_pause: bool) -> bool {
-        if self.suspects.contains(&work) {
-            return false;
-        }
-        if !self.turned_away.contains(&work) && self.turned_away.len() < TURNED_AWAY {
+    /// Notes that it turned this work away.
+    fn turned_away(&mut self, work: Work) {
+        self.turned_away_at = Some(Instant::now());
+        if !self.turned_away.contains(&work) && self.turned_away.len() < MAX_TURNED_AWAY {
             self.turned_away.push(work);
         }
-        asks_for_pause || self.turned_away.len() >= TURNED_AWAY
+    }
+
+    fn turned_several_away(&self) -> bool {
+        self.turned_away.len() >= SEVERAL
+    }
+
+    /// Whether it probably turns all work away.
+    fn is_doubtful(&self) -> bool {
+        self.turned_several_away() && self.turned_away_at.is_some_and(|at| at.elapsed() < DOUBT)
     }
 }
 
@@ -140,43 +153,64 @@ impl<S: Server> Servers<S> {
         self.shared.servers.len()
     }
 
-    /// Runs `work` at the least loaded server. If that is not available, another one gets the work. `seeds` tell this
-    /// work from other work; an attempt that repeats it has the same ones.
+    /// Does `work` at the least loaded server. If that takes none, another one gets it.
     ///
     /// # Errors
-    /// The error of `work`; [`EngineError::NotAvailable`] when no server is left.
-    pub async fn call<T, F>(&self, seeds: &[u64], work: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
+    /// The error of `by`; [`EngineError::TurnedAway`] when a server that seems sound did not take it, and no other did;
+    /// [`EngineError::NotAvailable`] when all servers are set aside.
+    pub async fn call<T, F>(&self, work: Work, by: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(seeds);
         let mut tried = HashMap::new();
         loop {
-            let seat = self.seat(&tried).await?;
-            match work(self.shared.servers[seat.index].clone()).await {
+            let seat = match self.seat(work, &tried).await {
+                Ok(seat) => seat,
+                Err(cause) if tried.is_empty() => return Err(EngineError::NotAvailable(cause)),
+                Err(cause) => {
+                    let pause = tried.values().filter_map(|turned_away: &TurnedAway| turned_away.pause).min();
+                    return Err(EngineError::TurnedAway { cause, pause });
+                }
+            };
+            match by(self.shared.servers[seat.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states()[seat.index].did(id);
+                    self.shared.states()[seat.index].turned_away.clear();
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause }) => {
-                    tried.insert(seat.index, cause.clone());
-                    self.judge(seat.index, id, cause, pause).await;
+                    let turned_away = TurnedAway { cause, pause };
+                    if let Some(turned_away) = self.judge(seat.index, work, turned_away).await {
+                        tried.insert(seat.index, turned_away);
+                    }
                 }
                 Err(fault) => return Err(fault.error),
             }
         }
     }
 
-    /// Sets a server that turned work away aside, unless the cause seems to be this work.
-    async fn judge(&self, index: usize, work: u64, cause: String, pause: Option<Duration>) {
-        if self.shared.states()[index].turned_away(work, pause.is_some()) {
-            self.shared.set_aside(index, cause, pause);
-        } else if let Err(fault) = self.shared.servers[index].probe().await {
-            self.shared.set_aside(index, cause, fault.pause);
-        } else {
-            let server = self.shared.servers[index].name();
-            tracing::warn!(server, cause, "a server of the engine turned a task away, and answers a probe");
+    /// Sets a server that turned work away aside, if it does not answer a probe, or asks for a pause and turned other
+    /// work away too. Returns how it turned the work away if it stays.
+    async fn judge(&self, index: usize, work: Work, turned_away: TurnedAway) -> Option<TurnedAway> {
+        let several = {
+            let mut states = self.shared.states();
+            states[index].turned_away(work);
+            states[index].turned_several_away()
+        };
+        // A server that asks to be left alone is not probed.
+        let (aside, pause) = match turned_away.pause {
+            Some(pause) => (several, Some(pause)),
+            None => match self.shared.servers[index].probe().await {
+                Ok(()) => (false, None),
+                Err(fault) => (true, fault.pause),
+            },
+        };
+        if aside {
+            self.shared.set_aside(index, turned_away.cause, pause);
+            return None;
         }
+        let (server, cause) = (self.shared.servers[index].name(), &turned_away.cause);
+        tracing::warn!(server, cause, "a server of the engine turned a task away; the task goes elsewhere, or waits");
+        Some(turned_away)
     }
 
     /// Probes the servers that are not set aside.
@@ -206,12 +240,12 @@ impl<S: Server> Servers<S> {
         Err(EngineError::NotAvailable(causes.join("; ")))
     }
 
-    /// A place at a server that was not tried.
-    async fn seat(&self, tried: &HashMap<usize, String>) -> Result<Seat<'_, S>, EngineError> {
+    /// A place at a server that was not tried, or why none is left.
+    async fn seat(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Seat<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
-            if let Some(index) = self.shared.take(tried)? {
+            if let Some(index) = self.shared.take(work, tried)? {
                 return Ok(Seat { shared: &self.shared, index });
             }
             changed.await;
@@ -226,22 +260,27 @@ impl<S> Shared<S> {
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at the least loaded server, if one that was not tried has a place.
-    fn take(&self, tried: &HashMap<usize, String>) -> Result<Option<usize>, EngineError> {
+    /// Takes a place at a server that was not tried, if one has a place: one that did not turn this work away before, that
+    /// is not doubtful, or the least loaded one, in this order.
+    ///
+    /// # Errors
+    /// The reasons, if no server is left.
+    fn take(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
         let mut states = self.states();
-        let reason = |(index, (server, state)): (usize, (&Arc<S>, &State))| match state.aside.as_ref() {
-            Some(cause) => Some(cause.clone()),
-            None => tried.get(&index).cloned().or_else(|| server.known().err().map(cause_of)),
+        let reason = |(index, (server, state)): (usize, (&Arc<S>, &State))| match (&state.aside, tried.get(&index)) {
+            (Some(cause), _) | (None, Some(TurnedAway { cause, .. })) => Some(cause.clone()),
+            (None, None) => server.known().err().map(cause_of),
         };
         let both = self.servers.iter().zip(states.iter());
         let reasons: Vec<Option<String>> = both.enumerate().map(reason).collect();
         if reasons.iter().all(Option::is_some) {
             let causes: Vec<_> = reasons.into_iter().flatten().collect();
-            return Err(EngineError::NotAvailable(causes.join("; ")));
+            return Err(causes.join("; "));
         }
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && state.load < self.calls_per_server);
-        let chosen = open.min_by_key(|(_, state)| (state.load, state.calls));
+        let order = |state: &State| (state.turned_away.contains(&work), state.is_doubtful(), state.load, state.calls);
+        let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;
             state.calls += 1;
@@ -257,10 +296,9 @@ impl<S: Server> Shared<S> {
             if state.aside.is_some() {
                 return;
             }
-            let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(state.set_aside)).min(MAX_PAUSE);
-            state.set_aside = state.set_aside.saturating_add(1);
             state.aside = Some(cause.clone());
-            pause.map_or(doubled, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
+            state.turned_away.clear();
+            pause.map_or(FIRST_PAUSE, |asked| asked.clamp(FIRST_PAUSE, MAX_ASKED_PAUSE))
         };
         let server = self.servers[index].name();
         tracing::warn!(
@@ -299,6 +337,7 @@ fn cause_of(error: EngineError) -> String {
         EngineError::Refused(cause)
         | EngineError::Permanent(cause)
         | EngineError::Temporary(cause)
-        | EngineError::NotAvailable(cause) => cause,
+        | EngineError::NotAvailable(cause)
+        | EngineError::TurnedAway { cause, .. } => cause,
     }
 }

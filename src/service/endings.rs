@@ -43,7 +43,7 @@ pub fn too_many_references(most: u32) -> String {
 }
 
 /// Wait before a failed attempt or a failed write is repeated.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
+pub const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often a write that ends a task is tried.
 const TRIES: u32 = 10;
 
@@ -174,9 +174,9 @@ impl Endings {
 
     /// Gives up an attempt: the task is queued again, or failed and refunded after its last attempt. If the write fails,
     /// the lease expires.
-    pub async fn retry(&self, claim: &Claim, cause: &str) {
+    pub async fn retry(&self, claim: &Claim, delay: Duration, cause: &str) {
         let task = claim.lease.task_id;
-        match self.store.retry(claim.lease, RETRY_DELAY, GAVE_UP).await {
+        match self.store.retry(claim.lease, delay, GAVE_UP).await {
             Ok(Retry::Queued) => {
                 self.metrics.attempts_lost.inc();
                 tracing::warn!(%task, cause, "attempt lost; task queued again");

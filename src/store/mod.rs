@@ -362,8 +362,8 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of [`Queue::report_progress`].
     async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()>;
 
-    /// Returns a task to the queue. The attempt does not count as lost.
-    async fn release(&self, lease: Lease) -> Result<LeaseWrite>;
+    /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
+    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite>;
 
     /// Gives up an attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost leases,
     /// it fails with `last_error` and is refunded.

@@ -10,14 +10,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::held::Turn;
 use super::reference_slots::ReferenceSlot;
 use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
+use super::turned_away::Turn;
 use super::{CANCEL_GRACE, Worker};
 use crate::config::TASK_TIME_LIMIT;
 use crate::domain::model::Surface;
 use crate::files::FilesError;
+use crate::service::endings::RETRY_DELAY;
 use crate::store::{Claim, LeaseWrite, StoreError};
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
@@ -82,7 +83,7 @@ impl Worker {
         let (rendered, _slot) = match self.attempt(&claim, start, &slots, &cancel).await {
             Attempt::Ended(rendered, slot) => (rendered, slot),
             Attempt::Stopped => {
-                self.release(lease).await;
+                self.release(lease, Duration::ZERO).await;
                 return RELEASED;
             }
             Attempt::Cancelled => return CANCELLED,
@@ -90,17 +91,18 @@ impl Worker {
         let endings = &self.shared.endings;
         match rendered {
             Ok(pngs) => {
+                self.turned_away.rendered_another();
                 match self.save(&claim, pngs, started).await {
                     Ok(LeaseWrite::Done) => COMPLETED,
                     Ok(LeaseWrite::Lost) => CANCELLED,
                     // The task is not at fault. The worker claims nothing until files can be written again.
                     Err(NotSaved::Files(error)) => {
                         tracing::warn!(task = %lease.task_id, %error, "could not store the pictures of a task");
-                        self.release(lease).await;
+                        self.release(lease, Duration::ZERO).await;
                         RELEASED
                     }
                     Err(NotSaved::Task(error)) => {
-                        endings.retry(&claim, &error.to_string()).await;
+                        endings.retry(&claim, RETRY_DELAY, &error.to_string()).await;
                         LOST
                     }
                 }
@@ -114,24 +116,28 @@ impl Worker {
                 REFUSED
             }
             Err(RenderError::Again(cause)) => {
-                endings.retry(&claim, &cause).await;
+                endings.retry(&claim, RETRY_DELAY, &cause).await;
                 LOST
             }
-            Err(RenderError::NotAvailable(cause)) => self.turned_away(&claim, &cause).await,
+            Err(RenderError::NotAvailable(cause)) => {
+                self.suspend(&cause);
+                self.release(lease, Duration::ZERO).await;
+                RELEASED
+            }
+            Err(RenderError::TurnedAway { cause, pause }) => self.turned_away(&claim, &cause, pause).await,
         }
     }
 
-    /// Gives a task back that the engine turned away. An engine that does not answer a probe is suspended, and the task is
-    /// not at fault. A task that is turned away again by an engine that answers one loses an attempt.
-    async fn turned_away(&self, claim: &Claim, cause: &str) -> &'static str {
-        let lease = claim.lease;
-        if self.probe_engine().await.is_err() {
-            self.suspend(cause);
-        } else if self.turned_away.note(lease.task_id) == Turn::Again {
-            self.shared.endings.retry(claim, cause).await;
+    /// Gives a task back that the engine turned away, for a while. It loses an attempt if it is at fault itself.
+    async fn turned_away(&self, claim: &Claim, cause: &str, pause: Option<Duration>) -> &'static str {
+        let task = claim.lease.task_id;
+        let Turn { delay, loses_attempt } = self.turned_away.note(task, pause);
+        if loses_attempt {
+            self.shared.endings.retry(claim, delay, cause).await;
             return LOST;
         }
-        self.release(lease).await;
+        tracing::warn!(%task, cause, seconds = delay.as_secs(), "the engine turned a task away; it is tried again later");
+        self.release(claim.lease, delay).await;
         RELEASED
     }
 
@@ -152,7 +158,10 @@ impl Worker {
         match self.render(claim, references, time_limit, cancel).instrument(tracing::debug_span!("render")).await {
             Some(rendered) => {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
-                if !matches!(rendered, Err(RenderError::Again(_) | RenderError::NotAvailable(_))) {
+                if !matches!(
+                    rendered,
+                    Err(RenderError::Again(_) | RenderError::NotAvailable(_) | RenderError::TurnedAway { .. })
+                ) {
                     let took = self.shared.clock.elapsed().saturating_sub(slot_since);
                     self.pace.observe(took, claim.request.n.into());
                 }

@@ -1,13 +1,12 @@
 //! The attempts that a worker has under way: the leases that it renews, and their progress.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tintype_engine::{Picture, Progress, Stage};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::model::Id;
 use crate::store::{AttemptProgress, Lease};
 
 /// The leases of the attempts under way.
@@ -35,35 +34,6 @@ struct Render {
 pub(super) struct HeldLease<'a> {
     leases: &'a HeldLeases,
     lease: Lease,
-}
-
-/// Most tasks to remember that the engine turned away.
-const MAX_TURNED_AWAY: usize = 256;
-
-/// How often the engine turned a task away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
-    First,
-    Again,
-}
-
-/// The latest tasks that the engine turned away although it answered a probe.
-#[derive(Debug, Default)]
-pub(super) struct TurnedAway(Mutex<VecDeque<Id>>);
-
-impl TurnedAway {
-    /// Notes that the engine turned a task away.
-    pub(super) fn note(&self, task: Id) -> Turn {
-        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if tasks.contains(&task) {
-            return Turn::Again;
-        }
-        if tasks.len() >= MAX_TURNED_AWAY {
-            tasks.pop_front();
-        }
-        tasks.push_back(task);
-        Turn::First
-    }
 }
 
 impl Drop for HeldLease<'_> {

@@ -9,6 +9,7 @@ mod own_references;
 mod reference_slots;
 pub mod render;
 mod render_slots;
+mod turned_away;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +30,10 @@ use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use crate::worker::render::Renderer;
 
 use self::attempt::Start;
-use self::held::{HeldLeases, TurnedAway};
+use self::held::HeldLeases;
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
+use self::turned_away::TurnedAway;
 
 /// Time that an engine gets to stop after its render was cancelled, before the render is abandoned.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
@@ -272,7 +274,7 @@ impl Worker {
         }
         for (claim, permit) in claims.into_iter().zip(permits) {
             if slots.stop.is_cancelled() {
-                self.release(claim.lease).await;
+                self.release(claim.lease, Duration::ZERO).await;
             } else {
                 self.start(claim, permit, running, slots);
             }
@@ -303,7 +305,7 @@ impl Worker {
             let outcome = match start {
                 Some(start) => worker.work(claim, start, slots).await,
                 None => {
-                    worker.release(claim.lease).await;
+                    worker.release(claim.lease, Duration::ZERO).await;
                     attempt::RELEASED
                 }
             };
@@ -432,12 +434,13 @@ impl Worker {
         drop(tokio::time::timeout(CANCEL_GRACE, join_all(&mut running)).await);
         running.shutdown().await;
         for lease in unfinished {
-            self.release(lease).await;
+            self.release(lease, Duration::ZERO).await;
         }
     }
 
-    async fn release(&self, lease: Lease) {
-        match self.shared.store.release(lease).await {
+    /// Gives a task back. Nobody claims it before `delay` has passed.
+    async fn release(&self, lease: Lease, delay: Duration) {
+        match self.shared.store.release(lease, delay).await {
             Ok(LeaseWrite::Done) => tracing::info!(task = %lease.task_id, "task released into the queue"),
             Ok(LeaseWrite::Lost) => tracing::debug!(task = %lease.task_id, "lease was lost before its release"),
             Err(error) => {

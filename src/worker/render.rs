@@ -33,6 +33,13 @@ pub enum RenderError {
     Again(String),
     /// The engine takes no work now and has not begun, so that the attempt does not count; the text is for the operator.
     NotAvailable(String),
+    /// The engine takes work, but not this.
+    TurnedAway {
+        /// The cause, for the operator.
+        cause: String,
+        /// Time to wait before it is tried again, if the engine asks for one.
+        pause: Option<Duration>,
+    },
 }
 
 /// The connection between the worker and a running render.
@@ -138,6 +145,7 @@ impl Renderer for EngineRenderer {
                 EngineError::Permanent(_) => RenderError::Final(CANNOT_RENDER.into()),
                 EngineError::Temporary(cause) => RenderError::Again(cause),
                 EngineError::NotAvailable(cause) => RenderError::NotAvailable(cause),
+                EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
             }
         })?;
         let (width, height) = claim.request.aspect_ratio.size();

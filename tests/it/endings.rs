@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tintype::config::{LEASE, TASK_TIME_LIMIT};
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::service::endings::{Ending, How, MAX_WAITING};
+use tintype::service::endings::{Ending, How, MAX_WAITING, RETRY_DELAY};
 use tintype::store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
@@ -92,7 +92,7 @@ async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
     let mut claims = Vec::new();
     for _ in 1..MAX_LOST_LEASES {
         claims.extend(service.shared.store.claim(1, LEASE).await.expect("a store"));
-        endings.retry(&claims[claims.len() - 1], "the engine panicked").await;
+        endings.retry(&claims[claims.len() - 1], RETRY_DELAY, "the engine panicked").await;
         service.clock.advance(Duration::from_secs(1));
     }
     assert_eq!(waiting(&mut subscriber), [], "the task is queued again");
@@ -102,7 +102,7 @@ async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
         let completed = endings.complete(claim, &["late.png".into()], Duration::ZERO).await;
         assert_eq!(completed.expect("a store"), LeaseWrite::Lost);
         endings.fail(claim, "too late").await;
-        endings.retry(claim, "too late").await;
+        endings.retry(claim, RETRY_DELAY, "too late").await;
     }
     assert!(!endings.fail_unleased(task, "too late").await.expect("a store"));
     service.sweeper.sweep(Rescue::All).await;

@@ -363,7 +363,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     let renderer = service.renderer();
     let pngs = renderer.render(&claim, Vec::new(), control()).await.expect("a picture");
     let hash = picture_hash(&Picture::decode(&pngs[0]).expect("a PNG"));
-    service.shared.store.release(claim.lease).await.expect("a store");
+    service.shared.store.release(claim.lease, std::time::Duration::ZERO).await.expect("a store");
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\n");
     file.write("known.txt", &format!("{hash:016x}  # a fox\n"));
     assert_eq!(service.policy.refresh().await, Ok(true));

@@ -237,6 +237,15 @@ pub enum EngineError {
     /// claims no more tasks until [`Engine::probe`] succeeds.
     #[error("not available: {0}")]
     NotAvailable(String),
+    /// The engine takes work, but did not take this brief, and has not begun it. Costs no attempt, unless that happens again
+    /// and again while it renders other briefs.
+    #[error("turned away: {cause}")]
+    TurnedAway {
+        /// The cause, for the operator.
+        cause: String,
+        /// Time to wait before the brief is tried again, if the engine asks for one.
+        pause: Option<Duration>,
+    },
 }
 
 /// An engine, in a process that renders.

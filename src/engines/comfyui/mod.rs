@@ -33,7 +33,7 @@ use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::prompt::for_engine;
 use super::results::{Results, to_pngs};
-use super::servers::{Server as _, Servers};
+use super::servers::{Server as _, Servers, Work};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 
@@ -101,6 +101,7 @@ struct ComfyUi {
 
 /// One picture of a brief.
 struct Order<'a> {
+    work: Work,
     prompt: &'a str,
     width: u32,
     height: u32,
@@ -120,6 +121,7 @@ struct Shown<'a> {
 #[async_trait]
 impl Driver for ComfyUi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
+        let work = Work::from(&brief);
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
         let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
         let steps = Steps::new(progress, brief.seeds.len());
@@ -127,7 +129,7 @@ impl Driver for ComfyUi {
         let shown = Shown { steps: &steps, previews: &previews };
         let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
             let (width, height, references) = (brief.width, brief.height, references.as_slice());
-            self.picture(Order { prompt: &prompt, width, height, seed: *seed, references, index }, shown)
+            self.picture(Order { work, prompt: &prompt, width, height, seed: *seed, references, index }, shown)
         });
         let orders: Vec<_> = orders.collect();
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
@@ -148,7 +150,7 @@ impl Driver for ComfyUi {
 
 impl ComfyUi {
     async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
-        let file = self.servers.call(&[order.seed], |server| self.file(server, &order, shown)).await?;
+        let file = self.servers.call(order.work, |server| self.file(server, &order, shown)).await?;
         let picture = self.results.picture(&file).await?;
         shown.steps.done(order.index);
         Ok(picture)

@@ -26,7 +26,7 @@ use self::dialect::{Dialect, References};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
-use super::servers::{Server, Servers};
+use super::servers::{Server, Servers, Work};
 use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 use crate::domain::images_api::GenerationRequest;
@@ -82,6 +82,7 @@ struct ImagesApi {
 /// One call: pictures of one brief.
 #[derive(Debug, Clone)]
 struct Call {
+    work: Work,
     prompt: String,
     size: String,
     seeds: Vec<u64>,
@@ -95,9 +96,11 @@ impl Driver for ImagesApi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let count = brief.seeds.len();
         let (prompt, size) = (self.dialect.prompt(&brief.prompt)?, format!("{}x{}", brief.width, brief.height));
+        let work = Work::from(&brief);
         let references = to_pngs(brief.references).await?;
         let call = |seeds: &[u64]| {
             let call = Call {
+                work,
                 prompt: prompt.clone(),
                 size: size.clone(),
                 seeds: seeds.to_vec(),
@@ -125,7 +128,7 @@ impl Driver for ImagesApi {
 impl ImagesApi {
     /// The pictures of one call. They are decoded when the server has the next call already.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
-        let files = self.servers.call(&call.seeds, |server| self.files(server, &call)).await?;
+        let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;
         let mut pictures = Vec::with_capacity(files.len());
         for file in files {
             pictures.push(self.results.picture(&file).await?);

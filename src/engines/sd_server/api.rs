@@ -247,10 +247,11 @@ impl Api {
 /// An error of a server that was only asked whether it takes work.
 fn unavailable(error: EngineError) -> EngineError {
     match error {
-        EngineError::NotAvailable(_) => error,
-        EngineError::Refused(cause) | EngineError::Permanent(cause) | EngineError::Temporary(cause) => {
-            EngineError::NotAvailable(cause)
-        }
+        EngineError::NotAvailable(cause)
+        | EngineError::Refused(cause)
+        | EngineError::Permanent(cause)
+        | EngineError::Temporary(cause)
+        | EngineError::TurnedAway { cause, .. } => EngineError::NotAvailable(cause),
     }
 }
 

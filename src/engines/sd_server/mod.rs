@@ -20,7 +20,7 @@ use self::server::{Kill, ReferenceUse, Report, Server};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
 use super::results::Results;
-use super::servers::{self, Servers};
+use super::servers::{self, Servers, Work};
 use super::supervisor::Supervisor;
 use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
@@ -185,7 +185,7 @@ fn is_for_editing(model: &str) -> bool {
 impl Driver for SdServer {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let render = async |place: Arc<Place>| place.render(&brief, self.max_references, progress).await;
-        self.places.call(&brief.seeds, render).await
+        self.places.call(Work::from(&brief), render).await
     }
 
     async fn started(&self) -> Result<(), EngineError> {

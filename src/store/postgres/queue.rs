@@ -235,11 +235,13 @@ impl Queue for PostgresStore {
         self.write(Effect::ReportProgress, progress::show(&self.database, &previews)).await
     }
 
-    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
+    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
         let release = async {
-            let sql = "UPDATE queue SET lease_until = NULL
+            let sql = "UPDATE queue
+                SET lease_until = NULL, ready_at = CASE WHEN $4::bigint = 0 THEN 0 ELSE tintype_now($3) + $4 END
                 WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
-            let released = self.database.write(sql, &[&lease.task_id, &lease.epoch]).await?;
+            let (given, delay) = (self.database.given_time(), millis(delay));
+            let released = self.database.write(sql, &[&lease.task_id, &lease.epoch, &given, &delay]).await?;
             Ok(done_if(!released.is_empty()))
         };
         let released = self.write(Effect::Release, release).await?;

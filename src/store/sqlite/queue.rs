@@ -120,13 +120,11 @@ pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) ->
     Ok(lost)
 }
 
-pub(super) fn release(writing: &mut Writing, lease: Lease) -> rusqlite::Result<LeaseWrite> {
-    let released = writing
-        .connection
-        .prepare_cached(
-            "UPDATE queue SET lease_until = NULL WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
-        )?
-        .execute(params![lease.task_id, lease.epoch])?;
+pub(super) fn release(writing: &mut Writing, lease: Lease, delay: Duration) -> rusqlite::Result<LeaseWrite> {
+    let sql = "UPDATE queue SET lease_until = NULL, ready_at = ?3
+        WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL";
+    let parameters = params![lease.task_id, lease.epoch, writing.ready_after(delay)];
+    let released = writing.connection.prepare_cached(sql)?.execute(parameters)?;
     Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
 }
 
@@ -141,15 +139,13 @@ pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_e
 
 /// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
 fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Rescued> {
-    // A task without a delay is claimable at any time, even by a process whose clock is behind or was set back.
-    let ready_at = if delay.is_zero() { Timestamp::from_millis(0) } else { writing.clock.now().saturating_add(delay) };
     let lost: Option<u32> = writing
         .connection
         .prepare_cached(
             "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = ?3
              WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING lost_leases",
         )?
-        .query_row(params![lease.task_id, lease.epoch, ready_at], |row| row.get(0))
+        .query_row(params![lease.task_id, lease.epoch, writing.ready_after(delay)], |row| row.get(0))
         .optional()?;
     Ok(match lost {
         None => Rescued::default(),
@@ -438,8 +434,8 @@ impl Queue for SqliteStore {
         self.write(Effect::ReportProgress, move |writing| progress::show(&writing.connection, &previews)).await
     }
 
-    async fn release(&self, lease: Lease) -> Result<LeaseWrite> {
-        self.write(Effect::Release, move |writing| release(writing, lease)).await
+    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
+        self.write(Effect::Release, move |writing| release(writing, lease, delay)).await
     }
 
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {

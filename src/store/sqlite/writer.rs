@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use super::connection::BUSY_TIMEOUT;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::domain::model::IdSource;
 use crate::fault::{Effect, Faults, Point};
 use crate::store::{EXIT_FAULT, Result, StoreError};
@@ -39,6 +39,14 @@ pub(super) struct Writing {
     pub(super) faults: Faults,
     /// Prompts were erased, which earlier pages of the log still hold: the next checkpoint empties it.
     pub(super) empties_log: bool,
+}
+
+impl Writing {
+    /// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose clock is
+    /// behind or was set back.
+    pub(super) fn ready_after(&self, delay: Duration) -> Timestamp {
+        if delay.is_zero() { Timestamp::from_millis(0) } else { self.clock.now().saturating_add(delay) }
+    }
 }
 
 /// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).

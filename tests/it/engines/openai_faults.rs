@@ -20,7 +20,7 @@ pub enum Meaning {
     Permanent,
     /// Failed after three attempts.
     Temporary,
-    /// Waits without a lost attempt.
+    /// Waits without a lost attempt, as the engine takes no task or not this one.
     NotAvailable,
 }
 
@@ -30,7 +30,7 @@ impl Meaning {
             EngineError::Refused(_) => Self::Refused,
             EngineError::Permanent(_) => Self::Permanent,
             EngineError::Temporary(_) => Self::Temporary,
-            EngineError::NotAvailable(_) => Self::NotAvailable,
+            EngineError::NotAvailable(_) | EngineError::TurnedAway { .. } => Self::NotAvailable,
         }
     }
 

@@ -46,38 +46,67 @@ async fn a_refused_connection_costs_no_attempt_and_the_task_is_rendered_when_the
     assert_eq!(caller.task(&task_id).await["status"], "completed");
 }
 
+/// A busy server that asks for 30 s.
+fn busy_for_30_s() -> Reply {
+    Reply::Whole(429, vec![("retry-after", "30".into())], b"{}".to_vec())
+}
+
 #[tokio::test]
-async fn a_busy_server_is_left_alone_for_the_time_it_asks_for() {
+async fn a_task_waits_as_long_as_a_busy_server_asks_for() {
     let server = ImagesServer::start(Dialect::Sglang).await;
-    server.reply([Reply::Whole(429, vec![("retry-after", "30".into())], b"{}".to_vec())]);
+    server.reply([busy_for_30_s()]);
     let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
     let caller = service.caller("ada", 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     service.work().await;
-    pass(Duration::from_secs(15)).await;
+    service.clock.advance(Duration::from_secs(29));
     service.work().await;
     assert_eq!(server.all().len(), 1, "nothing is sent, not even a probe");
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
+    service.clock.advance(Duration::from_secs(1));
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_several_tasks_to_wait_is_left_alone_for_that_time() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.reply([busy_for_30_s(), busy_for_30_s()]);
+    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
+    let caller = service.caller("ada", 10).await;
+    let mut tasks = Vec::new();
+    for prompt in ["a boat", "a fish", "a gull"] {
+        tasks.push(caller.submit_prompt(prompt).await);
+    }
+    service.work().await;
+    service.clock.advance(Duration::from_secs(30));
+    pass(Duration::from_secs(15)).await;
+    service.work().await;
+    assert_eq!(server.all().len(), 2, "nothing is sent, not even a probe");
     pass(Duration::from_secs(15)).await;
     worked(&service.worker).await;
-    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    service.work().await;
+    for task in &tasks {
+        assert_eq!(caller.task(task).await["status"], "completed");
+    }
 }
 
 #[tokio::test]
 async fn a_prompt_that_a_server_always_turns_away_fails_and_delays_nobody() {
     let redirect = Reply::Whole(302, vec![("location", "/login".into())], Vec::new());
-    let busy = Reply::json(429, &json!({ "detail": "busy" }));
-    for reply in [redirect, busy, Reply::json(503, &json!({ "detail": "loading" }))] {
+    let loading = Reply::json(503, &json!({ "detail": "loading" }));
+    for reply in [redirect, Reply::json(429, &json!({ "detail": "busy" })), busy_for_30_s(), loading] {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.to_prompts_with("poison", reply);
         let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
         let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 100).await);
         let poison = ada.submit_prompt("poison").await;
+        service.work().await;
         for round in 0..5 {
             let boat = bob.submit_prompt("a boat").await;
             service.work().await;
             assert_eq!(bob.task(&boat).await["status"], "completed", "round {round}");
-            service.clock.advance(Duration::from_secs(2));
+            service.clock.advance(Duration::from_secs(32));
         }
         assert_eq!(ada.task(&poison).await["status"], "failed");
         assert_eq!(ada.credits().await, 10, "it was refunded");
@@ -86,19 +115,36 @@ async fn a_prompt_that_a_server_always_turns_away_fails_and_delays_nobody() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_everything_away_is_set_aside_although_it_answers_probes() {
+async fn many_prompts_that_a_server_always_turns_away_delay_nobody() {
+    let server = ImagesServer::start(Dialect::Sglang).await;
+    server.to_prompts_with("poison", Reply::json(503, &json!({ "detail": "loading" })));
+    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    for number in 0..20 {
+        ada.submit_prompt(&format!("poison {number}")).await;
+    }
+    service.work().await;
+    let boat = bob.submit_prompt("a boat").await;
+    service.work().await;
+    assert_eq!(bob.task(&boat).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_task_that_is_turned_away_while_nothing_else_is_rendered_loses_no_attempt() {
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(503, &json!({ "detail": "loading" })));
-    let engine = engine(&["--engine", &server.engine(), "--engine-profile", "sglang"]);
-    for seed in [0, 0, 0, 1] {
-        let error = render(&engine, brief("a boat", &[seed], Vec::new())).await.expect_err("a fault");
-        assert!(matches!(error, EngineError::NotAvailable(_)), "{error}");
-        engine.probe().await.expect("one or two pieces of work say little about it");
+    let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
+    let caller = service.caller("ada", 10).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    for _ in 0..6 {
+        service.work().await;
+        service.clock.advance(Duration::from_secs(60));
     }
-    render(&engine, brief("a boat", &[2], Vec::new())).await.expect_err("a fault");
-    assert!(engine.probe().await.expect_err("set aside").to_string().contains("answered 503"));
-    render(&engine, brief("a boat", &[3], Vec::new())).await.expect_err("no server is left");
-    assert_eq!(server.asked().len(), 5);
+    assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
+    assert_eq!(server.asked().len(), 6);
+    server.always(Reply::Documented);
+    service.work().await;
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason()
             .map(|pictures| pictures.len())
             .expect_err("no pictures");
         let (found, text) = match &error {
-            EngineError::NotAvailable(text) => ("not available", text),
+            EngineError::NotAvailable(text) | EngineError::TurnedAway { cause: text, .. } => ("not available", text),
             EngineError::Permanent(text) => ("permanent", text),
             EngineError::Temporary(text) => ("temporary", text),
             EngineError::Refused(text) => ("refused", text),

@@ -91,7 +91,7 @@ pub async fn a_skipped_account_keeps_its_turn(fx: &Fixture) -> Result<()> {
             "the fifth claim returns nothing, because only ada has waiting tasks"
         );
         for lease in claims {
-            store.release(lease).await?;
+            store.release(lease, std::time::Duration::ZERO).await?;
         }
     }
     Ok(())
@@ -170,7 +170,7 @@ pub async fn tasks_of_both_surfaces_are_claimed(fx: &Fixture) -> Result<()> {
 
 pub async fn a_released_task_is_claimed_again_at_once(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    fx.store.release(lease).await?;
+    fx.store.release(lease, std::time::Duration::ZERO).await?;
     assert_eq!(claimed(fx, 10).await?, [lease.task_id]);
     Ok(())
 }
@@ -181,7 +181,7 @@ pub async fn a_requeued_task_is_claimable_by_a_process_whose_clock_is_behind(fx:
     let claimed = async || behind.claim(1, LEASE).await.map(|claims| claims.first().map(|claim| claim.lease));
     fx.store.retry(lease, Duration::ZERO, "no answer").await?;
     let lease = claimed().await?.expect("claimable after a retry");
-    fx.store.release(lease).await?;
+    fx.store.release(lease, std::time::Duration::ZERO).await?;
     claimed().await?.expect("claimable after a release");
     fx.store.rescue(Rescue::All, "the worker died").await?;
     claimed().await?.expect("claimable after a rescue");
@@ -192,7 +192,7 @@ pub async fn a_released_delayed_task_is_claimable_by_a_process_whose_clock_is_be
     let lease = fx.leased().await?;
     fx.store.retry(lease, LEASE, "no answer").await?;
     fx.clock.advance(LEASE);
-    fx.store.release(fx.claim().await?).await?;
+    fx.store.release(fx.claim().await?, std::time::Duration::ZERO).await?;
     let behind = fx.process_with_clock(&Clock::manual(NOON));
     assert_eq!(behind.claim(1, LEASE).await?.len(), 1);
     Ok(())
@@ -239,7 +239,7 @@ pub async fn every_claim_raises_the_lease_epoch(fx: &Fixture) -> Result<()> {
     let mut held = fx.leased().await?;
     for turn in 0..6 {
         match turn % 3 {
-            0 | 1 => drop(fx.store.release(held).await?),
+            0 | 1 => drop(fx.store.release(held, std::time::Duration::ZERO).await?),
             _ => drop(fx.store.retry(held, Duration::ZERO, "no answer").await?),
         }
         let Lease { task_id, epoch } = fx.another_process().claim(1, LEASE).await?[0].lease;

@@ -57,7 +57,7 @@ pub async fn a_refusal_under_a_lost_lease_adds_no_strike(fx: &Fixture) -> Result
     let (account, key) = owner(fx, "ada").await?;
     accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
     let lost = fx.claim().await?;
-    fx.store.release(lost).await?;
+    fx.store.release(lost, std::time::Duration::ZERO).await?;
     for _ in 0..5 {
         assert_eq!(fx.store.refuse(lost, "refused", THREE_AN_HOUR).await?, Refusal::Lost);
     }

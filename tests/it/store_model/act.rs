@@ -90,6 +90,7 @@ pub enum Act {
     },
     Release {
         lease: Held,
+        delay: Duration,
     },
     Retry {
         lease: Held,

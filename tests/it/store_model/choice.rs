@@ -285,7 +285,8 @@ fn late_releases(model: &Model, current: &[usize]) -> Choices {
     if delayed.is_empty() {
         return Vec::new();
     }
-    vec![(6, select(delayed).prop_map(|index| Act::Release { lease: Held { index, forged: 0 } }).boxed())]
+    let release = |index| Act::Release { lease: Held { index, forged: 0 }, delay: Duration::ZERO };
+    vec![(6, select(delayed).prop_map(release).boxed())]
 }
 
 /// Whether the task of a lease has not ended.
@@ -319,6 +320,7 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
     let error = any::<u8>();
     let renew = (proptest::collection::vec(held.clone(), 1..4), lease())
         .prop_map(|(leases, lease)| Act::Renew { leases, lease });
+    let release = (held.clone(), delay.clone()).prop_map(|(lease, delay)| Act::Release { lease, delay });
     let retry = (held.clone(), delay, error).prop_map(|(lease, delay, error)| Act::Retry { lease, delay, error });
     let complete = (held.clone(), images).prop_map(|(lease, images)| Act::Complete { lease, images });
     let fail = (held.clone(), error).prop_map(|(lease, error)| Act::Fail { lease, error });
@@ -326,7 +328,7 @@ fn lease_acts(leases: &[usize], weight: u32, rule: &BoxedStrategy<Option<StrikeR
         (held.clone(), error, rule.clone()).prop_map(|(lease, error, rule)| Act::Refuse { lease, error, rule });
     vec![
         (2 * weight, renew.boxed()),
-        (2 * weight, held.prop_map(|lease| Act::Release { lease }).boxed()),
+        (2 * weight, release.boxed()),
         (4 * weight, retry.boxed()),
         (weight, complete.boxed()),
         (weight, fail.boxed()),

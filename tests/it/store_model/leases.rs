@@ -84,9 +84,9 @@ impl Model {
         Outcome::Lost(lost)
     }
 
-    pub fn release(&mut self, lease: Held) -> Outcome {
+    pub fn release(&mut self, by: usize, lease: Held, delay: Duration) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
-        self.tasks[index].lease_until = None;
+        self.requeue(by, index, delay);
         Outcome::Write(LeaseWrite::Done)
     }
 
@@ -98,13 +98,19 @@ impl Model {
     }
 
     /// Takes the lease of a task away.
+    fn requeue(&mut self, by: usize, index: usize, delay: Duration) {
+        let ready_at = Some(self.now(by).saturating_add(delay)).filter(|_| !delay.is_zero());
+        let task = &mut self.tasks[index];
+        task.lease_until = None;
+        task.ready_at = ready_at;
+        task.delayed_until = ready_at.or(task.delayed_until);
+    }
+
     fn lose(&mut self, by: usize, index: usize, delay: Duration, error: u8) -> Retry {
         let now = self.now(by);
+        self.requeue(by, index, delay);
         let task = &mut self.tasks[index];
         task.lost_leases += 1;
-        task.lease_until = None;
-        task.ready_at = Some(now.saturating_add(delay)).filter(|_| !delay.is_zero());
-        task.delayed_until = task.ready_at;
         if task.lost_leases < MAX_LOST_LEASES {
             return Retry::Queued;
         }

@@ -148,7 +148,7 @@ impl Model {
                 self.claim(by, *max, *max_references, *lease, passed_over, said)
             }
             Act::Renew { leases, lease } => self.renew(by, leases, *lease),
-            Act::Release { lease } => self.release(*lease),
+            Act::Release { lease, delay } => self.release(by, *lease, *delay),
             Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),
             Act::Complete { lease, images } => self.complete(by, *lease, *images),
             Act::Fail { lease, error } => self.fail(by, *lease, *error),

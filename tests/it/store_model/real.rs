@@ -116,7 +116,7 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
             Outcome::of(store.renew(leases, *lease).await, Outcome::Lost)
         }
-        Act::Release { lease } => write(store.release(model.lease(*lease)).await),
+        Act::Release { lease, delay } => write(store.release(model.lease(*lease), *delay).await),
         Act::Retry { lease, delay, error } => {
             Outcome::of(store.retry(model.lease(*lease), *delay, &sentence(*error)).await, Outcome::Retry)
         }

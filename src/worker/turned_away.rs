@@ -1,0 +1,66 @@
+//! Tasks that the engine turned away.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::domain::model::Id;
+
+/// Most tasks to remember.
+const MAX_TASKS: usize = 256;
+/// Wait after the first time. It doubles each time.
+const FIRST_DELAY: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// So often is a task turned away without being at fault, even while others are rendered: the server may be at its limit.
+const FREE: u32 = 2;
+
+/// The latest tasks that the engine turned away. One is at fault if the engine keeps turning it away and renders others.
+#[derive(Debug, Default)]
+pub(super) struct TurnedAway(Mutex<Tasks>);
+
+#[derive(Debug, Default)]
+struct Tasks {
+    /// Tasks that were rendered so far.
+    rendered: u64,
+    latest: VecDeque<Task>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    id: Id,
+    times: u32,
+    /// The tasks that had been rendered when it was turned away first.
+    rendered: u64,
+}
+
+/// What follows for a task that was turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Time to wait before it is tried again.
+    pub delay: Duration,
+    pub loses_attempt: bool,
+}
+
+impl TurnedAway {
+    /// Notes that the engine rendered a task.
+    pub(super) fn rendered_another(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).rendered += 1;
+    }
+
+    /// Notes that the engine turned a task away, and asked for a pause.
+    pub(super) fn note(&self, id: Id, pause: Option<Duration>) -> Turn {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rendered = tasks.rendered;
+        let known = tasks.latest.iter().position(|task| task.id == id).and_then(|index| tasks.latest.remove(index));
+        let mut task = known.unwrap_or(Task { id, times: 0, rendered });
+        task.times = task.times.saturating_add(1);
+        tasks.latest.push_back(task);
+        let surplus = tasks.latest.len().saturating_sub(MAX_TASKS);
+        tasks.latest.drain(..surplus);
+        let delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(task.times - 1)).min(MAX_DELAY);
+        Turn {
+            delay: pause.map_or(delay, |pause| pause.max(delay)),
+            loses_attempt: task.times > FREE && rendered > task.rendered,
+        }
+    }
+}
