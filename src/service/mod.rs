@@ -3,6 +3,7 @@
 pub mod backlog;
 pub mod encoder;
 pub mod endings;
+pub mod failed_tasks;
 pub mod failures;
 pub mod file_store;
 pub mod finished;

@@ -12,6 +12,7 @@ use tintype::store::{Claim, WORKER_SILENCE};
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::Picture;
 
+use crate::retention::ended;
 use crate::rigs::http::TASKS;
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Service;
@@ -267,4 +268,30 @@ async fn no_submit_waits_for_another_that_measures_the_queue() {
     };
     let (looked, ()) = tokio::join!(caller.post(r#"{"prompt": "a boat"}"#), meanwhile);
     assert_eq!(looked.status, 200);
+}
+
+#[tokio::test]
+async fn an_account_whose_tasks_fail_too_often_waits_until_fewer_of_them_count() {
+    let service = Service::start_with(&["--max-failed-tasks", "3", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    for _ in 0..3 {
+        ended(&ada, "a boat [[fail]]").await;
+        service.clock.advance(Duration::from_secs(60));
+    }
+    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert!(refused.text().contains("3 tasks of the account have failed within ten minutes"), "{}", refused.text());
+    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
+    assert!((420..=421).contains(&wait), "{wait}");
+    assert_eq!(ada.credits().await, 100);
+    bob.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(wait));
+    // Those that succeed do not count.
+    for _ in 0..4 {
+        ended(&ada, "a boat").await;
+        service.clock.advance(Duration::from_secs(2));
+    }
+    ended(&ada, "a boat [[fail]]").await;
+    service.clock.advance(Duration::from_secs(1));
+    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
 }

@@ -149,6 +149,7 @@ too-many = Dieses Konto hat zu viele unerledigte Aufträge. Warten Sie, bis eini
 too-fast = Sie erteilen Aufträge zu schnell. Versuchen Sie es in { $n } s noch einmal.
 suspended = Sie dürfen keine Bilder mehr erstellen, weil Ihre Aufträge gegen die Inhaltsrichtlinie verstießen. Nur der Betreiber dieses Servers kann das aufheben.
 suspended-owner = Sie sind wegen Verstößen gegen die Inhaltsrichtlinie gesperrt. Bis der Betreiber dieses Servers das aufhebt, können Sie keine Personen hinzufügen, keine Rollen ändern, keine Anmeldelinks erzeugen und keine Schlüssel anlegen, tauschen oder freigeben.
+too-many-failed = Zu viele Aufträge dieses Kontos sind fehlgeschlagen. Versuchen Sie es in { $n } s noch einmal.
 overloaded = Die Schlange ist so lang, dass dieser Auftrag nicht rechtzeitig fertig würde. Versuchen Sie es in { $n } s noch einmal.
 unknown-outcome = Es ist unbekannt, ob der Auftrag angenommen wurde. Sehen Sie Ihre neuesten Bilder an, bevor Sie es noch einmal versuchen.
 viewer-refused = Sie dürfen die Bilder dieses Kontos ansehen. Bitten Sie den Inhaber um das Recht, welche zu erstellen.

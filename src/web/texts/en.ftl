@@ -149,6 +149,7 @@ too-many = This account has too many unfinished tasks. Wait until some of them h
 too-fast = You create tasks too fast. Try again in { $n } s.
 suspended = You are suspended from creating pictures, because your tasks violated the content policy. Only the operator of this server can lift that.
 suspended-owner = You are suspended for violations of the content policy. Until the operator of this server lifts that, you cannot add people, change roles, make sign-in links, or create, rotate or enable keys.
+too-many-failed = Too many tasks of this account have failed. Try again in { $n } s.
 overloaded = The queue is so long that this task would not end in time. Try again in { $n } s.
 unknown-outcome = It is not known whether the task was accepted. Look at your latest pictures before you try again.
 viewer-refused = You may look at the pictures of this account. Ask its owner for the right to make some.
