@@ -29,6 +29,14 @@ pub const MAX_PASSWORD_BYTES: usize = 1_024;
 const MAX_AGENT_CHARS: usize = 200;
 /// Passwords that are hashed at the same time. Each takes 19 MiB and some 20 ms of a core.
 const MAX_HASHES: usize = 2;
+/// Most hashes of one address that wait or run, and of all: some 600 ms of work for two cores.
+pub const MAX_HASHES_OF_ONE: usize = 2;
+/// See [`MAX_HASHES_OF_ONE`].
+pub const MAX_HASHES_QUEUED: usize = 64;
+/// Most sign-ups of one address that wait or run.
+pub const MAX_SIGN_UPS_OF_ONE: usize = 2;
+/// Most sign-ups of all addresses that wait or run.
+pub const MAX_SIGN_UPS_QUEUED: usize = 16;
 
 /// The name of somebody whose provider tells none.
 const NAMELESS: &str = "person";
@@ -39,7 +47,7 @@ pub struct People {
     store: Arc<dyn Store>,
     hashes: Arc<Semaphore>,
     /// Sign-ups go one by one, so that they leave a hash to those who sign in, and so that an address beyond its limit
-    /// costs none.
+    /// costs none. Callers limit those that wait.
     sign_ups: Semaphore,
 }
 
@@ -188,7 +196,7 @@ impl People {
         Ok(session.map(|session| SignedIn { session, token }))
     }
 
-    /// Opens an account for a new person, and begins a session.
+    /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their turn.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -233,7 +241,7 @@ impl People {
     ) -> Result<Welcome> {
         let proof = match &credential {
             Credential::Password(hash) => Proof::Password(hash.clone()),
-            Credential::Identity(identity) => Proof::Identity(identity.clone()),
+            Credential::Identity(identity) => Proof::Identity(identity.clone(), self.store.now()),
         };
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {

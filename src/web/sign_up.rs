@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Redirect};
 use super::error::PageError;
 use super::page::{answer, html, secured};
 use super::session::{Fields, Visitor, check_origin, visit};
-use super::sign_in::{agent, be_patient, enter, hash_place};
+use super::sign_in::{agent, be_patient, enter, place};
 use super::texts::Texts;
 use super::{HOME, Studio};
 use crate::domain::person::person_name;
@@ -63,7 +63,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let Ok(name) = person_name(fields.text("name")) else { return refuse("sign-up-invalid") };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     let new = NewPerson { name, password: fields.text("password").to_owned(), source };
-    let place = hash_place(&studio, &visit)?;
+    let place = place(&studio.sign_ups, &visit)?;
     let welcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
     drop(place);
     match welcome {
