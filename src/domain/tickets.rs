@@ -1,4 +1,5 @@
-//! What browsers keep for this server on the way to an OpenID Connect provider and back, signed so that nobody else makes it.
+//! Texts that browsers keep for this server on the way to an OpenID Connect provider and back, signed so that nobody else makes
+//! them.
 //!
 //! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
 //! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the

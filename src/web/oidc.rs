@@ -233,7 +233,7 @@ async fn welcome(
             be_patient(studio, visit).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
-        Welcome::NameTaken | Welcome::Invalid => Err(PageError::forbidden("oidc-unknown")),
+        Welcome::NameTaken | Welcome::Invalid(_) => Err(PageError::forbidden("oidc-unknown")),
     }
 }
 

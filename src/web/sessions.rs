@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
-use super::sign_in::{agent, be_patient, place};
+use super::sign_in::{agent, be_patient, place, words};
 use crate::domain::person::Session;
 use crate::service::people::{PasswordChange, Passwords};
 use crate::store::EndSessions;
@@ -108,7 +108,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
             be_patient(&visitor.studio, &visitor.visit).await?;
             "password-wrong"
         }
-        PasswordChange::Invalid => "password-short",
+        PasswordChange::Invalid(invalid) => words(invalid),
     };
     page(&visitor, false, Some(refusal)).await
 }

@@ -14,6 +14,7 @@ use super::page::{html, secured};
 use super::session::{Fields, Form, Visitor, check_origin, visit, with_cookie};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
+use crate::domain::passwords::InvalidPassword;
 use crate::domain::person::{Token, person_name};
 use crate::domain::source::Source;
 use crate::service::admission::{Admission, Admitted};
@@ -87,6 +88,15 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     be_patient(&studio, &visit).await?;
     let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
+}
+
+/// The name of the text that says why a password may not be set.
+pub(super) fn words(invalid: InvalidPassword) -> &'static str {
+    match invalid {
+        InvalidPassword::Length => "password-short",
+        InvalidPassword::Common => "password-common",
+        InvalidPassword::Name => "password-name",
+    }
 }
 
 /// A place for the address of a request, before anything costs time.
