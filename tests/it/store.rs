@@ -163,6 +163,7 @@ macro_rules! suite {
                     a_task_is_submitted_only_while_the_right_of_its_caller_holds,
                     a_session_begins_only_with_a_proof_that_still_holds,
                     a_new_password_and_the_end_of_all_sessions_end_sign_in_links,
+                    a_new_password_and_the_end_of_all_sessions_end_journeys,
                 }
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,

@@ -250,6 +250,7 @@ people-remove-sure = Diese Person wird überall abgemeldet und kann sich nicht m
 people-self = Das sind Sie
 people-empty = Niemand kann sich bei diesem Konto anmelden.
 people-invalid = Ein Name hat 1 bis 100 Zeichen, ohne Zeilenumbruch.
+name-look-alike = Jedes Wort eines Namens hat Buchstaben eines einzigen Alphabets, und kein Zeichen eines Namens ist unsichtbar.
 people-taken = Dieser Name ist nicht möglich. Wählen Sie einen anderen.
 people-full = Dieses Konto hat so viele Personen, wie es haben darf.
 people-own = Sie können sich nicht selbst ändern oder entfernen. Bitten Sie einen anderen Inhaber.
@@ -399,6 +400,8 @@ password-set = Passwort setzen
 password-done = Das Passwort ist gesetzt, und Sie sind überall sonst abgemeldet.
 password-wrong = Das bisherige Passwort ist ein anderes.
 password-short = Ein Passwort hat mindestens 12 Zeichen.
+password-common = Dieses Passwort ist zu leicht zu erraten. Wählen Sie mehrere Wörter, die nicht zusammengehören.
+password-name = Ein Passwort darf weder Ihren Namen noch den Ihres Kontos oder dieses Dienstes enthalten.
 
 title-gallery = Galerie
 search-example = Wörter einer Beschreibung

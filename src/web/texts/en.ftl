@@ -250,6 +250,7 @@ people-remove-sure = This person is signed out everywhere and can no longer sign
 people-self = This is you
 people-empty = Nobody can sign in to this account.
 people-invalid = A name has 1 to 100 characters, without line breaks.
+name-look-alike = Each word of a name has letters of one alphabet, and no character of a name is invisible.
 people-taken = This name cannot be used. Choose another one.
 people-full = This account has as many people as it may have.
 people-own = You cannot change or remove yourself. Ask another owner.
@@ -399,6 +400,8 @@ password-set = Set the password
 password-done = The password is set, and you are signed out everywhere else.
 password-wrong = The current password is another one.
 password-short = A password has at least 12 characters.
+password-common = This password is too easy to guess. Choose several words that do not belong together.
+password-name = A password must not contain your name, the name of your account or of this service.
 
 title-gallery = Gallery
 search-example = Words of a prompt
