@@ -280,7 +280,8 @@ async fn an_account_whose_tasks_fail_too_often_waits_until_fewer_of_them_count()
     }
     let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
     refused.assert_error(429, "RATE_LIMITED");
-    assert!(refused.text().contains("3 tasks of the account have failed within ten minutes"), "{}", refused.text());
+    let message = &refused.json()["error"]["message"];
+    assert_eq!(message, "3 tasks of the account have failed within ten minutes, which is its limit.");
     let wait: u64 = refused.header("retry-after").parse().expect("seconds");
     assert!((420..=421).contains(&wait), "{wait}");
     assert_eq!(ada.credits().await, 100);
