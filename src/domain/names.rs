@@ -51,9 +51,9 @@ fn skeleton(name: &str) -> String {
 }
 
 fn checked(name: String) -> Result<String, InvalidName> {
-    let words = name.split(|char: char| !is_of_word(char)).filter(|word| !word.is_empty());
+    let mut words = name.split(|char: char| !is_of_word(char)).filter(|word| !word.is_empty());
     let is_plain = |word: &str| word.check_restriction_level(RestrictionLevel::HighlyRestrictive);
-    if name.chars().any(is_invisible) || !words.map(is_plain).all(|is_plain| is_plain) {
+    if name.chars().any(is_invisible) || !words.all(is_plain) {
         return Err(InvalidName::LookAlike);
     }
     Ok(name)

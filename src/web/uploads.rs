@@ -154,7 +154,7 @@ struct Reading<'a> {
 enum Part {
     Field(String, Vec<u8>),
     /// A file, from its first byte on: a browser sends an empty one where no file was chosen.
-    File(Option<Incoming>),
+    File(Option<Box<Incoming>>),
 }
 
 impl<'a> Reading<'a> {
@@ -202,7 +202,7 @@ impl<'a> Reading<'a> {
                 let (account, right) = (self.sender.account_id(), self.sender.right());
                 let mut incoming = self.studio.uploads.begin(account, right, Surface::Web, None).await?;
                 incoming.write(data).await?;
-                self.part = Part::File(Some(incoming));
+                self.part = Part::File(Some(Box::new(incoming)));
             }
             (Piece::Part { name, is_file }, _) => {
                 self.bytes += name.len();
