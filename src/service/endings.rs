@@ -153,22 +153,27 @@ impl Endings {
         let (lease, task, kind) = (claim.lease, claim.lease.task_id, violation.as_str());
         let refuse = || self.store.refuse(lease, REFUSED, strikes);
         match retried(lease, "refuse", refuse, |outcome| *outcome == Refusal::Lost).await {
-            Ok(Refusal::SuspendedPerson(person)) => {
+            Ok(Refusal::SuspendedPerson { person, key }) => {
                 self.refused(claim, kind);
+                self.suspended(key);
                 self.metrics.suspended_people.inc();
                 tracing::warn!(%person, "person suspended for violations of the content policy; `tintype person lift` lifts that");
             }
             Ok(Refusal::Done { suspended }) => {
                 self.refused(claim, kind);
-                if let Some(key) = suspended {
-                    self.metrics.suspended.inc();
-                    tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
-                }
+                self.suspended(suspended);
             }
             Ok(Refusal::Lost) => tracing::warn!(%task, "lease lost; refusal discarded"),
             Err(error) => {
                 tracing::error!(%task, %error, "could not refuse the task; if it has not failed, its lease will expire")
             }
+        }
+    }
+
+    fn suspended(&self, key: Option<Id>) {
+        if let Some(key) = key {
+            self.metrics.suspended.inc();
+            tracing::warn!(%key, "key suspended for violations of the content policy; `tintype key enable` enables it again");
         }
     }
 

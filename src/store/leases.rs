@@ -86,8 +86,13 @@ pub enum Refusal {
         /// The key that this strike suspended.
         suspended: Option<Id>,
     },
-    /// The task was failed and refunded, and this strike suspended the person who created it.
-    SuspendedPerson(Id),
+    /// The task was failed and refunded, and this strike suspended the person who created it, or who made its key.
+    SuspendedPerson {
+        /// The person.
+        person: Id,
+        /// The key, which it suspended as well.
+        key: Option<Id>,
+    },
     /// The lease was lost before the write; nothing was changed.
     Lost,
 }

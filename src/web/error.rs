@@ -23,13 +23,15 @@ pub struct PageError {
     pub text: &'static str,
     /// The cause, for the log.
     pub cause: Option<Arc<dyn Error + Send + Sync>>,
+    /// Seconds after which the request can be repeated.
+    pub retry_after: Option<u64>,
     /// The person has to sign in first.
     signs_in: bool,
 }
 
 impl PageError {
     pub(super) fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text, cause: None, signs_in: false }
+        Self { status, text, cause: None, retry_after: None, signs_in: false }
     }
 
     pub(super) fn not_found() -> Self {
@@ -42,6 +44,11 @@ impl PageError {
 
     pub(super) fn forbidden(text: &'static str) -> Self {
         Self::new(StatusCode::FORBIDDEN, text)
+    }
+
+    /// Too many requests: the next one may come after so many seconds.
+    pub(super) fn too_often(seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate") }
     }
 
     /// Leads to the page on which people sign in.

@@ -138,14 +138,11 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
         Ok(new) if !studio.limits.may_be_set(new.submit_rate, new.read_rate) => {
             return page(&visitor, None, Draft::refused("key-rate-too-high", fields)).await;
         }
-        Ok(_) if is_struck(&visitor).await? => {
-            return page(&visitor, None, Draft::refused("key-account-struck", fields)).await;
-        }
-        Ok(_) if !has_room(&visitor).await? => {
-            return page(&visitor, None, Draft::refused("key-too-many", fields)).await;
-        }
         Ok(new) => new,
     };
+    if let Some(refusal) = bar(&visitor).await?.one_more() {
+        return page(&visitor, None, Draft::refused(refusal, fields)).await;
+    }
     let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
     let key = created.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
@@ -182,19 +179,32 @@ fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
     (!credits.is_empty()).then(|| whole().parse().map_err(invalid)).transpose()
 }
 
-/// Whether the account may have one key more.
-async fn has_room(visitor: &Visitor) -> Result<bool, PageError> {
+/// The keys of an account, so far as they bar its owners from making keys work.
+struct Bar {
+    /// So many keys are suspended, revoked ones included, that the owners can make none work.
+    is_struck: bool,
+    is_full: bool,
+}
+
+impl Bar {
+    /// The name of the text that says why no key works that does not work now.
+    fn any(&self) -> Option<&'static str> {
+        self.is_struck.then_some("key-account-struck")
+    }
+
+    /// The name of the text that says why there is not one key more.
+    fn one_more(&self) -> Option<&'static str> {
+        self.any().or(self.is_full.then_some("key-too-many"))
+    }
+}
+
+async fn bar(visitor: &Visitor) -> Result<Bar, PageError> {
     let store = &visitor.studio.shared.store;
     let (keys, now) = (store.list_keys(Some(visitor.session.person.account_id)).await?, store.now());
     let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
-    Ok(alive.count() < MAX_KEYS)
-}
-
-/// Whether so many keys of the account are suspended, revoked ones included, that its owners can make none work.
-async fn is_struck(visitor: &Visitor) -> Result<bool, PageError> {
-    let keys = visitor.studio.shared.store.list_keys(Some(visitor.session.person.account_id)).await?;
     let suspended = keys.iter().filter(|key| key.suspension.is_some()).count();
-    Ok(visitor.studio.limits.are_too_many_suspended(suspended))
+    let is_struck = visitor.studio.limits.are_too_many_suspended(suspended);
+    Ok(Bar { is_struck, is_full: alive.count() >= MAX_KEYS })
 }
 
 /// Whether a new budget allows no more than the present one in any time.
@@ -225,14 +235,16 @@ pub async fn change(
     if matches!(change.as_str(), "rotate" | "enable" | "budget") {
         visitor.manages()?;
     }
-    if matches!(change.as_str(), "rotate" | "enable") && is_struck(&visitor).await? {
-        return refused(&visitor, "key-account-struck").await;
+    let refusal = match change.as_str() {
+        "rotate" => bar(&visitor).await?.one_more(),
+        "enable" => bar(&visitor).await?.any(),
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        return refused(&visitor, refusal).await;
     }
     let change = match change.as_str() {
         "rotate" => {
-            if !has_room(&visitor).await? {
-                return refused(&visitor, "key-too-many").await;
-            }
             let secret = KeySecret::random();
             let overlap = Overlap::of(&fields);
             let store = visitor.store();

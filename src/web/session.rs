@@ -152,10 +152,16 @@ pub(super) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// The sender of a request from a page of the studio.
+    /// The sender of a request from a page of the studio, who has not sent too many within a minute.
     pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
         check_origin(studio, parts)?;
-        Ok(Self { early: Visitor::read(parts, studio).await?, parts })
+        let early = Visitor::read(parts, studio).await?;
+        let counted = studio.limits.count_form(early.session.person.id).await;
+        if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
+            studio.shared.metrics.rate_limited.inc();
+            return Err(PageError::too_often(seconds));
+        }
+        Ok(Self { early, parts })
     }
 
     /// The account on whose share of room the body counts.

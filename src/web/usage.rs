@@ -5,8 +5,8 @@ use std::time::Duration;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
+use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
-use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 
 use super::error::PageError;
@@ -78,9 +78,9 @@ async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, Pag
     visitor.needs(Role::Owner)?;
     let studio = &visitor.studio;
     let counted = studio.limits.count_report(visitor.session.person.id).await;
-    if counted.is_some_and(|counted| counted.retry_after.is_some()) {
+    if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
         studio.shared.metrics.rate_limited.inc();
-        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+        return Err(PageError::too_often(seconds));
     }
     let store = &visitor.studio.shared.store;
     let filter = UsageFilter {

@@ -316,6 +316,7 @@ macro_rules! suite {
                     a_rotated_key_keeps_its_strikes,
                     strikes_keep_their_age_across_rotations,
                     a_failed_rotation_leaves_the_strikes_on_the_old_key,
+                    strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation,
                     a_refusal_without_a_rule_or_a_key_adds_no_strike,
                     a_failed_task_adds_no_strike,
                 }

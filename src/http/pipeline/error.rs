@@ -240,6 +240,9 @@ impl ApiError {
             for cookie in response.headers().get_all(header::SET_COOKIE) {
                 page.headers_mut().append(header::SET_COOKIE, cookie.clone());
             }
+            if let Some(seconds) = self.retry_after {
+                page.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
             return page;
         }
         *response.status_mut() = self.status;
@@ -299,7 +302,8 @@ impl IntoResponse for ApiError {
 
 impl From<PageError> for ApiError {
     fn from(error: PageError) -> Self {
-        Self { cause: error.cause, ..Self { message: error.text.into(), ..Self::of_status(error.status) } }
+        let PageError { cause, retry_after, .. } = error;
+        Self { cause, retry_after, ..Self { message: error.text.into(), ..Self::of_status(error.status) } }
     }
 }
 

@@ -26,6 +26,8 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 const WEBHOOKS: u32 = 30;
 /// Reports that a person may ask for in that time. Each reads the ledger of the account.
 const REPORTS: u32 = 30;
+/// Forms that a person may send in that time, uploads among them. Each writes, and most are kept in the audit log for a year.
+const FORMS: u32 = 240;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
@@ -42,6 +44,8 @@ pub enum Usage {
     AccountSubmit,
     /// Everything else, with any key of the account.
     AccountRead,
+    /// A form that a person sends in the studio.
+    Form,
 }
 
 impl Usage {
@@ -52,6 +56,7 @@ impl Usage {
             Self::Read => "read",
             Self::AccountSubmit => "account-submit",
             Self::AccountRead => "account-read",
+            Self::Form => "form",
         }
     }
 
@@ -60,6 +65,7 @@ impl Usage {
         match self {
             Self::Submit | Self::AccountSubmit => Self::AccountSubmit,
             Self::Read | Self::AccountRead => Self::AccountRead,
+            Self::Form => Self::Form,
         }
     }
 }
@@ -159,6 +165,7 @@ impl RateLimits {
             Usage::Read => key.read_rate.unwrap_or(self.read_rate),
             Usage::AccountSubmit => self.account_submit_rate,
             Usage::AccountRead => self.account_read_rate,
+            Usage::Form => FORMS,
         };
         (limit > 0).then_some(limit)
     }
@@ -211,6 +218,11 @@ impl RateLimits {
     /// Counts one report that a person asks for in the studio.
     pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
         self.count_under(person_id, Usage::Read, REPORTS).await
+    }
+
+    /// Counts one form that a person sends in the studio.
+    pub async fn count_form(&self, person_id: Id) -> Option<Allowance> {
+        self.count_under(person_id, Usage::Form, FORMS).await
     }
 
     async fn count_under(&self, id: Id, usage: Usage, limit: u32) -> Option<Allowance> {

@@ -56,6 +56,11 @@ fn entry(row: &Row) -> Result<AuditEntry> {
 }
 
 impl PostgresStore {
+    /// The person who acts.
+    pub(super) fn person(&self) -> Option<Id> {
+        self.actor.as_ref().and_then(|actor| actor.person_id)
+    }
+
     /// Does a change in a transaction, in which the audit log records it, if somebody acts and `deed` finds that it
     /// changed something.
     pub(super) async fn recorded<T>(

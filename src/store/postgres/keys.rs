@@ -24,15 +24,16 @@ pub(super) async fn add(
     id: Id,
     account_id: Id,
     key: &NewKey,
+    made_by: Option<Id>,
 ) -> std::result::Result<Option<ApiKey>, Failure> {
     let sql = format!(
         "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
-                               budget_period)
-         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10 FROM accounts WHERE id = $2 RETURNING {KEY}"
+                               budget_period, made_by)
+         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM accounts WHERE id = $2 RETURNING {KEY}"
     );
     let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
-    let parameters: [Parameter<'_>; 10] = [
+    let parameters: [Parameter<'_>; 11] = [
         &id,
         &account_id,
         &&key.hash[..],
@@ -43,6 +44,7 @@ pub(super) async fn add(
         &key.expires_at,
         &budget,
         &period,
+        &made_by,
     ];
     Ok(begun.query_opt(&sql, &parameters).await?.as_ref().map(api_key).transpose()?)
 }
@@ -54,15 +56,15 @@ const ROTATE: &str = "
         FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
         WHERE k.id = before.id
         RETURNING k.first_id, k.account_id, k.name, k.submit_rate, k.read_rate, k.budget, k.budget_period,
-            before.expires_at, k.disabled, k.suspended_at, k.suspended_for
+            before.expires_at, k.disabled, k.suspended_at, k.suspended_for, k.made_by
     ), struck AS (
         UPDATE strikes SET key_id = $1 WHERE key_id = $2 AND EXISTS (SELECT 1 FROM old)
     )
     INSERT INTO api_keys
         (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
-         suspended_at, suspended_for)
+         suspended_at, suspended_for, made_by)
     SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
-        suspended_at, suspended_for
+        suspended_at, suspended_for, made_by
     FROM old";
 
 /// Raises the time of the last use of keys. They are locked in the order of their ids, because other processes update the
@@ -77,7 +79,8 @@ const TOUCH: &str = "
     UPDATE api_keys k SET last_used_at = uses.at FROM uses JOIN locked USING (id)
     WHERE k.id = uses.id AND (k.last_used_at IS NULL OR k.last_used_at < uses.at)";
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key or its person.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made that, or to
+/// its person.
 pub(super) async fn refuse(
     database: &Database,
     lease: Lease,
@@ -90,18 +93,19 @@ pub(super) async fn refuse(
         let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
         let given_up = row.as_ref().map(queue::given_up).transpose()?;
         let Some((_, origin)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };
-        if let (Some(rule), Some(person_id)) = (rule, origin.person_id)
-            && people::strike(database, begun, lease.task_id, person_id, rule).await?
-        {
-            return Ok(Refusal::SuspendedPerson(person_id));
+        let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+        let (mut suspended, mut person) = (None, origin.person_id);
+        if let Some(key_id) = origin.key_id {
+            suspended = strike(database, begun, lease.task_id, key_id, rule).await?.then_some(key_id);
+            let made = begun.query_opt("SELECT made_by FROM api_keys WHERE id = $1", &[&key_id]).await?;
+            person = made.map(|row| row.try_get("made_by")).transpose()?.flatten();
         }
-        let mut suspended = None;
-        if let (Some(rule), Some(key_id)) = (rule, origin.key_id)
-            && strike(database, begun, lease.task_id, key_id, rule).await?
-        {
-            suspended = Some(key_id);
+        match person {
+            Some(person) if people::strike(database, begun, lease.task_id, person, rule).await? => {
+                Ok(Refusal::SuspendedPerson { person, key: suspended })
+            }
+            _ => Ok(Refusal::Done { suspended }),
         }
-        Ok(Refusal::Done { suspended })
     };
     Ok(database.transaction(refuse).await?)
 }
@@ -139,7 +143,7 @@ async fn strike(
 impl Keys for PostgresStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
         let id = self.database.new_id();
-        let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key).await;
+        let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key, self.person()).await;
         let create = self.recorded(add, |key| Deed::of_new_key(key.as_ref()));
         self.write(Effect::CreateKey, create).await
     }
@@ -182,7 +186,8 @@ impl Keys for PostgresStore {
             KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
         };
         let sql = format!(
-            "WITH cleared AS (DELETE FROM strikes WHERE $3 AND key_id = $1)
+            "WITH cleared AS (DELETE FROM strikes WHERE $3 AND key_id = $1 RETURNING task_id),
+             of_maker AS (DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM cleared))
              UPDATE api_keys SET {set} WHERE id = $1 AND $2::bigint IS NOT NULL RETURNING {KEY}"
         );
         let (now, clears) = (self.database.now(), matches!(change, KeyChange::Enable | KeyChange::Lift));

@@ -459,8 +459,8 @@ impl Accounts for SqliteStore {
 #[async_trait]
 impl Keys for SqliteStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        let deed = |key: &Option<ApiKey>| Deed::of_new_key(key.as_ref());
-        let create = self.recorded(move |writing| create_key(writing, account_id, &key), deed);
+        let (deed, maker) = (|key: &Option<ApiKey>| Deed::of_new_key(key.as_ref()), self.person());
+        let create = self.recorded(move |writing| strikes::create_key(writing, account_id, &key, maker), deed);
         self.write(Effect::CreateKey, create).await
     }
 

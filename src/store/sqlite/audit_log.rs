@@ -52,6 +52,11 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
 }
 
 impl SqliteStore {
+    /// The person who acts.
+    pub(super) fn person(&self) -> Option<Id> {
+        self.actor.as_ref().and_then(|actor| actor.person_id)
+    }
+
     /// A change that the audit log records in the same commit, if somebody acts and `deed` finds that it changed
     /// something.
     pub(super) fn recorded<T, A, D>(

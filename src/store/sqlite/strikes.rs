@@ -5,10 +5,12 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::writer::Writing;
 use super::{accounts, audit_log, deliveries, people, queue};
 use crate::domain::event::{self, EventType};
+use crate::domain::key::ApiKey;
 use crate::domain::model::Id;
-use crate::store::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
+use crate::store::{Actor, Deed, Lease, NewKey, Origin, Refusal, StrikeRule};
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key or its person.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made that, or to
+/// its person.
 pub(super) fn refuse(
     writing: &mut Writing,
     lease: Lease,
@@ -22,14 +24,42 @@ pub(super) fn refuse(
     if queue::fail(writing, lease, error)? == crate::store::LeaseWrite::Lost {
         return Ok(Refusal::Lost);
     }
-    if let (Some(rule), Some(person_id)) = (rule, origin.person_id)
-        && strike_person(writing, lease.task_id, person_id, rule)?
-    {
-        return Ok(Refusal::SuspendedPerson(person_id));
+    let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+    let (mut suspended, mut person) = (None, origin.person_id);
+    if let Some(key_id) = origin.key_id {
+        suspended = strike(writing, lease.task_id, key_id, rule)?.then_some(key_id);
+        person = maker(&writing.connection, key_id)?;
     }
-    let (Some(rule), Some(key_id)) = (rule, origin.key_id) else { return Ok(Refusal::Done { suspended: None }) };
-    let suspended = strike(writing, lease.task_id, key_id, rule)?;
-    Ok(Refusal::Done { suspended: suspended.then_some(key_id) })
+    match person {
+        Some(person) if strike_person(writing, lease.task_id, person, rule)? => {
+            Ok(Refusal::SuspendedPerson { person, key: suspended })
+        }
+        _ => Ok(Refusal::Done { suspended }),
+    }
+}
+
+/// Adds a key to an account, made by this person.
+pub(super) fn create_key(
+    writing: &mut Writing,
+    account_id: Id,
+    key: &NewKey,
+    maker: Option<Id>,
+) -> rusqlite::Result<Option<ApiKey>> {
+    let made = accounts::create_key(writing, account_id, key)?;
+    if let (Some(key), Some(maker)) = (&made, maker) {
+        let sql = "UPDATE api_keys SET made_by = ?2 WHERE id = ?1";
+        writing.connection.prepare_cached(sql)?.execute([key.id, maker])?;
+    }
+    Ok(made)
+}
+
+/// The person who made a key in the studio.
+fn maker(connection: &Connection, key_id: Id) -> rusqlite::Result<Option<Id>> {
+    connection
+        .prepare_cached("SELECT made_by FROM api_keys WHERE id = ?1")?
+        .query_row([key_id], |row| row.get(0))
+        .optional()
+        .map(Option::flatten)
 }
 
 /// Adds one strike; returns `true` if it suspends the key, which the audit log tells.
@@ -91,8 +121,11 @@ fn strike_person(writing: &mut Writing, task_id: Id, person_id: Id, rule: Strike
     Ok(suspended.is_some())
 }
 
-/// Clears the strikes of a key.
+/// Clears the strikes of a key, for the person who made it, too.
 pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE key_id = ?1)")?
+        .execute([key_id])?;
     connection.prepare_cached("DELETE FROM strikes WHERE key_id = ?1")?.execute([key_id]).map(drop)
 }
 
@@ -100,8 +133,8 @@ pub(super) fn forget(connection: &Connection, key_id: Id) -> rusqlite::Result<()
 pub(super) fn hand_on(connection: &Connection, old: Id, new: Id) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "UPDATE api_keys SET (disabled, suspended_at, suspended_for) =
-                (SELECT disabled, suspended_at, suspended_for FROM api_keys WHERE id = ?1) WHERE id = ?2",
+            "UPDATE api_keys SET (disabled, suspended_at, suspended_for, made_by) =
+                (SELECT disabled, suspended_at, suspended_for, made_by FROM api_keys WHERE id = ?1) WHERE id = ?2",
         )?
         .execute([old, new])?;
     connection.prepare_cached("UPDATE strikes SET key_id = ?2 WHERE key_id = ?1")?.execute([old, new]).map(drop)

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tintype::domain::key::{ApiKey, KeyState};
 use tintype::domain::model::{EntryKind, Id, Status, Surface};
-use tintype::store::{KeyChange, LeaseWrite, Refusal, Result, StrikeRule};
+use tintype::domain::person::Role;
+use tintype::store::{Actor, KeyChange, LeaseWrite, PersonChange, PersonCreation, Refusal, Result, StrikeRule, Via};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};
 
@@ -234,5 +235,35 @@ pub async fn a_failed_rotation_leaves_the_strikes_on_the_old_key(fx: &Fixture) -
     fx.store.create_key(account, taken.clone()).await?;
     fx.store.rotate_key(key, taken.hash, "", HOUR).await.expect_err("the hash is taken");
     assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(key) });
+    Ok(())
+}
+
+pub async fn strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation(fx: &Fixture) -> Result<()> {
+    let account = fx.account("ada", 100).await?;
+    let PersonCreation::Created(ada) = fx.store.create_person(account, "ada", Role::Owner).await? else {
+        panic!("a new name")
+    };
+    let actor = Actor { name: "ada".into(), person_id: Some(ada.id), via: Via::Studio, source: None };
+    let by_ada = fx.store.acting(actor);
+    let first = by_ada.create_key(account, new_key("")).await?.expect("the account exists").id;
+    let second = by_ada.create_key(account, new_key("")).await?.expect("the account exists").id;
+    let rotated = fx.store.rotate_key(first, [7; 32], "tt_new…", Duration::ZERO).await?.expect("it exists").id;
+    let of_nobody = key(fx, account).await?;
+    for key in [of_nobody, rotated, of_nobody, second] {
+        assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);
+    }
+    let expected = Refusal::SuspendedPerson { person: ada.id, key: None };
+    assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, expected);
+    // The strikes of a key that is lifted are lifted from its maker.
+    fx.store.change_person(ada.id, PersonChange::Lift).await?;
+    for _ in 0..2 {
+        fx.store.change_key(second, KeyChange::Lift).await?;
+        assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, NOT_SUSPENDED);
+        assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, NOT_SUSPENDED);
+    }
+    let expected = Refusal::SuspendedPerson { person: ada.id, key: Some(second) };
+    assert_eq!(strike(fx, account, Some(second), THREE_AN_HOUR).await?, expected);
+    fx.store.remove_person(ada.id).await?;
+    assert_eq!(strike(fx, account, Some(rotated), THREE_AN_HOUR).await?, NOT_SUSPENDED);
     Ok(())
 }

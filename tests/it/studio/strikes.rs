@@ -8,9 +8,10 @@ use tintype::clock::Timestamp;
 use tintype::domain::person::{Person, Role};
 use tintype::store::{Action, AuditEntry, QueueDepth, Via};
 
+use super::owner::secret;
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
-use crate::rigs::service::Service;
+use crate::rigs::service::{Caller, Service};
 
 const POLICY: &str = "[[rule]]\nname = \"arms\"\nwords = [\"bomb\"]\n[strikes]\nlimit = 3\nwindow = \"1h\"\n";
 const REASON: &str = "3 violations of the content policy within 1h";
@@ -104,6 +105,57 @@ async fn the_last_strike_suspends_the_person_alone_until_the_operator_lifts_it()
     assert_eq!(entries[1].deed.detail.as_deref(), Some(REASON));
     let page = operator.page("/studio/operator/audit").await;
     assert!(page.contains("Person suspended") && page.contains("Strikes lifted"), "{page}");
+}
+
+#[tokio::test]
+async fn strikes_of_a_key_count_for_the_person_who_made_it() {
+    let (service, _policy) = service().await;
+    let operator = service.visitor("admin", 0).await;
+    let ada = service.visitor("ada", 100).await;
+    let bob = service.visitor_as("ada", "bob", Role::Owner).await;
+    let make = async |maker: &Visitor<'_>| {
+        let made = maker.send("/studio/keys", &[("name", "another")]).await;
+        assert_eq!(made.status, StatusCode::OK, "{made:?}");
+        let store = &service.shared.store;
+        let account = store.find_account(maker.account.as_str()).await.expect("a store").expect("an account");
+        let key_id = store.list_keys(Some(maker.account)).await.expect("a store").last().expect("a key").id;
+        Caller { service: &service, account, key_id, key: secret(&made) }
+    };
+    let violate = async |caller: &Caller<'_>| {
+        caller.submit_prompt("a bomb").await;
+        service.work().await;
+    };
+    // Each key has fewer strikes than suspend it.
+    for struck in 0..3 {
+        assert!(ada.found().await.suspension.is_none(), "{struck}");
+        violate(&make(&ada).await).await;
+    }
+    assert_eq!(ada.found().await.suspension.expect("a suspension").reason, REASON);
+    assert!(
+        service
+            .shared
+            .store
+            .list_keys(Some(ada.account))
+            .await
+            .expect("a store")
+            .iter()
+            .all(|key| key.suspension.is_none())
+    );
+    assert_eq!(ada.send("/studio/keys", &[("name", "another")]).await.status, StatusCode::FORBIDDEN);
+    assert!(bob.found().await.suspension.is_none());
+    // Strikes that are lifted from the key are lifted from its maker.
+    let of_bob = make(&bob).await;
+    violate(&of_bob).await;
+    violate(&of_bob).await;
+    let key = of_bob.key_id;
+    assert_eq!(operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await.status, StatusCode::SEE_OTHER);
+    violate(&of_bob).await;
+    violate(&of_bob).await;
+    assert!(bob.found().await.suspension.is_none());
+    violate(&of_bob).await;
+    assert!(bob.found().await.suspension.is_some(), "with the key");
+    let found = service.shared.store.find_key(key).await.expect("a store").expect("a key");
+    assert!(found.suspension.is_some());
 }
 
 #[tokio::test]
