@@ -141,6 +141,9 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
         Ok(_) if is_struck(&visitor).await? => {
             return page(&visitor, None, Draft::refused("key-account-struck", fields)).await;
         }
+        Ok(_) if is_bound(&visitor).await? => {
+            return page(&visitor, None, Draft::refused("key-account-budget", fields)).await;
+        }
         Ok(_) if !has_room(&visitor).await? => {
             return page(&visitor, None, Draft::refused("key-too-many", fields)).await;
         }
@@ -195,6 +198,12 @@ async fn is_struck(visitor: &Visitor) -> Result<bool, PageError> {
     let keys = visitor.studio.shared.store.list_keys(Some(visitor.session.person.account_id)).await?;
     let suspended = keys.iter().filter(|key| key.suspension.is_some()).count();
     Ok(visitor.studio.limits.are_too_many_suspended(suspended))
+}
+
+/// Whether a key of the account, revoked ones included, has a budget of the operator: other keys would avoid it.
+async fn is_bound(visitor: &Visitor) -> Result<bool, PageError> {
+    let keys = visitor.studio.shared.store.list_keys(Some(visitor.session.person.account_id)).await?;
+    Ok(keys.iter().any(|key| key.operator_budget))
 }
 
 /// Whether a new budget allows no more than the present one in any time.
