@@ -2,6 +2,10 @@
 //!
 //! ARCHITECTURE.md describes how the modules depend on each other and which invariants they keep.
 
+// A unit test includes a file of the other tests.
+#[cfg(test)]
+extern crate self as tintype;
+
 pub mod backup;
 pub mod cli;
 pub mod clock;

@@ -34,7 +34,7 @@ pub struct Service {
 
 /// Settings without limits on callers, and these flags.
 pub fn settings(flags: &[&str]) -> Outcome<ServerSettings> {
-    let unlimited = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0"];
+    let unlimited = ["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "0", "--max-failed-tasks", "0"];
     let mut settings = ServerSettings::from_flags(unlimited.iter().chain(flags).copied())?;
     settings.worker.test_picture_decoder = env!("CARGO_BIN_EXE_tintype").into();
     Ok(settings)

@@ -89,6 +89,9 @@ fn checksum(body: &str) -> String {
 pub struct ApiKey {
     /// Identifier, for the operator.
     pub id: Id,
+    /// The first of the keys that it was rotated from: they share rate limits and a budget.
+    #[serde(skip)]
+    pub first_id: Id,
     /// The account that owns the key.
     pub account_id: Id,
     /// Label, chosen by the operator.
@@ -101,6 +104,9 @@ pub struct ApiKey {
     pub read_rate: Option<u32>,
     /// Credits that it may spend in a period, together with those that it was rotated from and to.
     pub budget: Option<Budget>,
+    /// Whether the operator has set the budget, and not an owner of the account.
+    #[serde(skip)]
+    pub operator_budget: bool,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time at which the key expires.

@@ -140,7 +140,7 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
         }
         Ok(new) => new,
     };
-    if let Some(refusal) = bar(&visitor).await?.one_more() {
+    if let Some(refusal) = bar(&visitor).await?.new_key() {
         return page(&visitor, None, Draft::refused(refusal, fields)).await;
     }
     let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
@@ -183,6 +183,8 @@ fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
 struct Bar {
     /// So many keys are suspended, revoked ones included, that the owners can make none work.
     is_struck: bool,
+    /// One of them, even if it is revoked, has a budget of the operator, which another key would avoid.
+    is_bound: bool,
     is_full: bool,
 }
 
@@ -192,9 +194,14 @@ impl Bar {
         self.is_struck.then_some("key-account-struck")
     }
 
-    /// The name of the text that says why there is not one key more.
+    /// The name of the text that says why there is not one key more, not even by rotation.
     fn one_more(&self) -> Option<&'static str> {
         self.any().or(self.is_full.then_some("key-too-many"))
+    }
+
+    /// The name of the text that says why there is no new key.
+    fn new_key(&self) -> Option<&'static str> {
+        self.one_more().or(self.is_bound.then_some("key-account-budget"))
     }
 }
 
@@ -204,7 +211,8 @@ async fn bar(visitor: &Visitor) -> Result<Bar, PageError> {
     let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
     let suspended = keys.iter().filter(|key| key.suspension.is_some()).count();
     let is_struck = visitor.studio.limits.are_too_many_suspended(suspended);
-    Ok(Bar { is_struck, is_full: alive.count() >= MAX_KEYS })
+    let is_bound = keys.iter().any(|key| key.operator_budget);
+    Ok(Bar { is_struck, is_bound, is_full: alive.count() >= MAX_KEYS })
 }
 
 /// Whether a new budget allows no more than the present one in any time.

@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::json;
 use tintype::clock::Clock;
+use tintype::domain::key::KeySecret;
 use tintype::service::backlog::MIN_SAMPLES;
 use tintype::store::{Claim, WORKER_SILENCE};
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::Picture;
 
 use crate::retention::ended;
-use crate::rigs::http::TASKS;
+use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Service;
 
@@ -295,4 +296,22 @@ async fn an_account_whose_tasks_fail_too_often_waits_until_fewer_of_them_count()
     ended(&ada, "a boat [[fail]]").await;
     service.clock.advance(Duration::from_secs(1));
     ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn a_rotated_key_has_what_is_left_of_the_allowance_of_the_key_before_it() {
+    let service = Service::start_with(&["--submit-rate", "2/min"]).await;
+    let ada = service.caller("ada", 100).await;
+    ada.submit_prompt("a boat").await;
+    ada.submit_prompt("a boat").await;
+    let mut id = ada.key_id;
+    for _ in 0..2 {
+        let fresh = KeySecret::random();
+        let rotated = service.shared.store.rotate_key(id, fresh.hash(), &fresh.hint(), Duration::ZERO).await;
+        id = rotated.expect("a store").expect("the key exists").id;
+        let authorization = format!("Bearer {}", fresh.reveal());
+        let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        let refused = service.call("POST", GENERATE, &headers, r#"{"prompt": "a boat"}"#).await;
+        refused.assert_error(429, "RATE_LIMITED");
+    }
 }

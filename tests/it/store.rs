@@ -5,6 +5,7 @@
 
 use crate::rigs::service::Backend;
 
+mod account_walk;
 mod accounts;
 mod audit_log;
 mod budgets;
@@ -28,6 +29,7 @@ mod leases;
 mod low_credits;
 mod people;
 mod postgres_locks;
+mod postgres_plans;
 mod postgres_reads;
 mod postgres_schema;
 mod postgres_server;

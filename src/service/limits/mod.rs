@@ -181,11 +181,11 @@ impl RateLimits {
         self.max_suspended_keys > 0 && keys >= self.max_suspended_keys as usize
     }
 
-    /// Counts one request, against the limit of the key and then against that of its account. Returns the one that refuses
+    /// Counts one request, against the limit that the key shares with those that it was rotated from, and then against that of its account. Returns the one that refuses
     /// it, or that of the key; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
         let of_key = match self.of(key, usage) {
-            Some(limit) => self.count_under(key.id, usage, limit).await,
+            Some(limit) => self.count_under(key.first_id, usage, limit).await,
             None => None,
         };
         // Only the operator gives a key no limit at all.

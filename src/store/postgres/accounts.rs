@@ -140,7 +140,7 @@ impl Accounts for PostgresStore {
                 if begun.query(CREATE, &[&account_id, &name, &credits, &now, &true, &true]).await?.is_empty() {
                     return Ok(None);
                 }
-                keys::add(begun, key_id, account_id, &key, None).await?;
+                keys::add(begun, key_id, account_id, &key, None, true).await?;
                 Ok(Some(Account::new(account_id, name.to_owned(), credits, true)))
             };
             let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));

@@ -42,12 +42,16 @@ pub(super) async fn set(
     begun: &Transaction<'_>,
     key_id: Id,
     budget: Option<Budget>,
+    by_operator: bool,
 ) -> std::result::Result<(), Failure> {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
     begun.execute(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id FOR NO KEY UPDATE"), &[&key_id]).await?;
-    let set = format!("UPDATE api_keys SET budget = $2, budget_period = $3 WHERE {line}");
+    let set = format!(
+        "UPDATE api_keys SET budget = $2, budget_period = $3,
+             operator_budget = CASE WHEN $4 THEN $2::bigint IS NOT NULL ELSE operator_budget END WHERE {line}"
+    );
     let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
-    begun.execute(&set, &[&key_id, &credits, &period]).await?;
+    begun.execute(&set, &[&key_id, &credits, &period, &by_operator]).await?;
     Ok(())
 }

@@ -122,7 +122,7 @@ pub(super) fn account(row: &Row) -> Result<Account> {
 
 /// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
 /// every connection.
-pub(super) const KEY: &str = "id, account_id, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled, revoked_at, \
+pub(super) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled, revoked_at, \
                               leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
                               WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
@@ -140,12 +140,14 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
     };
     Ok(ApiKey {
         id,
+        first_id: row.try_get("first_id")?,
         account_id: row.try_get("account_id")?,
         name: row.try_get("name")?,
         hint: row.try_get("hint")?,
         submit_rate: rate("submit_rate")?,
         read_rate: rate("read_rate")?,
         budget: budgets::budget(row)?,
+        operator_budget: row.try_get("operator_budget")?,
         created_at: id.timestamp(),
         expires_at: row.try_get("expires_at")?,
         disabled: row.try_get("disabled")?,

@@ -25,15 +25,16 @@ pub(super) async fn add(
     account_id: Id,
     key: &NewKey,
     made_by: Option<Id>,
+    by_operator: bool,
 ) -> std::result::Result<Option<ApiKey>, Failure> {
     let sql = format!(
         "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
-                               budget_period, made_by)
-         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM accounts WHERE id = $2 RETURNING {KEY}"
+                               budget_period, made_by, operator_budget)
+         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM accounts WHERE id = $2 RETURNING {KEY}"
     );
     let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
     let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
-    let parameters: [Parameter<'_>; 11] = [
+    let parameters: [Parameter<'_>; 12] = [
         &id,
         &account_id,
         &&key.hash[..],
@@ -45,6 +46,7 @@ pub(super) async fn add(
         &budget,
         &period,
         &made_by,
+        &(by_operator && budget.is_some()),
     ];
     Ok(begun.query_opt(&sql, &parameters).await?.as_ref().map(api_key).transpose()?)
 }
@@ -56,15 +58,15 @@ const ROTATE: &str = "
         FROM (SELECT id, expires_at FROM api_keys WHERE id = $2 AND revoked_at IS NULL FOR NO KEY UPDATE) before
         WHERE k.id = before.id
         RETURNING k.first_id, k.account_id, k.name, k.submit_rate, k.read_rate, k.budget, k.budget_period,
-            before.expires_at, k.disabled, k.suspended_at, k.suspended_for, k.made_by
+            k.operator_budget, before.expires_at, k.disabled, k.suspended_at, k.suspended_for, k.made_by
     ), struck AS (
         UPDATE strikes SET key_id = $1 WHERE key_id = $2 AND EXISTS (SELECT 1 FROM old)
     )
     INSERT INTO api_keys
-        (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
-         suspended_at, suspended_for, made_by)
-    SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, expires_at, disabled,
-        suspended_at, suspended_for, made_by
+        (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, operator_budget,
+         expires_at, disabled, suspended_at, suspended_for, made_by)
+    SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, operator_budget,
+        expires_at, disabled, suspended_at, suspended_for, made_by
     FROM old";
 
 /// Raises the time of the last use of keys. They are locked in the order of their ids, because other processes update the
@@ -143,7 +145,8 @@ async fn strike(
 impl Keys for PostgresStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
         let id = self.database.new_id();
-        let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key, self.person()).await;
+        let by_operator = self.right.is_none();
+        let add = async |begun: &Transaction<'_>| add(begun, id, account_id, &key, self.person(), by_operator).await;
         let create = self.recorded(add, |key| Deed::of_new_key(key.as_ref()));
         self.write(Effect::CreateKey, create).await
     }
@@ -171,7 +174,7 @@ impl Keys for PostgresStore {
         let set = match change {
             KeyChange::Budget(budget) => {
                 let make = async |begun: &Transaction<'_>| {
-                    budgets::set(begun, id, budget).await?;
+                    budgets::set(begun, id, budget, self.right.is_none()).await?;
                     let row = begun.query_opt(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id]).await?;
                     Ok(row.as_ref().map(api_key).transpose()?)
                 };

@@ -44,6 +44,7 @@ const MIGRATIONS: [&str; 34] = [
     include_str!("../../../migrations/postgres/0032_keys_of_account.sql"),
     include_str!("../../../migrations/postgres/0034_ended_journeys_and_makers.sql"),
     include_str!("../../../migrations/postgres/0035_failed_tasks.sql"),
+    include_str!("../../../migrations/postgres/0036_budgets_of_operators.sql"),
 ];
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

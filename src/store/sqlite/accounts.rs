@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::{of_account, word};
 use super::writer::Writing;
-use super::{SqliteStore, budgets, endpoints, gallery, grants, strikes};
+use super::{SqliteStore, budgets, endpoints, gallery, grants, lines, strikes};
 use crate::clock::Timestamp;
 use crate::domain::budget::Allowance;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
@@ -157,12 +157,14 @@ pub(super) fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     let id: Id = row.get("id")?;
     Ok(ApiKey {
         id,
+        first_id: row.get("first_id")?,
         account_id: row.get("account_id")?,
         name: row.get("name")?,
         hint: row.get("hint")?,
         submit_rate: row.get("submit_rate")?,
         read_rate: row.get("read_rate")?,
         budget: budgets::budget(row)?,
+        operator_budget: row.get("operator_budget")?,
         created_at: id.timestamp(),
         expires_at: row.get("expires_at")?,
         disabled: row.get("disabled")?,
@@ -253,37 +255,6 @@ pub(super) fn touch_keys(writing: &mut Writing, uses: &[(Id, Timestamp)]) -> rus
         touch.execute(params![id, at])?;
     }
     Ok(())
-}
-
-pub(super) fn rotate_key(
-    writing: &mut Writing,
-    id: Id,
-    hash: KeyHash,
-    hint: &str,
-    overlap: Duration,
-) -> rusqlite::Result<Option<ApiKey>> {
-    let Some(old) = find_key(&writing.connection, id)?.filter(|old| old.revoked_at.is_none()) else { return Ok(None) };
-    let end = writing.clock.now().saturating_add(overlap);
-    writing
-        .connection
-        .prepare_cached("UPDATE api_keys SET expires_at = min(coalesce(expires_at, ?2), ?2) WHERE id = ?1")?
-        .execute(params![id, end])?;
-    let new = NewKey {
-        hash,
-        hint: hint.to_owned(),
-        name: old.name,
-        submit_rate: old.submit_rate,
-        read_rate: old.read_rate,
-        budget: old.budget,
-        expires_at: old.expires_at,
-    };
-    let Some(new) = create_key(writing, old.account_id, &new)? else { return Ok(None) };
-    strikes::hand_on(&writing.connection, old.id, new.id)?;
-    writing
-        .connection
-        .prepare_cached("UPDATE api_keys SET first_id = (SELECT first_id FROM api_keys WHERE id = ?1) WHERE id = ?2")?
-        .execute([old.id, new.id])?;
-    find_key(&writing.connection, new.id)
 }
 
 /// A ledger entry to insert.
@@ -459,8 +430,10 @@ impl Accounts for SqliteStore {
 #[async_trait]
 impl Keys for SqliteStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
-        let (deed, maker) = (|key: &Option<ApiKey>| Deed::of_new_key(key.as_ref()), self.person());
-        let create = self.recorded(move |writing| strikes::create_key(writing, account_id, &key, maker), deed);
+        let deed = |key: &Option<ApiKey>| Deed::of_new_key(key.as_ref());
+        let (maker, by_operator) = (self.person(), self.right.is_none());
+        let add = move |writing: &mut Writing| lines::create_key(writing, account_id, &key, maker, by_operator);
+        let create = self.recorded(add, deed);
         self.write(Effect::CreateKey, create).await
     }
 
@@ -483,14 +456,15 @@ impl Keys for SqliteStore {
 
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
         let deed = move |key: &Option<ApiKey>| Deed::of_key(change, key.as_ref());
-        let change = self.recorded(move |writing| change_key(writing, id, change), deed);
+        let by_operator = self.right.is_none();
+        let change = self.recorded(move |writing| lines::change_key(writing, id, change, by_operator), deed);
         self.write(Effect::ChangeKey, change).await
     }
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         let hint = hint.to_owned();
         let deed = move |new: &Option<ApiKey>| Deed::of_rotation(id, overlap, new.as_ref());
-        let rotate = self.recorded(move |writing| rotate_key(writing, id, hash, &hint, overlap), deed);
+        let rotate = self.recorded(move |writing| lines::rotate_key(writing, id, hash, &hint, overlap), deed);
         self.write(Effect::RotateKey, rotate).await
     }
 

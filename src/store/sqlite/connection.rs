@@ -13,7 +13,10 @@ pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENT_CACHE: usize = 64;
 
 pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    #[cfg_attr(not(test), expect(unused_mut, reason = "only tests trace statements"))]
+    let mut connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    #[cfg(test)]
+    super::plans::note(&mut connection, path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
     // Without this, SQLite plans a query with LIMIT ? anew on every run, because the number might change the plan.

@@ -31,7 +31,10 @@ mod files;
 mod gallery;
 mod grants;
 mod identities;
+mod lines;
 mod people;
+#[cfg(test)]
+mod plans;
 mod progress;
 mod queue;
 mod reports;

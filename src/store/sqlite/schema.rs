@@ -48,6 +48,7 @@ pub(super) const MIGRATIONS: [&str; 34] = [
     include_str!("../../../migrations/sqlite/0032_keys_of_account.sql"),
     include_str!("../../../migrations/sqlite/0034_ended_journeys_and_makers.sql"),
     include_str!("../../../migrations/sqlite/0035_failed_tasks.sql"),
+    include_str!("../../../migrations/sqlite/0036_budgets_of_operators.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;

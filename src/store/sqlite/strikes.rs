@@ -5,9 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::writer::Writing;
 use super::{accounts, audit_log, deliveries, people, queue};
 use crate::domain::event::{self, EventType};
-use crate::domain::key::ApiKey;
 use crate::domain::model::Id;
-use crate::store::{Actor, Deed, Lease, NewKey, Origin, Refusal, StrikeRule};
+use crate::store::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 
 /// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made that, or to
 /// its person.
@@ -36,21 +35,6 @@ pub(super) fn refuse(
         }
         _ => Ok(Refusal::Done { suspended }),
     }
-}
-
-/// Adds a key to an account, made by this person.
-pub(super) fn create_key(
-    writing: &mut Writing,
-    account_id: Id,
-    key: &NewKey,
-    maker: Option<Id>,
-) -> rusqlite::Result<Option<ApiKey>> {
-    let made = accounts::create_key(writing, account_id, key)?;
-    if let (Some(key), Some(maker)) = (&made, maker) {
-        let sql = "UPDATE api_keys SET made_by = ?2 WHERE id = ?1";
-        writing.connection.prepare_cached(sql)?.execute([key.id, maker])?;
-    }
-    Ok(made)
 }
 
 /// The person who made a key in the studio.

@@ -378,6 +378,7 @@ key-read-rate = Abfragen je Minute
 key-default = wie der Server
 key-rate-too-high = Die Grenzen eines Schlüssels können nicht über denen dieses Servers liegen, und 0 heißt keine. Geben Sie eine kleinere Zahl ein, oder lassen Sie das Feld leer. Nur der Betreiber erhöht Grenzen.
 key-budget-raised = Sie können ein Budget nur senken. Bitten Sie den Betreiber dieses Servers, es zu erhöhen oder zu entfernen.
+key-account-budget = Der Betreiber dieses Servers hat für einen Schlüssel dieses Kontos ein Budget gesetzt. Sie können keine weiteren Schlüssel anlegen: Tauschen Sie diesen, oder fragen Sie den Betreiber.
 key-account-struck = Zu viele Schlüssel dieses Kontos sind wegen Verstößen gegen die Inhaltsregeln gesperrt. Sie können keine Schlüssel anlegen, tauschen oder freigeben, bis der Betreiber dieses Servers das aufhebt.
 key-rate-invalid = Eine Grenze ist eine ganze Zahl von Aufrufen je Minute; 0 heißt keine.
 key-name-invalid = Eine Bezeichnung hat höchstens 100 Zeichen, ohne Zeilenumbruch.

@@ -378,6 +378,7 @@ key-read-rate = Reads a minute
 key-default = as the server
 key-rate-too-high = Limits of a key cannot be above those of this server, and 0 means none. Enter a lower number, or leave the field empty. Only the operator raises limits.
 key-budget-raised = You can only lower a budget. Ask the operator of this server to raise or remove it.
+key-account-budget = The operator of this server has set a budget for a key of this account. You cannot create other keys: rotate that one, or ask the operator.
 key-account-struck = Too many keys of this account are suspended for violations of the content policy. You cannot create, rotate or enable keys until the operator of this server lifts that.
 key-rate-invalid = A limit is a whole number of calls a minute; 0 means none.
 key-name-invalid = A label has at most 100 characters, without line breaks.

@@ -38,12 +38,14 @@ pub async fn a_key_is_found_by_its_hash_and_by_its_id(fx: &Fixture) -> Result<()
     let made = fx.store.create_key(account_id, new.clone()).await?.expect("the account exists");
     let expected = ApiKey {
         id: made.id,
+        first_id: made.id,
         account_id,
         name: "studio".into(),
         hint: new.hint,
         submit_rate: Some(7),
         read_rate: Some(0),
         budget,
+        operator_budget: true,
         created_at: NOON,
         expires_at,
         disabled: false,

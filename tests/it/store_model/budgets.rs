@@ -3,13 +3,15 @@
 use tintype::clock::Timestamp;
 use tintype::domain::budget::{Allowance, Budget};
 
-use super::model::Model;
+use super::model::{Key, Model};
 
 impl Model {
     /// Sets the budget of a key and of those with which it shares one.
     pub fn set_budget(&mut self, key: usize, budget: Option<Budget>) {
         let line = self.keys[key].line;
-        self.keys.iter_mut().filter(|key| key.line == line).for_each(|key| key.key.budget = budget);
+        for Key { key, .. } in self.keys.iter_mut().filter(|key| key.line == line) {
+            (key.budget, key.operator_budget) = (budget, budget.is_some());
+        }
     }
 
     /// The use of the budget of a key in the period that contains `at`: what its tasks of that period cost, without those

@@ -57,12 +57,14 @@ impl Model {
         let id = self.new_id(by, said.and_then(Outcome::key_id));
         let key = ApiKey {
             id,
+            first_id: id,
             account_id: self.accounts[account].id,
             name,
             hint,
             submit_rate,
             read_rate,
             budget,
+            operator_budget: budget.is_some(),
             created_at: id.timestamp(),
             expires_at,
             disabled: false,

@@ -115,7 +115,7 @@ fn spawn(
         Part::Worker => "worker",
     };
     let mut command = installation.command(&[name, "--public-url", PUBLIC_URL]);
-    command.args(["--submit-rate", "0", "--read-rate", "0", "--renders", "2"]);
+    command.args(["--submit-rate", "0", "--read-rate", "0", "--renders", "2", "--max-failed-tasks", "0"]);
     command.args(["--log", "warn,tintype::worker=debug", "--test-fault", fault.unwrap_or_default()]).args(flags);
     command.stderr(OpenOptions::new().create(true).append(true).open(log).expect("a log"));
     Server::attempt(command)

@@ -108,6 +108,7 @@ impl Life {
         let mut command = tintype();
         command.args(["serve", "--listen", &listen, "--public-url", PUBLIC_URL, "--lease", &lease]);
         command.args(["--submit-rate", "0", "--read-rate", "0", "--max-unfinished", "40", "--drain-timeout", "300ms"]);
+        command.args(["--max-failed-tasks", "0"]);
         command.args(["--webhook-network", "127.0.0.0/8"]);
         command.args(["--log", "warn,tintype::worker=debug"]).arg("--data").arg(data);
         match &ending {

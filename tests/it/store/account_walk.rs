@@ -1,0 +1,168 @@
+//! One call of every method of `Store` that is about one account. A unit test of the driver for SQLite includes this file, too.
+
+use std::time::Duration;
+
+use tintype::domain::budget::{Budget, Period};
+use tintype::domain::endpoint::{AddedBy, SigningSecret};
+use tintype::domain::event::Subscription;
+use tintype::domain::key::KeySecret;
+use tintype::domain::model::{Id, Surface};
+use tintype::domain::person::Role;
+use tintype::domain::request::GenerateRequest;
+use tintype::store::{
+    AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Result, State,
+    Store, Submission, UploadedPicture, UsageBy, UsageFilter,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Calls each of them. The account has a row in every table, where that is easily had.
+pub async fn walk(store: &dyn Store) -> Result<()> {
+    let account = new_account(store, "ada").await?;
+    new_account(store, "bob").await?;
+    money(store, account).await?;
+    let key = keys(store, account).await?;
+    let tasks = tasks(store, account, key).await?;
+    gallery(store, account, &tasks).await?;
+    uploads(store, account).await?;
+    store.create_person(account, "ada.lovelace", Role::Owner).await?;
+    store.list_people(Some(account)).await?;
+    let url = "https://example.com/".parse().expect("a URL");
+    let (events, secret) = (Subscription::to_all(), SigningSecret::random());
+    store.add_endpoint(account, NewEndpoint { url, events, added_by: AddedBy::Owner, secret }, 9).await?;
+    store.list_endpoints(Some(account)).await?;
+    store.audit_entries(Some(account), None, 9).await?;
+    store.audit_entries(Some(account), Some(account), 9).await?;
+    store.find_accounts("a", "", 9).await?;
+    store.find_account("ada").await?;
+    for change in
+        [AccountChange::Disable, AccountChange::Enable, AccountChange::LowBalance(Some(5)), AccountChange::Delete]
+    {
+        store.change_account(account, change).await?;
+    }
+    Ok(())
+}
+
+async fn new_account(store: &dyn Store, name: &str) -> Result<Id> {
+    match store.create_account(name, 100).await? {
+        AccountCreation::Created(account) => Ok(account.id),
+        AccountCreation::NameTaken => panic!("the name {name} is taken"),
+    }
+}
+
+async fn money(store: &dyn Store, account: Id) -> Result<()> {
+    let now = store.now();
+    store.grant_until(account, 5, None, Some(now.saturating_add(MINUTE))).await?;
+    store.take(account, 1, "a mistake").await?;
+    store.expiring_grants(account, 9).await?;
+    store.history(account, None, 9).await?;
+    store.history(account, Some(5), 9).await?;
+    store.entries(account, EntryFilter::default(), Some(5), 9).await?;
+    store.usage(account, now.saturating_sub(MINUTE), 0).await?;
+    for by in [UsageBy::Day, UsageBy::Key, UsageBy::Account] {
+        for from in [None, Some(now)] {
+            store.usage_by(by, UsageFilter { account_id: Some(account), from, until: from }).await?;
+        }
+    }
+    store.failed_at(account, now.saturating_sub(MINUTE), 1).await?;
+    Ok(())
+}
+
+async fn keys(store: &dyn Store, account: Id) -> Result<Id> {
+    let new = || {
+        let secret = KeySecret::random();
+        NewKey {
+            hash: secret.hash(),
+            hint: secret.hint(),
+            name: String::new(),
+            submit_rate: None,
+            read_rate: None,
+            budget: Some(Budget { credits: 50, period: Period::Day }),
+            expires_at: None,
+        }
+    };
+    let key = store.create_key(account, new()).await?.expect("the account exists").id;
+    let (hash, hint) = (new().hash, new().hint);
+    let rotated = store.rotate_key(key, hash, &hint, MINUTE).await?.expect("the key exists");
+    store.find_key_by_hash(hash).await?;
+    store.find_allowance(rotated.id).await?;
+    store.list_keys(Some(account)).await?;
+    Ok(rotated.id)
+}
+
+/// Returns tasks of the studio that have ended: a completed and a failed one.
+async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
+    let mut ids = Vec::new();
+    for surface in [Surface::Api, Surface::Web, Surface::Web, Surface::Web, Surface::Api] {
+        let request = GenerateRequest::parse(br#"{"prompt": "a paper boat"}"#, &[443]).expect("a request");
+        let key = (surface == Surface::Api).then_some(key);
+        let Submission::Accepted(task) = store.submit(account, key, surface, request, 9).await? else {
+            panic!("refused");
+        };
+        ids.push(task.id);
+    }
+    store.cancel(account, Surface::Web, ids[3], "Cancelled.").await?;
+    store.count_unfinished(account, Surface::Api).await?;
+    store.unfinished(&[account], Surface::Api).await?;
+    let claims = store.claim(9, MINUTE).await?;
+    for claim in &claims {
+        match claim.lease.task_id {
+            id if id == ids[1] => store.complete(claim.lease, vec!["boat.png".into()]).await?,
+            id if id != ids[4] => store.fail(claim.lease, "it sank").await?,
+            _ => store.release(claim.lease).await?,
+        };
+    }
+    for before in [None, Some(ids[0])] {
+        store.list_tasks(account, Surface::Api, before, 9).await?;
+        store.list_task_ids(account, Surface::Api, before, 9).await?;
+        store.list_records(account, Surface::Web, before, 9).await?;
+    }
+    store.find_task(account, Surface::Api, ids[0]).await?;
+    store.find_record(account, Surface::Api, ids[0]).await?;
+    store.find_preview(account, Surface::Web, ids[1]).await?;
+    store.recent_tasks(Some(account), 9).await?;
+    // The account is deleted in the end, and must have none unfinished.
+    store.fail_unleased(ids[4], "it sank").await?;
+    Ok([ids[1], ids[2]])
+}
+
+async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
+    store.index_prompts().await?;
+    store.star_tasks(account, tasks, true).await?;
+    store.starred(account, tasks).await?;
+    let BoardWrite::Done(Board { id: board, .. }) = store.create_board(account, "Boats", 9).await? else {
+        panic!("refused");
+    };
+    store.rename_board(account, board, "Ships").await?;
+    store.put_on_board(account, board, tasks, true).await?;
+    store.boards(account).await?;
+    let all = GalleryFilter::default();
+    for filter in [
+        all.clone(),
+        GalleryFilter { text: "paper".into(), ..all.clone() },
+        GalleryFilter { starred: true, state: Some(State::Completed), ..all.clone() },
+        GalleryFilter { board: Some(board), from: Some(store.now()), ..all },
+    ] {
+        store.gallery(account, &filter, None, 9).await?;
+    }
+    store.put_on_board(account, board, tasks, false).await?;
+    store.star_tasks(account, tasks, false).await?;
+    store.remove_board(account, board).await?;
+    store.delete_tasks(account, tasks).await?;
+    store.restore_tasks(account, &tasks[..1], store.now().saturating_sub(MINUTE)).await?;
+    store.erase_deleted(store.now().saturating_add(MINUTE)).await?;
+    store.erase_failed_prompts(store.now().saturating_add(MINUTE), 0).await?;
+    store.remove_tasks_of(account, store.now().saturating_add(MINUTE)).await?;
+    Ok(())
+}
+
+async fn uploads(store: &dyn Store, account: Id) -> Result<()> {
+    let upload = store.begin_upload(account, Surface::Web, 9).await?.expect("there is room");
+    store.finish_upload(upload, UploadedPicture { name: "boat.png".into(), width: 1, height: 1 }).await?;
+    store.count_uploads(account).await?;
+    store.held_upload(account, Surface::Web, upload).await?;
+    store.list_uploads(account, Surface::Web, None, 9).await?;
+    store.list_uploads(account, Surface::Web, Some(upload), 9).await?;
+    store.remove_upload(account, Surface::Web, upload).await?;
+    Ok(())
+}
