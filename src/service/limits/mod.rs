@@ -25,7 +25,7 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Webhooks that the owners of an account may send by hand in that time. Each is kept for a week, and costs nothing.
 const WEBHOOKS: u32 = 30;
 /// Reports that a person may ask for in that time. Each reads the ledger of the account.
-const REPORTS: u32 = 30;
+pub const REPORTS: u32 = 30;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
