@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::{get, post};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -43,6 +44,8 @@ const SLOW_TASKS: usize = 64;
 /// Interval at which the benchmark checks whether the queue is empty.
 const CHECK_EVERY: Duration = Duration::from_millis(2);
 const SIDE: u32 = 1024;
+/// A word of prompts that the server turns away.
+const POISON: &[u8] = b"poison";
 
 /// A server with OpenAI's Images API, which takes `time` for a picture and paints one after another.
 pub struct Server {
@@ -66,17 +69,25 @@ impl Server {
         let seen = Arc::new(seen);
         let paint = |State(seen): State<Arc<Seen>>, request: axum::extract::Request| async move {
             let begun = now();
-            drop(request.into_body().collect().await);
+            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            if body.windows(POISON.len()).any(|bytes| bytes == POISON) {
+                return Err(StatusCode::SERVICE_UNAVAILABLE);
+            }
             let _one_at_a_time = seen.painting.lock().await;
             tokio::time::sleep(seen.time).await;
             *seen.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some((begun, now()));
-            ([("content-type", "application/json")], seen.answer.clone())
+            Ok(([("content-type", "application/json")], seen.answer.clone()))
         };
         let models = get(|| async { r#"{"object":"list","data":[]}"# });
         let routes = Router::new().route("/v1/images/generations", post(paint)).route("/v1/models", models);
         let routes = routes.with_state(seen.clone());
         tokio::spawn(async move { axum::serve(listener, routes).await });
         Ok(Self { url, seen })
+    }
+
+    /// The URL to name as an engine.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Begin of the latest request, and end of its answer.

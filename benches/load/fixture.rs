@@ -28,6 +28,15 @@ pub struct Caller {
 
 /// Creates an account with credits and an unlimited key.
 pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
+    caller_with(store, name, Some(0)).await
+}
+
+/// Creates an account with credits and a key with the limits of the server.
+pub async fn limited_caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
+    caller_with(store, name, None).await
+}
+
+async fn caller_with(store: &dyn Store, name: &str, rate: Option<u32>) -> Outcome<Caller> {
     let AccountCreation::Created(account) = store.create_account(name, CREDITS).await? else {
         return Err(format!("the account {name} exists").into());
     };
@@ -36,8 +45,8 @@ pub async fn caller(store: &dyn Store, name: &str) -> Outcome<Caller> {
         hash: secret.hash(),
         hint: secret.hint(),
         name: String::new(),
-        submit_rate: Some(0),
-        read_rate: Some(0),
+        submit_rate: rate,
+        read_rate: rate,
         budget: None,
         expires_at: None,
     };

@@ -23,6 +23,7 @@ mod engine;
 mod face;
 mod fixture;
 mod generator;
+mod neighbours;
 mod report;
 mod server;
 mod service;
@@ -82,6 +83,7 @@ enum Part {
     Engine,
     Face,
     Attack,
+    Neighbours,
     Studio,
     Webhooks,
 }
@@ -143,6 +145,9 @@ fn measure(options: &Options) -> Outcome<Report> {
     }
     if options.wants(Part::Attack) {
         report.attacks = attack::measure(&runtime, &directory, options)?;
+    }
+    if options.wants(Part::Neighbours) {
+        report.neighbours = neighbours::measure(&runtime, &directory, options)?;
     }
     if options.wants(Part::Studio) {
         studio::measure(&runtime, &directory, options, &mut report)?;

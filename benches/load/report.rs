@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::attack::AttackRow;
+use crate::neighbours::NeighbourRow;
 
 /// Results for one kind of request.
 #[derive(Debug, Serialize)]
@@ -45,6 +46,7 @@ pub struct Fact {
 pub struct Report {
     pub http: Vec<HttpRow>,
     pub attacks: Vec<AttackRow>,
+    pub neighbours: Vec<NeighbourRow>,
     pub facts: Vec<Fact>,
     pub file_system: String,
 }
@@ -57,7 +59,7 @@ impl Report {
 
     /// Formats the report as aligned text.
     pub fn text(&self) -> String {
-        let mut text = [requests(&self.http), attacks(&self.attacks)].concat();
+        let mut text = [requests(&self.http), attacks(&self.attacks), neighbours(&self.neighbours)].concat();
         for fact in &self.facts {
             let aim = fact.aim.map_or_else(String::new, |aim| verdict(aim, fact.value));
             let value = if fact.value < 100.0 { format!("{:.1}", fact.value) } else { format!("{:.0}", fact.value) };
@@ -130,6 +132,31 @@ fn attacks(rows: &[AttackRow]) -> String {
             row.held,
             row.tries_per_second,
             row.memory_mib
+        );
+    }
+    text + "\n"
+}
+
+fn neighbours(rows: &[NeighbourRow]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "{:<22}{:<28}{:>10}{:>10}{:>7}{:>8}{:>9}   {}\n",
+        "resource", "a neighbour", "calm p99", "p99 ms", "ratio", "failed", "tries/s", "aim"
+    );
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "{:<22}{:<28}{:>10.1}{:>10.1}{:>7.2}{:>8}{:>9.0}   {}",
+            row.resource,
+            row.neighbour,
+            row.calm_p99_millis,
+            row.p99_millis,
+            row.ratio,
+            row.failed,
+            row.tries_per_second,
+            verdict(Aim::AtMost(2.0), row.ratio)
         );
     }
     text + "\n"

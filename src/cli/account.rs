@@ -10,7 +10,8 @@ use super::{Failure, Outcome, find_account, open_or_create_store, open_store, sh
 use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir;
 use crate::domain::model::{Account, Surface};
-use crate::domain::text::{self, counted};
+use crate::domain::names::{self, new_account_name};
+use crate::domain::text::counted;
 use crate::store::{AccountChange, AccountCreation, Rank, Store};
 
 /// A task that ended now ended before this much later.
@@ -40,7 +41,7 @@ pub(super) enum AccountCommand {
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
     /// Name of the account: unique, at most 100 characters
-    #[arg(value_parser = text::account_name)]
+    #[arg(value_parser = new_account_name)]
     name: String,
     /// Credits to grant at once
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
@@ -131,6 +132,13 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     }
     let store = open_or_create_store(data).await?;
     let rank = if args.admin { Rank::Administrator } else { Rank::Ordinary };
+    if let Some(looks) = names::looks(&args.name) {
+        let known = store.list_accounts().await?;
+        if let Some(known) = known.iter().find(|known| known.name != args.name && names::is_alike(&known.name, &looks))
+        {
+            return Err(Failure(format!("this name looks like that of the account {:?}", known.name)));
+        }
+    }
     match store.create_account_as(&args.name, args.credits, rank).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             let credits = counted(account.credits, "credit", "credits");

@@ -14,9 +14,11 @@ use super::{Failure, Outcome, open_store, say, show, table};
 use crate::config::{DataSettings, base_url, secret_in};
 use crate::domain::key::Suspension;
 use crate::domain::model::Account;
-use crate::domain::person::{Person, Role, person_name};
+use crate::domain::names::new_person_name;
+use crate::domain::passwords::{MAX_PASSWORD_BYTES, check_password};
+use crate::domain::person::{Person, Role};
 use crate::domain::timestamp::Timestamp;
-use crate::service::people::{MAX_PASSWORD_BYTES, People, check_password};
+use crate::service::people::People;
 use crate::store::{PersonChange, PersonCreation, Store};
 
 /// The path of sign-in links; the token follows.
@@ -43,7 +45,7 @@ pub(super) enum PersonCommand {
 #[derive(Debug, Args)]
 pub(super) struct AddArgs {
     /// Name or e-mail address with which the person signs in: unique, at most 100 characters
-    #[arg(value_parser = person_name)]
+    #[arg(value_parser = new_person_name)]
     name: String,
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
@@ -132,10 +134,13 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     // Before anything is written.
     let password = args.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
-    password.as_deref().map(check_password).transpose()?;
-    let person = create(&*store, &account, &args.name, args.role).await?;
+    let names = [args.name.as_str(), &account.name];
+    password.as_deref().map(|password| check_password(password, &names)).transpose()?;
+    let people = People::new(store.clone());
+    let name = people.known_as(args.name.clone()).await?;
+    let person = create(&*store, &account, &name, args.role).await?;
     if let Some(password) = password {
-        People::new(store.clone()).set_password(&person, password).await??;
+        people.set_password(&person, password).await??;
     }
     let person = find_person(&*store, &args.name).await?;
     show(args.json, &ShownPerson { person: &person, account: &account.name }, || {
@@ -179,7 +184,7 @@ async fn owner_of(store: &dyn Store, account: &Account) -> Result<Person, Failur
     let people = store.list_people(Some(account.id)).await?;
     match people.into_iter().find(|person| person.role == Role::Owner) {
         Some(owner) => Ok(owner),
-        None => create(store, account, &person_name(&account.name)?, Role::Owner).await,
+        None => create(store, account, &new_person_name(&account.name)?, Role::Owner).await,
     }
 }
 

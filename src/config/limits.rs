@@ -26,6 +26,9 @@ pub struct LimitSettings {
     /// Unfinished tasks allowed for each account; 0 means unlimited
     #[arg(long, env = "TINTYPE_MAX_UNFINISHED", default_value_t = 100, value_name = "N")]
     pub max_unfinished: u32,
+    /// Failed tasks of an account within ten minutes with which it can submit no more; 0 means unlimited
+    #[arg(long, env = "TINTYPE_MAX_FAILED_TASKS", default_value_t = 300, value_name = "N")]
+    pub max_failed_tasks: u32,
     /// Most connections open at the same time; further ones are refused
     #[arg(long, env = "TINTYPE_MAX_CONNECTIONS", value_name = "N", default_value_t = ConnectionLimits::DEFAULT.max_connections)]
     pub max_connections: usize,

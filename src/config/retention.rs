@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::Args;
 
 use super::timing::{MIN_AUDIT_RETENTION, MIN_RETENTION};
 use super::values::duration;
 
-/// How long finished tasks and entries of the audit log are kept.
+/// How long finished tasks, prompts of failed ones, and entries of the audit log are kept.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct RetentionSettings {
     /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]
@@ -17,6 +18,12 @@ pub struct RetentionSettings {
     /// Delete entries of the audit log after this time
     #[arg(long, env = "TINTYPE_AUDIT_RETENTION", default_value = "365d", value_name = "DURATION", value_parser = audit_retention)]
     pub audit_retention: Duration,
+    /// Erase the prompts of failed tasks this long after they were submitted
+    #[arg(long, env = "TINTYPE_FAILED_PROMPT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = retention)]
+    pub failed_prompt_retention: Duration,
+    /// Most space for the prompts of an account's failed tasks; the oldest are erased once an hour
+    #[arg(long, env = "TINTYPE_FAILED_PROMPT_SPACE", default_value = "16MiB", value_name = "SIZE")]
+    pub failed_prompt_space: ByteSize,
 }
 
 impl fmt::Display for RetentionSettings {

@@ -56,6 +56,10 @@ pub const KEY_CACHE_TTL: Duration = Duration::from_millis(500);
 pub const FINISHED_TASK_TTL: Duration = Duration::from_secs(60);
 /// Interval at which the files of the certificate are checked for changes.
 pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The time within which failed tasks of an account count together.
+pub const FAILURES_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// Time for which the number of an account's failed tasks is not read again.
+pub const FAILURES_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Time for which a person can undo the deletion of a task of the studio.
 pub const UNDO: Duration = Duration::from_secs(10 * 60);
 /// Time between two sweeps of deleted tasks.

@@ -38,13 +38,13 @@ impl Identity {
 pub enum Purpose {
     /// Somebody wants to sign in.
     SignIn,
-    /// This person, who is signed in, wants to link an identity.
+    /// The person of this session wants to link an identity.
     Link(Id),
 }
 
-/// The way of a browser to a provider and back. The browser keeps it in a cookie, and nothing is stored for it: the values
-/// that the provider sees follow from it and do not lead back to it, so that an answer of the provider counts only in the
-/// browser that was sent there.
+/// The way of a browser to a provider and back. The browser keeps it in a cookie that this server signs, and nothing is stored
+/// for it: the values that the provider sees follow from it and do not lead back to it, so that an answer of the provider counts
+/// only in the browser that was sent there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journey {
     secret: Token,
@@ -58,13 +58,13 @@ impl Journey {
         Self { secret: Token::random(), began_at: now, purpose }
     }
 
-    /// The journey that [`Journey::cookie`] gave; `None` for any other text, and when it took too long.
-    pub fn resume(cookie: &str, now: Timestamp) -> Option<Self> {
-        let mut parts = cookie.split('.');
+    /// The journey that [`Journey::text`] gave; `None` for any other text, and when it took too long.
+    pub(super) fn resume(text: &str, now: Timestamp) -> Option<Self> {
+        let mut parts = text.split('.');
         let (secret, began_at) = (Token::parse(parts.next()?)?, Timestamp::from_millis(parts.next()?.parse().ok()?));
         let purpose = match parts.next() {
             None => Purpose::SignIn,
-            Some(person) => Purpose::Link(person.parse().ok()?),
+            Some(session) => Purpose::Link(session.parse().ok()?),
         };
         let fits = parts.next().is_none() && began_at <= now && now.since(began_at) <= JOURNEY_LIFE;
         fits.then_some(Self { secret, began_at, purpose })
@@ -75,12 +75,17 @@ impl Journey {
         self.purpose
     }
 
-    /// The text for the cookie.
-    pub fn cookie(&self) -> String {
+    /// Time of its begin.
+    pub fn began_at(&self) -> Timestamp {
+        self.began_at
+    }
+
+    /// The journey as text, which [`Tickets::sign`](super::tickets::Tickets::sign) makes a cookie of.
+    pub(super) fn text(&self) -> String {
         let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
         match self.purpose {
             Purpose::SignIn => start,
-            Purpose::Link(person) => format!("{start}.{person}"),
+            Purpose::Link(session) => format!("{start}.{session}"),
         }
     }
 
@@ -105,7 +110,7 @@ impl Journey {
     }
 
     fn derived(&self, part: &str) -> String {
-        let digest = Sha256::new().chain_update(format!("tintype journey {part} ")).chain_update(self.cookie());
+        let digest = Sha256::new().chain_update(format!("tintype journey {part} ")).chain_update(self.text());
         BASE64_URL_SAFE_NO_PAD.encode(digest.finalize())
     }
 }
@@ -118,29 +123,28 @@ mod tests {
 
     #[test]
     fn a_journey_is_resumed_as_it_began_and_in_time() {
-        let person: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
-        for purpose in [Purpose::SignIn, Purpose::Link(person)] {
+        let session: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        for purpose in [Purpose::SignIn, Purpose::Link(session)] {
             let journey = Journey::begin(purpose, NOW);
-            let cookie = journey.cookie();
+            let text = journey.text();
             let last = NOW.saturating_add(JOURNEY_LIFE);
-            assert_eq!(Journey::resume(&cookie, last).as_ref(), Some(&journey));
-            assert_eq!(Journey::resume(&cookie, last.saturating_add(Duration::from_millis(1))), None);
-            assert_eq!(Journey::resume(&cookie, NOW.saturating_sub(Duration::from_millis(1))), None);
-            for other in [format!("{cookie}."), format!("{cookie}.{person}.x"), cookie.replace('.', ""), String::new()]
-            {
+            assert_eq!(Journey::resume(&text, last).as_ref(), Some(&journey));
+            assert_eq!(Journey::resume(&text, last.saturating_add(Duration::from_millis(1))), None);
+            assert_eq!(Journey::resume(&text, NOW.saturating_sub(Duration::from_millis(1))), None);
+            for other in [format!("{text}."), format!("{text}.{session}.x"), text.replace('.', ""), String::new()] {
                 assert_ne!(Journey::resume(&other, NOW).as_ref(), Some(&journey), "{other}");
             }
         }
     }
 
     #[test]
-    fn what_the_provider_sees_follows_from_every_part_of_the_cookie() {
+    fn what_the_provider_sees_follows_from_every_part_of_the_journey() {
         let journey = Journey::begin(Purpose::SignIn, NOW);
-        let person = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        let session = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         let others = [
             Journey::begin(Purpose::SignIn, NOW),
             Journey { began_at: Timestamp::from_millis(0), ..journey.clone() },
-            Journey { purpose: Purpose::Link(person), ..journey.clone() },
+            Journey { purpose: Purpose::Link(session), ..journey.clone() },
         ];
         for other in others {
             assert_ne!(other.state(), journey.state());

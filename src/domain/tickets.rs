@@ -1,7 +1,9 @@
-//! Tickets by which a person confirms that an identity is the own one.
+//! Texts that browsers keep for this server on the way to an OpenID Connect provider and back, signed so that nobody else makes
+//! them.
 //!
-//! The provider has told who came back, and the person is asked before that is kept. The form in between proves by its
-//! ticket that the provider said so, because a person who could name any identity would take those of others.
+//! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
+//! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
+//! provider said so, because a person who could name any identity would take those of others.
 
 use std::time::Duration;
 
@@ -10,14 +12,14 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::domain::identity::Identity;
+use crate::domain::identity::{Identity, Journey};
 use crate::domain::model::Id;
 use crate::domain::timestamp::Timestamp;
 
 /// Time for which a ticket is valid.
 const LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// Issues and checks tickets with the secret of the installation.
+/// Issues and checks tickets, and signs journeys, with the secret of the installation.
 #[derive(Clone)]
 pub struct Tickets {
     mac: Hmac<Sha256>,
@@ -36,26 +38,47 @@ impl Tickets {
         Self { mac: Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"), now }
     }
 
-    /// A ticket for a person to link an identity.
-    pub fn issue(&self, person: Id, identity: &Identity) -> String {
-        let tag = self.tag(person, identity, self.now).finalize().into_bytes();
+    /// The text of a journey for its cookie.
+    pub fn sign(&self, journey: &Journey) -> String {
+        let text = journey.text();
+        let tag = self.tag_of_journey(&text).finalize().into_bytes();
+        format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
+    }
+
+    /// The journey of a cookie; `None` if this server has not signed it, and when it took too long.
+    pub fn journey(&self, cookie: &str) -> Option<Journey> {
+        let (text, tag) = cookie.rsplit_once('.')?;
+        let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
+        self.tag_of_journey(text).verify_slice(&tag).ok()?;
+        Journey::resume(text, self.now)
+    }
+
+    /// A ticket to link an identity with the person of a session, in that session alone.
+    pub fn issue(&self, session: Id, identity: &Identity) -> String {
+        let tag = self.tag(session, identity, self.now).finalize().into_bytes();
         format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// Whether a ticket is one for this person and identity, and still valid.
-    pub fn admits(&self, ticket: &str, person: Id, identity: &Identity) -> bool {
+    /// Whether a ticket is one for this session and identity, and still valid.
+    pub fn admits(&self, ticket: &str, session: Id, identity: &Identity) -> bool {
         let Some((millis, tag)) = ticket.split_once('.') else { return false };
         let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
         let at = Timestamp::from_millis(millis);
         let is_valid = at <= self.now && self.now.since(at) <= LIFE;
-        is_valid && self.tag(person, identity, at).verify_slice(&tag).is_ok()
+        is_valid && self.tag(session, identity, at).verify_slice(&tag).is_ok()
     }
 
     /// No part holds a line break.
-    fn tag(&self, person: Id, identity: &Identity, at: Timestamp) -> Hmac<Sha256> {
+    fn tag(&self, session: Id, identity: &Identity, at: Timestamp) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         let Identity { issuer, subject } = identity;
-        mac.update(format!("tintype link\n{person}\n{issuer}\n{subject}\n{}", at.as_millis()).as_bytes());
+        mac.update(format!("tintype link\n{session}\n{issuer}\n{subject}\n{}", at.as_millis()).as_bytes());
+        mac
+    }
+
+    fn tag_of_journey(&self, text: &str) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(format!("tintype journey\n{text}").as_bytes());
         mac
     }
 }
@@ -63,9 +86,26 @@ impl Tickets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::identity::Purpose;
 
     #[test]
-    fn a_ticket_is_for_one_person_and_one_identity_and_some_minutes() {
+    fn a_journey_is_one_that_this_server_has_begun() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let tickets = Tickets::new(&[7; 32], now);
+        let journey = Journey::begin(Purpose::SignIn, now);
+        let cookie = tickets.sign(&journey);
+        assert_eq!(tickets.journey(&cookie).as_ref(), Some(&journey));
+        assert_eq!(Tickets::new(&[8; 32], now).journey(&cookie), None);
+        let (text, tag) = cookie.rsplit_once('.').expect("two parts");
+        let other = Journey::begin(Purpose::SignIn, now).text();
+        for forged in [text, tag, "", ".", &format!("{text}."), &format!("{other}.{tag}"), &format!("{text}.x.{tag}")] {
+            assert_eq!(tickets.journey(forged), None, "{forged}");
+        }
+        assert_eq!(Tickets::new(&[7; 32], now.saturating_add(LIFE * 2)).journey(&cookie), None);
+    }
+
+    #[test]
+    fn a_ticket_is_for_one_session_and_one_identity_and_some_minutes() {
         let now = Timestamp::from_millis(1_795_262_400_000);
         let id = |text: &str| text.parse::<Id>().expect("an id");
         let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));

@@ -153,9 +153,10 @@ impl ApiState {
         shared: Arc<Shared>,
         typical_duration: Duration,
     ) -> Result<Arc<Self>, String> {
-        let max_unfinished = settings.limits.max_unfinished;
+        let LimitSettings { max_unfinished, max_failed_tasks, .. } = settings.limits;
         let clock = &shared.clock;
-        let tasks = Tasks::open(shared.clone(), max_unfinished).await.map_err(|error| error.to_string())?;
+        let tasks = Tasks::open(shared.clone(), max_unfinished, max_failed_tasks).await;
+        let tasks = tasks.map_err(|error| error.to_string())?;
         let (tasks, failures) = (Arc::new(tasks), Arc::new(Failures::new(clock.clone())));
         let links = Arc::new(Links::open(settings.file_links.clone(), shared.clone()).await?);
         let of_studio = StudioSettings {

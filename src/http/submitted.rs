@@ -36,6 +36,13 @@ pub(super) fn task(
             format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
             UNFINISHED_RETRY_SECONDS,
         )),
+        Submission::TooManyFailed { wait } => Err(ApiError::rate_limited(
+            format!(
+                "{} tasks of the account have failed within ten minutes, which is its limit.",
+                api.settings.limits.max_failed_tasks
+            ),
+            wait.as_secs() + 1,
+        )),
         Submission::NoReference { index } => {
             Err(ApiError::invalid_request(format!("reference_images[{index}] does not exist.")))
         }

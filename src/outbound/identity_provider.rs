@@ -18,7 +18,7 @@ use openidconnect::{
     OAuth2TokenResponse as _, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope,
     SignatureVerificationError, TokenResponse as _,
 };
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 use super::{Proxies, client_builder, describe};
 use crate::clock::Clock;
@@ -28,8 +28,6 @@ use crate::domain::identity::{Identity, Journey};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// Codes that are exchanged at the same time.
-const MAX_EXCHANGES: usize = 8;
 /// Time for which the endpoints and keys of the provider are kept. An unknown key is looked for at once.
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
@@ -100,7 +98,6 @@ pub struct IdentityProvider {
     transport: Transport,
     clock: Clock,
     heard: Mutex<Heard>,
-    exchanges: Semaphore,
 }
 
 impl fmt::Debug for IdentityProvider {
@@ -165,8 +162,7 @@ impl IdentityProvider {
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
         let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
         let transport = Transport { client, is_plain };
-        let (heard, exchanges) = (Mutex::default(), Semaphore::new(MAX_EXCHANGES));
-        Ok(Self { registration, transport, clock, heard, exchanges })
+        Ok(Self { registration, transport, clock, heard: Mutex::default() })
     }
 
     /// The URL of the provider.
@@ -189,14 +185,11 @@ impl IdentityProvider {
         Ok(request.set_pkce_challenge(challenge).url().0.into())
     }
 
-    /// Exchanges the code with which a browser came back. The caller has compared the state.
+    /// Exchanges the code with which a browser came back. The caller has compared the state, and limits the exchanges.
     ///
     /// # Errors
     /// [`ProviderError`].
     pub async fn arrival(&self, journey: &Journey, code: &str) -> Result<Arrived, ProviderError> {
-        let Ok(_permit) = self.exchanges.try_acquire() else {
-            return Err(ProviderError::Unusable("too many people come back from it at this moment".into()));
-        };
         let metadata = self.metadata().await?;
         let endpoints = self.endpoints(&metadata)?;
         let exchange = endpoints.exchange_code(AuthorizationCode::new(code.to_owned()));

@@ -1,13 +1,14 @@
 //! The rules of the service, independent of its callers: submits, the endings of tasks, limits and sweeps.
 
+pub mod admission;
 pub mod backlog;
 pub mod encoder;
 pub mod endings;
+pub mod failed_tasks;
 pub mod failures;
 pub mod file_store;
 pub mod finished;
 pub mod guesses;
-pub mod hashing;
 pub mod hours;
 pub mod keyring;
 pub mod limits;

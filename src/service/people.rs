@@ -8,7 +8,9 @@ use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
 
 use crate::domain::identity::Identity;
-use crate::domain::person::{Person, Session, Token, person_name};
+use crate::domain::names::{self, new_person_name};
+use crate::domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_password};
+use crate::domain::person::{Person, Session, Token};
 use crate::domain::text::MAX_NAME_CHARS;
 use crate::domain::timestamp::Timestamp;
 use crate::store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
@@ -21,14 +23,18 @@ pub const SESSION_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub const LONGEST_SESSION: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// Interval at which the use of a session is recorded.
 const RECORD_EVERY: Duration = Duration::from_secs(60 * 60);
-/// Fewest characters of a password.
-pub const MIN_PASSWORD_CHARS: usize = 12;
-/// Most bytes of a password.
-pub const MAX_PASSWORD_BYTES: usize = 1_024;
 /// Most characters of a browser's name that are kept.
 const MAX_AGENT_CHARS: usize = 200;
 /// Passwords that are hashed at the same time. Each takes 19 MiB and some 20 ms of a core.
 const MAX_HASHES: usize = 2;
+/// Most hashes of one address that wait or run, and of all: some 600 ms of work for two cores.
+pub const MAX_HASHES_OF_ONE: usize = 2;
+/// See [`MAX_HASHES_OF_ONE`].
+pub const MAX_HASHES_QUEUED: usize = 64;
+/// Most sign-ups of one address that wait or run.
+pub const MAX_SIGN_UPS_OF_ONE: usize = 2;
+/// Most sign-ups of all addresses that wait or run.
+pub const MAX_SIGN_UPS_QUEUED: usize = 16;
 
 /// The name of somebody whose provider tells none.
 const NAMELESS: &str = "person";
@@ -39,22 +45,8 @@ pub struct People {
     store: Arc<dyn Store>,
     hashes: Arc<Semaphore>,
     /// Sign-ups go one by one, so that they leave a hash to those who sign in, and so that an address beyond its limit
-    /// costs none.
+    /// costs none. Callers limit those that wait.
     sign_ups: Semaphore,
-}
-
-/// The password is not one that may be set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a password has at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes")]
-pub struct InvalidPassword;
-
-/// Checks whether a password may be set.
-///
-/// # Errors
-/// [`InvalidPassword`].
-pub fn check_password(password: &str) -> std::result::Result<(), InvalidPassword> {
-    let fits = password.chars().count() >= MIN_PASSWORD_CHARS && password.len() <= MAX_PASSWORD_BYTES;
-    if fits { Ok(()) } else { Err(InvalidPassword) }
 }
 
 /// The present password of a person and a new one.
@@ -79,12 +71,12 @@ pub enum PasswordChange {
     /// The present password is another one.
     Refused,
     /// The new password is not one that may be set.
-    Invalid,
+    Invalid(InvalidPassword),
 }
 
 /// A form by which somebody signs up.
 pub struct NewPerson {
-    /// The name, as [`person_name`] gives it.
+    /// The name, as [`new_person_name`] gives it.
     pub name: String,
     /// The password.
     pub password: String,
@@ -117,7 +109,7 @@ pub enum Welcome {
     /// The attempts of the day from this address range are used up.
     TooMany,
     /// The password is not one that may be set.
-    Invalid,
+    Invalid(InvalidPassword),
 }
 
 /// A session that has just begun, with the secret for its cookie.
@@ -188,19 +180,20 @@ impl People {
         Ok(session.map(|session| SignedIn { session, token }))
     }
 
-    /// Opens an account for a new person, and begins a session.
+    /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their turn.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<Welcome> {
         let NewPerson { name, password, source } = new;
-        if check_password(&password).is_err() {
-            return Ok(Welcome::Invalid);
+        if let Err(invalid) = check_password(&password, &[&name]) {
+            return Ok(Welcome::Invalid(invalid));
         }
         let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
         if self.store.sign_ups_of(&source).await? >= terms.per_address {
             return Ok(Welcome::TooMany);
         }
+        let name = self.known_as(name).await?;
         let password = self.hashing(move || hash(&password)).await??;
         self.open_account(name, Credential::Password(password), source, terms, agent).await
     }
@@ -219,8 +212,18 @@ impl People {
         agent: &str,
     ) -> Result<Welcome> {
         let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
-        let name = person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned());
+        let name = self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await?;
         self.open_account(name, Credential::Identity(identity), source, terms, agent).await
+    }
+
+    /// The name of the person whose name a new one looks like, or else the new one. A look-alike is taken like the name itself.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn known_as(&self, new: String) -> Result<String> {
+        let Some(looks) = names::looks(&new) else { return Ok(new) };
+        let mut known = self.store.list_people(None).await?.into_iter().map(|person| person.name);
+        Ok(known.find(|known| names::is_alike(known, &looks)).unwrap_or(new))
     }
 
     async fn open_account(
@@ -233,7 +236,7 @@ impl People {
     ) -> Result<Welcome> {
         let proof = match &credential {
             Credential::Password(hash) => Proof::Password(hash.clone()),
-            Credential::Identity(identity) => Proof::Identity(identity.clone()),
+            Credential::Identity(identity) => Proof::Identity(identity.clone(), self.store.now()),
         };
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
@@ -248,17 +251,22 @@ impl People {
     /// Sets the password of a person and ends all sessions of that person.
     ///
     /// # Errors
-    /// [`StoreError`]; the inner one if the password is too short or too long.
+    /// [`StoreError`]; the inner one if the password is not one that may be set.
     pub async fn set_password(
         &self,
         person: &Person,
         password: String,
     ) -> Result<std::result::Result<Option<Person>, InvalidPassword>> {
-        if let Err(invalid) = check_password(&password) {
+        if let Err(invalid) = self.check(person, &password).await? {
             return Ok(Err(invalid));
         }
         let hash = self.hashing(move || hash(&password)).await??;
         Ok(Ok(self.store.change_person(person.id, PersonChange::Password(hash)).await?))
+    }
+
+    async fn check(&self, person: &Person, password: &str) -> Result<std::result::Result<(), InvalidPassword>> {
+        let account = self.store.find_account(person.account_id.as_str()).await?.map(|account| account.name);
+        Ok(check_password(password, &[&person.name, &account.unwrap_or_default()]))
     }
 
     /// Gives a person a new password, recorded by `store`, for which the person names the present one if there is one. All
@@ -274,8 +282,8 @@ impl People {
         agent: &str,
     ) -> Result<PasswordChange> {
         let Passwords { present, new } = passwords;
-        if check_password(&new).is_err() {
-            return Ok(PasswordChange::Invalid);
+        if let Err(invalid) = self.check(person, &new).await? {
+            return Ok(PasswordChange::Invalid(invalid));
         }
         let Some(found) = self.store.find_person(person.id.as_str()).await? else { return Ok(PasswordChange::Refused) };
         if let Some(known) = found.password

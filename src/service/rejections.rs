@@ -1,6 +1,8 @@
-//! Limits the uploads of an account that are rejected: each has cost a place, a transfer and a decoder, and no credits.
+//! Limits what is rejected after it has cost something: uploads of an account, each of which has cost a place, a transfer and a
+//! decoder and no credits, and exchanges of an address with an OpenID Connect provider.
 
 use std::convert::Infallible;
+use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,19 +14,18 @@ use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 
 use crate::clock::Clock;
-use crate::domain::model::Id;
 
-/// Rejected uploads per minute of one account, even all at once. The next one ends its uploads for a moment.
+/// Rejections per minute of one caller, even all at once. The next one makes it pause for a moment.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
-/// Most accounts kept in memory. An account that is evicted starts with a full allowance.
-const MAX_ACCOUNTS: usize = 100_000;
+/// Most callers kept in memory. One that is evicted starts with a full allowance.
+const MAX_CALLERS: usize = 100_000;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, NoOpMiddleware<Duration>>;
 
-/// Rejected uploads, counted in this process.
-pub struct Rejections {
+/// Rejections of one kind by caller, counted in this process.
+pub struct Rejections<K> {
     clock: Clock,
-    accounts: Cache<Id, Arc<Record>>,
+    callers: Cache<K, Arc<Record>>,
 }
 
 struct Record {
@@ -33,25 +34,25 @@ struct Record {
     paused_until: AtomicU64,
 }
 
-impl std::fmt::Debug for Rejections {
+impl<K: Eq + Hash + Clone> std::fmt::Debug for Rejections<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rejections").field("accounts", &self.accounts.len()).finish_non_exhaustive()
+        f.debug_struct("Rejections").field("callers", &self.callers.len()).finish_non_exhaustive()
     }
 }
 
-impl Rejections {
+impl<K: Eq + Hash + Clone> Rejections<K> {
     /// Creates a counter without rejections.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, accounts: Cache::new(MAX_ACCOUNTS) }
+        Self { clock, callers: Cache::new(MAX_CALLERS) }
     }
 
-    /// Counts a rejected upload.
-    pub fn count(&self, account_id: Id) {
+    /// Counts a rejection.
+    pub fn count(&self, caller: K) {
         let fresh = || {
             let limiter = RateLimiter::direct_with_clock(Quota::per_minute(ALLOWANCE), self.clock.clone());
             Ok::<_, Infallible>(Arc::new(Record { limiter, paused_until: AtomicU64::new(0) }))
         };
-        let record = self.accounts.get_or_insert_with(&account_id, fresh).unwrap_or_else(|never| match never {});
+        let record = self.callers.get_or_insert_with(&caller, fresh).unwrap_or_else(|never| match never {});
         if let Err(excess) = record.limiter.check() {
             let now = self.clock.elapsed();
             let until = millis(now + excess.wait_time_from(now));
@@ -59,9 +60,9 @@ impl Rejections {
         }
     }
 
-    /// Whether the account has had so many rejected uploads that it may not send one now.
-    pub fn are_too_many(&self, account_id: Id) -> bool {
-        let until = self.accounts.get(&account_id).map_or(0, |record| record.paused_until.load(Ordering::Relaxed));
+    /// Whether the caller has had so many rejections that it has to pause now.
+    pub fn are_too_many(&self, caller: K) -> bool {
+        let until = self.callers.get(&caller).map_or(0, |record| record.paused_until.load(Ordering::Relaxed));
         millis(self.clock.elapsed()) < until
     }
 }
@@ -77,10 +78,10 @@ mod tests {
     use crate::domain::timestamp::Timestamp;
 
     #[test]
-    fn an_account_whose_uploads_are_rejected_pauses_and_others_do_not() {
+    fn a_caller_with_many_rejections_pauses_and_others_do_not() {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000));
         let rejections = Rejections::new(clock.clone());
-        let (one, other) = (Id::floor(Timestamp::from_millis(1)), Id::floor(Timestamp::from_millis(2)));
+        let (one, other) = (1, 2);
         for _ in 0..ALLOWANCE.get() {
             rejections.count(one);
             assert!(!rejections.are_too_many(one));

@@ -13,6 +13,7 @@ use crate::domain::model::{Id, Status, Surface, Task, TaskId};
 use crate::domain::own_reference::OwnReference;
 use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
+use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::places::Place;
 use crate::service::waiters::Seat;
@@ -51,18 +52,21 @@ pub struct Tasks {
     shared: Arc<Shared>,
     cursors: CursorSigner,
     max_unfinished: u32,
+    failed: FailedTasks,
     /// The cache of finished tasks.
     pub finished: Finished,
 }
 
 impl Tasks {
-    /// Creates the rules for a store. Each account may have `max_unfinished` unfinished tasks; 0 means no limit.
+    /// Creates the rules for a store. Each account may have `max_unfinished` unfinished tasks, and fewer than
+    /// `max_failed_tasks` that failed lately; 0 means no limit.
     ///
     /// # Errors
     /// [`StoreError`] when the secret of list cursors cannot be read.
-    pub async fn open(shared: Arc<Shared>, max_unfinished: u32) -> Result<Self> {
+    pub async fn open(shared: Arc<Shared>, max_unfinished: u32, max_failed_tasks: u32) -> Result<Self> {
         let cursors = CursorSigner::new(&shared.store.cursor_secret().await?);
-        Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished })
+        let failed = FailedTasks::new(shared.clock.clone(), max_failed_tasks);
+        Ok(Self { finished: Finished::new(shared.clone()), shared, cursors, max_unfinished, failed })
     }
 
     /// The first reference to a picture that this account does not have on this surface.
@@ -113,6 +117,9 @@ impl Tasks {
         }
         let references = request.reference_images.len();
         let (store, engine) = (&*self.shared.store, origin.engine.as_deref());
+        if let Some(wait) = self.failed.wait(store, account_id).await? {
+            return Ok(Submission::TooManyFailed { wait });
+        }
         if let Some(excess) = self.shared.backlog.excess(store, account_id, references, engine).await {
             return Ok(Submission::Overloaded { excess });
         }

@@ -2,12 +2,11 @@
 //! bytes go to an unlinked file as they come, which no crash leaves behind; a confined process decodes them, and what is
 //! stored is a PNG of our own without metadata.
 
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -21,8 +20,8 @@ use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::files::FilesError;
 use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
+use crate::service::admission::{Admission, Admitted};
 use crate::service::rejections::Rejections;
-use crate::service::shares;
 use crate::store::{Right, StoreError, Upload, UploadedPicture};
 
 /// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. No account has
@@ -42,8 +41,8 @@ pub struct Uploads {
     /// The directory that holds the bytes while they arrive, and its disk.
     directory: PathBuf,
     disk: Disk,
-    arriving: Mutex<HashMap<Id, usize>>,
-    rejections: Rejections,
+    arriving: Admission<Id>,
+    rejections: Rejections<Id>,
     decoding: Semaphore,
 }
 
@@ -115,6 +114,7 @@ pub struct Place {
     account_id: Id,
     /// The right by which the sender stores pictures.
     right: Right,
+    _admitted: Admitted<Id>,
 }
 
 /// A picture whose bytes arrive. Dropping it gives it up.
@@ -140,7 +140,8 @@ impl Uploads {
     pub fn new(shared: Arc<Shared>, decoder: Decoder) -> Arc<Self> {
         let directory = shared.disk.directory().map_or_else(temporary_directory, Path::to_owned);
         let disk = shared.disk.beside(directory.clone());
-        let (arriving, decoding) = (Mutex::default(), Semaphore::new(MAX_DECODING));
+        let arriving = Admission::new(MAX_ARRIVING_OF_ACCOUNT, MAX_ARRIVING);
+        let decoding = Semaphore::new(MAX_DECODING);
         let rejections = Rejections::new(shared.clock.clone());
         Arc::new(Self { shared, decoder, directory, disk, arriving, rejections, decoding })
     }
@@ -195,19 +196,8 @@ impl Uploads {
         if self.rejections.are_too_many(account_id) {
             return Err(Refusal::TooManyRejected);
         }
-        let mut arriving = self.arriving();
-        let of_account = arriving.get(&account_id).copied().unwrap_or_default();
-        let of_others = arriving.values().sum::<usize>() - of_account;
-        if of_account >= MAX_ARRIVING_OF_ACCOUNT || !shares::fits(MAX_ARRIVING, of_account, of_others, 1) {
-            return Err(Refusal::Busy);
-        }
-        arriving.insert(account_id, of_account + 1);
-        drop(arriving);
-        Ok(Place { uploads: self.clone(), account_id, right })
-    }
-
-    fn arriving(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
-        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+        let admitted = self.arriving.enter(Some(account_id)).ok_or(Refusal::Busy)?;
+        Ok(Place { uploads: self.clone(), account_id, right, _admitted: admitted })
     }
 
     /// Removes uploads of the API.
@@ -273,16 +263,6 @@ impl Place {
             stored.ids.push(tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
         }
         Ok(stored)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut arriving = self.uploads.arriving();
-        match arriving.get_mut(&self.account_id) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(arriving.remove(&self.account_id)),
-        }
     }
 }
 

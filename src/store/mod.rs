@@ -32,6 +32,7 @@ pub mod postgres;
 mod reports;
 mod rights;
 pub mod sqlite;
+mod upkeep;
 mod uploads;
 
 pub use self::accounts::{AccountChange, AccountCreation, Accounts, REFUND_LIFE, Rank, Taking};
@@ -63,6 +64,7 @@ pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
 };
 pub use self::rights::{Right, SessionRight};
+pub use self::upkeep::Upkeep;
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
@@ -120,6 +122,11 @@ pub enum Submission {
     },
     /// Refused: the account has reached its limit of unfinished tasks.
     TooManyUnfinished,
+    /// Nothing happened: too many tasks of the account have failed lately. The service decides this, never the store.
+    TooManyFailed {
+        /// Time until fewer of them count.
+        wait: Duration,
+    },
     /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides it.
     NoReference {
         /// The place of the reference.
@@ -418,46 +425,6 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     async fn endings_elsewhere(&self) -> EndingsElsewhere {
         std::future::pending().await
     }
-}
-
-/// Ends overdue tasks, removes old tasks and audits the ledger.
-#[async_trait]
-pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
-    /// Takes leases away. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
-    /// leases. Also deletes the progress of attempts that have ended.
-    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
-
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
-
-    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any order.
-    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>>;
-
-    /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each from its
-    /// account. Returns the number of grants.
-    async fn lapse_grants(&self) -> Result<usize>;
-
-    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images than
-    /// its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that it takes.
-    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>>;
-
-    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
-    /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.
-    /// Returns the number of tasks.
-    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
-
-    /// Removes the tasks of one account that ended before `cutoff` of [`Fleet::now`], as [`Upkeep::remove_tasks`] does.
-    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize>;
-
-    /// Claims the first of `sweeps` that is due, by the database's time, and postpones it by `hold`, so that no other
-    /// process claims it meanwhile; `None` if none is due. A sweep that was never claimed is due.
-    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>>;
-
-    /// Postpones a sweep by `pause`, at most [`LONGEST_PAUSE`].
-    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()>;
-
-    /// Recomputes every balance and matches every task with its charge and refund.
-    async fn audit(&self) -> Result<Audit>;
 }
 
 /// The database behind a running service.

@@ -28,7 +28,8 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
-    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions and sign-in links of the person.
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and journeys to a provider of
+    /// the person.
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
@@ -51,16 +52,17 @@ pub struct NewSession {
 pub enum Proof {
     /// The password with this hash.
     Password(String),
-    /// An identity at a provider.
-    Identity(Identity),
+    /// An identity at a provider, to which the browser set out at this time. It counts for nothing if a new password or the end
+    /// of all sessions came later.
+    Identity(Identity, Timestamp),
 }
 
 impl Proof {
-    /// The hash of the password, the issuer and the subject.
-    pub(super) fn parts(&self) -> (Option<&str>, Option<&str>, Option<&str>) {
+    /// The hash of the password, and the identity with its time.
+    pub(super) fn parts(&self) -> (Option<&str>, Option<(&Identity, Timestamp)>) {
         match self {
-            Self::Password(hash) => (Some(hash), None, None),
-            Self::Identity(Identity { issuer, subject }) => (None, Some(issuer), Some(subject)),
+            Self::Password(hash) => (Some(hash), None),
+            Self::Identity(identity, began_at) => (None, Some((identity, *began_at))),
         }
     }
 }
@@ -201,10 +203,11 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Records that a session was used now, and moves its end to `expires_at` if that is later.
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
 
-    /// Ends one session of a person, or all but one, with the person's sign-in links. Returns the number of sessions.
+    /// Ends one session of a person; or all but one, with the person's sign-in links and journeys to a provider. Returns the
+    /// number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links and sessions of everybody. Returns their number.
+    /// Deletes links and sessions of everybody; with all of them, journeys to a provider end, too. Returns their number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
 

@@ -296,6 +296,7 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
             t.word("no-credits", &cost.to_string()).into_owned()
         }
         Submission::TooManyUnfinished => t.get("too-many").into_owned(),
+        Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1).into_owned(),
         Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
         Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),
         Submission::NotStarted | Submission::Repeated | Submission::Accepted(_) => t.get("error-internal").into_owned(),

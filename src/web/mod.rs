@@ -47,13 +47,15 @@ use crate::domain::source::Source;
 use crate::domain::tickets::Tickets;
 use crate::outbound::identity_provider::IdentityProvider;
 use crate::service::Shared;
+use crate::service::admission::Admission;
 use crate::service::failures::Failures;
 use crate::service::guesses::Guesses;
-use crate::service::hashing::HashPlaces;
 use crate::service::hours::Hours;
 use crate::service::limits::RateLimits;
 use crate::service::links::Links;
-use crate::service::people::{People, SignUpTerms};
+use crate::service::people::{
+    MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED, MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED, People, SignUpTerms,
+};
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
@@ -120,8 +122,11 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     guesses: Guesses,
-    hashes: HashPlaces,
+    /// Places for password hashes and for sign-ups.
+    hashes: Admission<Source>,
+    sign_ups: Admission<Source>,
     provider: Option<IdentityProvider>,
+    exchanges: oidc::Exchanges,
     reference: docs::Reference,
     uploads: Arc<Uploads>,
     thumbnails: Thumbnails,
@@ -184,8 +189,10 @@ impl Studio {
             people: People::new(shared.store.clone()),
             failures,
             guesses: Guesses::new(shared.clock.clone()),
-            hashes: HashPlaces::default(),
+            hashes: Admission::new(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
+            sign_ups: Admission::new(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
             provider,
+            exchanges: oidc::Exchanges::new(shared.clock.clone()),
             reference: docs::Reference::read(&document),
             uploads,
             thumbnails,

@@ -13,18 +13,26 @@ use axum::response::{IntoResponse as _, Redirect};
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::{Form, Visitor, cookie, same, visit};
-use super::sign_in::{agent, be_patient, enter, without_path_in_referrer};
+use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer};
 use super::{Studio, Visit};
+use crate::clock::Clock;
 use crate::domain::identity::{Identity, Journey, Purpose};
 use crate::domain::model::Id;
+use crate::domain::source::Source;
 use crate::outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
+use crate::service::admission::Admission;
 use crate::service::people::Welcome;
+use crate::service::rejections::Rejections;
 use crate::store::{Linking, Proof};
 
 /// The cookie of a journey.
 const COOKIE: &str = "__Host-tintype-oidc";
 /// The cookie where the studio is served without TLS.
 const PLAIN_COOKIE: &str = "tintype-oidc";
+/// Codes of one address that are exchanged at the same time.
+const MAX_EXCHANGES_OF_ONE: usize = 4;
+/// Codes of all addresses that are exchanged at the same time.
+const MAX_EXCHANGES: usize = 32;
 /// The page on which people manage their sessions.
 const SESSIONS: &str = "/studio/sessions";
 
@@ -37,6 +45,20 @@ struct LinkPage<'a> {
     arrived: &'a Arrived,
     /// The proof that the provider has shown this identity.
     ticket: String,
+}
+
+/// Limits the exchanges with the provider. A journey costs nothing to begin, and a code may be anything.
+#[derive(Debug)]
+pub(super) struct Exchanges {
+    places: Admission<Source>,
+    /// Those that came to nothing.
+    failed: Rejections<Source>,
+}
+
+impl Exchanges {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { places: Admission::new(MAX_EXCHANGES_OF_ONE, MAX_EXCHANGES), failed: Rejections::new(clock) }
+    }
 }
 
 impl Studio {
@@ -63,7 +85,7 @@ pub async fn depart(State(studio): State<Arc<Studio>>, request: Request) -> Resu
 /// person has seen the identity and confirmed it.
 pub async fn depart_to_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
     check_own_page(&headers)?;
-    journey(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.person.id)).await
+    journey(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
 }
 
 /// Refuses a journey that a page of another site begins. A link, unlike a form, may lead to the provider under our policy.
@@ -78,13 +100,13 @@ async fn journey(studio: &Studio, visit: &Visit, purpose: Purpose) -> Result<Res
     let journey = Journey::begin(purpose, studio.shared.store.now());
     let target = studio.provider()?.departure(&journey).await.map_err(|error| failed(&error))?;
     let response = secured(Redirect::to(&target).into_response());
-    Ok(with_journey(response, visit, Some(&journey)))
+    Ok(with_journey(response, visit, Some(&studio.tickets().await?.sign(&journey))))
 }
 
 /// Sets the cookie of a journey, or deletes it.
-fn with_journey(mut response: Response<Body>, visit: &Visit, journey: Option<&Journey>) -> Response<Body> {
+fn with_journey(mut response: Response<Body>, visit: &Visit, journey: Option<&str>) -> Response<Body> {
     let (name, secure) = if visit.https { (COOKIE, "; Secure") } else { (PLAIN_COOKIE, "") };
-    let (value, life) = journey.map_or((String::new(), 0), |journey| (journey.cookie(), Journey::life_seconds()));
+    let (value, life) = journey.map_or(("", 0), |journey| (journey, Journey::life_seconds()));
     // Lax, because the browser comes back from another site.
     let cookie = format!("{name}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax{secure}");
     if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
@@ -116,14 +138,10 @@ fn failed(error: &ProviderError) -> PageError {
 }
 
 /// Takes a browser in that comes back from the provider.
-pub async fn arrive(
-    State(studio): State<Arc<Studio>>,
-    visitor: Result<Visitor, PageError>,
-    request: Request,
-) -> Result<Response<Body>, PageError> {
+pub async fn arrive(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let visit = visit(&parts)?;
-    let response = match come_back(&studio, &visit, visitor, &parts).await {
+    let response = match come_back(&studio, &visit, &parts).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     };
@@ -131,20 +149,14 @@ pub async fn arrive(
     Ok(without_path_in_referrer(with_journey(response, &visit, None)))
 }
 
-async fn come_back(
-    studio: &Studio,
-    visit: &Visit,
-    visitor: Result<Visitor, PageError>,
-    parts: &Parts,
-) -> Result<Response<Body>, PageError> {
+async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result<Response<Body>, PageError> {
     let provider = studio.provider()?;
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let field = |name: &str| query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value.as_str());
     let name = if visit.https { COOKIE } else { PLAIN_COOKIE };
-    let now = studio.shared.store.now();
-    let journey = cookie(&parts.headers, name).and_then(|cookie| Journey::resume(cookie, now));
-    let lost = || PageError::new(StatusCode::FORBIDDEN, "oidc-lost");
+    let cookie = cookie(&parts.headers, name).ok_or_else(lost)?;
+    let journey = studio.tickets().await?.journey(cookie);
     let journey = journey.filter(|journey| same(field("state"), &journey.state())).ok_or_else(lost)?;
     // RFC 9207: the answer is that of another provider.
     if !["", provider.issuer()].contains(&field("iss")) {
@@ -154,18 +166,39 @@ async fn come_back(
         tracing::info!(error = word(field("error")), "the OpenID Connect provider signed nobody in");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
-    let arrived = match provider.arrival(&journey, field("code")).await {
-        Ok(arrived) => arrived,
-        Err(error) => {
-            be_patient(studio, visit).await?;
-            return Err(failed(&error));
-        }
-    };
+    let arrived = exchange(studio, visit, &journey, field("code")).await?;
     match journey.purpose() {
-        Purpose::SignIn => welcome(studio, visit, arrived, &parts.headers).await,
-        Purpose::Link(person) => {
-            let visitor = visitor.ok().filter(|visitor| visitor.session.person.id == person).ok_or_else(lost)?;
+        Purpose::SignIn => welcome(studio, visit, &journey, arrived, &parts.headers).await,
+        Purpose::Link(session) => {
+            // The session may have ended while the provider answered.
+            let visitor = Visitor::read(parts, studio).await.ok();
+            let visitor = visitor.filter(|visitor| visitor.session.id == session).ok_or_else(lost)?;
             confirm(&visitor, &arrived).await
+        }
+    }
+}
+
+/// Nobody knows this journey, or it is over.
+fn lost() -> PageError {
+    PageError::new(StatusCode::FORBIDDEN, "oidc-lost")
+}
+
+/// Asks the provider who came back. Each address has few exchanges at the same time, and few that come to nothing.
+async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str) -> Result<Arrived, PageError> {
+    if visit.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    }
+    let place = place(&studio.exchanges.places, visit)?;
+    let outcome = studio.provider()?.arrival(journey, code).await;
+    drop(place);
+    match outcome {
+        Ok(arrived) => Ok(arrived),
+        Err(error) => {
+            if let Some(source) = visit.source {
+                studio.exchanges.failed.count(source);
+            }
+            be_patient(studio, visit).await?;
+            Err(failed(&error))
         }
     }
 }
@@ -175,14 +208,19 @@ async fn come_back(
 async fn welcome(
     studio: &Studio,
     visit: &Visit,
+    journey: &Journey,
     arrived: Arrived,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let (people, agent) = (&studio.people, agent(headers));
     if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
-        let signed_in = people.sign_in_as(&person, Proof::Identity(arrived.identity), agent).await?;
-        let signed_in = signed_in.ok_or_else(|| PageError::forbidden("oidc-disabled"))?;
-        return Ok(enter(studio, visit, &signed_in));
+        let proof = Proof::Identity(arrived.identity, journey.began_at());
+        if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
+            return Ok(enter(studio, visit, &signed_in));
+        }
+        let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
+        let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
+        return Err(if is_enabled { lost() } else { PageError::forbidden("oidc-disabled") });
     }
     let Some(terms) = studio.settings.sign_up else { return Err(PageError::forbidden("oidc-unknown")) };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
@@ -195,13 +233,13 @@ async fn welcome(
             be_patient(studio, visit).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
-        Welcome::NameTaken | Welcome::Invalid => Err(PageError::forbidden("oidc-unknown")),
+        Welcome::NameTaken | Welcome::Invalid(_) => Err(PageError::forbidden("oidc-unknown")),
     }
 }
 
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as somebody else.
 async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>, PageError> {
-    let ticket = visitor.studio.tickets().await?.issue(visitor.session.person.id, &arrived.identity);
+    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
     let provider = visitor.studio.provider_host().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;
     Ok(html(LinkPage { frame, provider, arrived, ticket }.render()?))
@@ -210,11 +248,11 @@ async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>,
 /// Links the identity of a ticket with the person.
 pub async fn link_identity(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
-    let (studio, person) = (&visitor.studio, &visitor.session.person);
+    let (studio, session, person) = (&visitor.studio, visitor.session.id, &visitor.session.person);
     let identity = Identity::new(studio.provider()?.issuer(), fields.text("subject"));
     let tickets = studio.tickets().await?;
-    let identity = identity.filter(|identity| tickets.admits(fields.text("ticket"), person.id, identity));
-    let identity = identity.ok_or_else(|| PageError::new(StatusCode::FORBIDDEN, "oidc-lost"))?;
+    let identity = identity.filter(|identity| tickets.admits(fields.text("ticket"), session, identity));
+    let identity = identity.ok_or_else(lost)?;
     match visitor.store().link_identity(person.id, &identity).await? {
         Linking::Linked => {
             tracing::info!(person = %person.id, "a person linked an identity");

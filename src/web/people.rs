@@ -12,7 +12,8 @@ use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
 use super::session::{Fields, Form, Visitor};
 use crate::domain::model::Id;
-use crate::domain::person::{Person, Role, person_name};
+use crate::domain::names::{InvalidName, new_person_name};
+use crate::domain::person::{Person, Role};
 use crate::service::failures::Patience;
 use crate::service::people::People;
 use crate::store::{PersonChange, PersonCreation};
@@ -60,7 +61,11 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
     visitor.manages()?;
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
-    let Ok(name) = person_name(fields.text("name")) else { return refused(&visitor, "people-invalid", fields).await };
+    let name = match new_person_name(fields.text("name")) {
+        Ok(name) => visitor.studio.people.known_as(name).await?,
+        Err(InvalidName::Text(_)) => return refused(&visitor, "people-invalid", fields).await,
+        Err(InvalidName::LookAlike) => return refused(&visitor, "name-look-alike", fields).await,
+    };
     let account = visitor.session.person.account_id;
     match visitor.store().create_person(account, &name, role).await? {
         PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,

@@ -112,8 +112,9 @@ impl Visitor {
 }
 
 impl Visitor {
-    /// The person of a request, with the rights of this moment.
-    async fn read(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+    /// The person of a request, with the rights of this moment. A handler that waits for something else than a body reads them
+    /// after that.
+    pub(super) async fn read(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
         let (visit, studio) = (visit(parts)?, studio.clone());
         let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
         let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
-use super::sign_in::{agent, be_patient, hash_place};
+use super::sign_in::{agent, be_patient, place, words};
 use crate::domain::person::Session;
 use crate::service::people::{PasswordChange, Passwords};
 use crate::store::EndSessions;
@@ -94,7 +94,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
         tracing::warn!(person = %person.id, "refused a change of a password: too many attempts within a minute");
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     }
-    let place = hash_place(&visitor.studio, &visitor.visit)?;
+    let place = place(&visitor.studio.hashes, &visitor.visit)?;
     let passwords = Passwords { present, new };
     let changed = people.change_password(&*visitor.store(), person, passwords, agent(&headers)).await?;
     drop(place);
@@ -108,7 +108,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
             be_patient(&visitor.studio, &visitor.visit).await?;
             "password-wrong"
         }
-        PasswordChange::Invalid => "password-short",
+        PasswordChange::Invalid(invalid) => words(invalid),
     };
     page(&visitor, false, Some(refusal)).await
 }

@@ -14,10 +14,11 @@ use super::page::{html, secured};
 use super::session::{Fields, Form, Visitor, check_origin, visit, with_cookie};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
+use crate::domain::passwords::InvalidPassword;
 use crate::domain::person::{Token, person_name};
 use crate::domain::source::Source;
+use crate::service::admission::{Admission, Admitted};
 use crate::service::failures::Patience;
-use crate::service::hashing::HashPlace;
 use crate::service::people::SignedIn;
 use crate::store::EndSessions;
 
@@ -77,7 +78,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
         be_patient(&studio, &visit).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
-    let place = hash_place(&studio, &visit)?;
+    let place = place(&studio.hashes, &visit)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     drop(place);
     if let Some(signed_in) = signed_in {
@@ -89,9 +90,18 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     Ok(html(page.render()?))
 }
 
-/// A place in the queue for password hashes, before anything costs time.
-pub(super) fn hash_place(studio: &Studio, visit: &Visit) -> Result<HashPlace, PageError> {
-    studio.hashes.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
+/// The name of the text that says why a password may not be set.
+pub(super) fn words(invalid: InvalidPassword) -> &'static str {
+    match invalid {
+        InvalidPassword::Length => "password-short",
+        InvalidPassword::Common => "password-common",
+        InvalidPassword::Name => "password-name",
+    }
+}
+
+/// A place for the address of a request, before anything costs time.
+pub(super) fn place(admission: &Admission<Source>, visit: &Visit) -> Result<Admitted<Source>, PageError> {
+    admission.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.

@@ -11,10 +11,10 @@ use axum::response::{IntoResponse as _, Redirect};
 use super::error::PageError;
 use super::page::{answer, html, secured};
 use super::session::{Fields, Visitor, check_origin, visit};
-use super::sign_in::{agent, be_patient, enter, hash_place};
+use super::sign_in::{agent, be_patient, enter, place, words};
 use super::texts::Texts;
 use super::{HOME, Studio};
-use crate::domain::person::person_name;
+use crate::domain::names::{InvalidName, new_person_name};
 use crate::service::people::{NewPerson, SignUpTerms, Welcome};
 
 #[derive(Template)]
@@ -60,10 +60,14 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
         Ok(answer(page.render()?, Some(notice)))
     };
-    let Ok(name) = person_name(fields.text("name")) else { return refuse("sign-up-invalid") };
+    let name = match new_person_name(fields.text("name")) {
+        Ok(name) => name,
+        Err(InvalidName::Text(_)) => return refuse("sign-up-invalid"),
+        Err(InvalidName::LookAlike) => return refuse("name-look-alike"),
+    };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     let new = NewPerson { name, password: fields.text("password").to_owned(), source };
-    let place = hash_place(&studio, &visit)?;
+    let place = place(&studio.sign_ups, &visit)?;
     let welcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
     drop(place);
     match welcome {
@@ -71,7 +75,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
             tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up");
             Ok(enter(&studio, &visit, &signed_in))
         }
-        Welcome::Invalid => refuse("password-short"),
+        Welcome::Invalid(invalid) => refuse(words(invalid)),
         Welcome::NameTaken => {
             be_patient(&studio, &visit).await?;
             refuse("sign-up-taken")

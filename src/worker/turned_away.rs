@@ -33,7 +33,7 @@ struct Task {
     rendered: u64,
 }
 
-/// What follows for a task that was turned away.
+/// The consequence for a task that was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Time to wait before it is tried again.

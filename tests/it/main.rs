@@ -74,6 +74,7 @@ mod store;
 mod store_model;
 mod studio;
 mod submit;
+mod supply_chain;
 mod surface;
 mod sweeper;
 mod sweeps;

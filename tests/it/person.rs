@@ -11,7 +11,7 @@ use tintype::store::{
     Action, Actor, AuditLog as _, Keys as _, Origin, Queue as _, Reports as _, StartLimit, StrikeRule, Tasks as _, Via,
 };
 
-use crate::rigs::binary::{self, json};
+use crate::rigs::binary::{self, json, run};
 
 fn open(data: &TempDir) -> SqliteStore {
     SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a store")
@@ -27,6 +27,34 @@ async fn violate(data: &TempDir, origin: Origin, surface: Surface) {
     let claims = store.claim(1, Duration::from_secs(60)).await.expect("a store");
     let rule = StrikeRule { limit: 1, window: Duration::from_secs(3_600) };
     store.refuse(claims[0].lease, "no", Some(rule)).await.expect("a store");
+}
+
+/// Runs a command that fails, and returns what it says.
+fn refused(data: &TempDir, command: &[&str]) -> String {
+    let output = run(data.path(), command);
+    assert!(!output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_new_name_looks_like_no_other_and_a_password_is_not_one_that_everybody_tries() {
+    let data = TempDir::new().expect("a directory");
+    json(data.path(), &["account", "create", "coco"]);
+    let (mixed, alike) = ("c\u{43e}co", "\u{441}\u{43e}\u{441}\u{43e}");
+    assert!(refused(&data, &["account", "create", mixed]).contains("letters of one script"));
+    assert!(refused(&data, &["account", "create", alike]).contains("looks like that of the account \"coco\""));
+    json(data.path(), &["person", "add", "coco", "--account", "coco"]);
+    assert!(refused(&data, &["person", "add", "a\u{202e}b", "--account", "coco"]).contains("invisible"));
+    assert!(refused(&data, &["person", "add", alike, "--account", "coco"]).contains("named \"coco\" already"));
+    let file = data.path().join("password");
+    for (password, said) in [("password1234", "too easy to guess"), ("I am Coco, or not", "must not contain the name")]
+    {
+        std::fs::write(&file, password).expect("a file");
+        let path = file.to_str().expect("text");
+        let add = ["person", "add", "grace", "--account", "coco", "--password-file", path];
+        assert!(refused(&data, &add).contains(said), "{password}");
+    }
+    assert_eq!(json(data.path(), &["person", "list"]).as_array().map(Vec::len), Some(1), "nothing was written");
 }
 
 #[tokio::test]

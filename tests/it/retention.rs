@@ -383,3 +383,24 @@ async fn the_operator_still_finds_a_removed_task() {
     assert_eq!(binary::json(data, &["credits", "history", "ada"])[0]["task_id"], task_id);
     assert_eq!(binary::json(data, &["credits", "audit"])["drifts"], json!([]));
 }
+
+#[tokio::test]
+async fn prompts_of_failed_tasks_are_erased_after_their_time_and_their_tasks_stay() {
+    let service = Service::start_with(&["--failed-prompt-retention", "2h", "--submit-rate", "0"]).await;
+    let caller = service.caller("ada", 100).await;
+    let (failed, completed) = (ended(&caller, "a boat [[fail]]").await, ended(&caller, "a boat").await);
+    let prompt = async |task_id: &str| {
+        let TaskId(id) = task_id.parse().expect("a task_id");
+        service.shared.store.inspect_task(id).await.expect("a store").expect("the task exists").request.prompt
+    };
+    let before = caller.task(&failed).await;
+    service.clock.advance(SECOND * 7_199);
+    service.sweeper.erase_failed_prompts().await;
+    assert_eq!(prompt(&failed).await, "a boat [[fail]]");
+    service.clock.advance(SECOND * 2);
+    service.sweeper.erase_failed_prompts().await;
+    assert_eq!((prompt(&failed).await.as_str(), prompt(&completed).await.as_str()), ("", "a boat"));
+    assert_eq!(caller.task(&failed).await, before);
+    assert_eq!(listed(&caller, "").await.0, [completed, failed]);
+    assert_sound(&service).await;
+}

@@ -17,6 +17,7 @@ mod drift;
 mod endpoints;
 mod ends;
 mod engines;
+mod failed_prompts;
 mod files;
 mod fixture;
 mod gallery;
@@ -162,6 +163,7 @@ macro_rules! suite {
                     a_task_is_submitted_only_while_the_right_of_its_caller_holds,
                     a_session_begins_only_with_a_proof_that_still_holds,
                     a_new_password_and_the_end_of_all_sessions_end_sign_in_links,
+                    a_new_password_and_the_end_of_all_sessions_end_journeys,
                 }
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,
@@ -347,6 +349,13 @@ macro_rules! suite {
                     pages_of_a_list_skip_removed_tasks,
                     a_removed_task_cannot_end_again,
                     submits_succeed_during_a_removal,
+                }
+                failed_prompts {
+                    old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay,
+                    the_prompts_of_failed_tasks_have_a_limited_space_for_each_account,
+                    many_prompts_of_failed_tasks_are_erased_in_parts,
+                    a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts,
+                    the_failures_of_an_account_are_counted_from_the_latest,
                 }
                 completed {
                     completed_tasks_returns_every_account_and_surface_oldest_first,

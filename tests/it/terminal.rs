@@ -2,6 +2,9 @@
 
 use serde_json::json;
 use tempfile::TempDir;
+use tintype::clock::Clock;
+use tintype::store::Accounts as _;
+use tintype::store::sqlite::SqliteStore;
 
 use crate::rigs::binary::{Server, json, printed, run};
 use crate::rigs::http::submit_body;
@@ -16,7 +19,9 @@ async fn no_command_prints_a_character_that_a_terminal_acts_on() {
     let prompt = "a boat\u{9b}31m \u{202e}tfarc\u{200b} [[fail]]";
     let task = submit_body(&server, &key, &json!({ "prompt": prompt })).await;
     let name = "ada\u{202e}gpj";
-    json(data.path(), &["account", "create", name, "--credits", "5"]);
+    // No command makes such a name now.
+    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a store");
+    store.create_account(name, 5).await.expect("a store");
     json(data.path(), &["key", "create", "--account", "default", "--name", "ship\u{202e}\u{200b}s"]);
     json(data.path(), &["credits", "grant", "default", "5", "--note", "gift\u{202e}"]);
     let commands: [&[&str]; 8] = [

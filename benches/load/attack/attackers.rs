@@ -53,9 +53,9 @@ pub struct Target {
 }
 
 /// How an attack works.
-enum Tactic {
-    /// Holds connections: sends the first bytes once and the second bytes repeatedly.
-    Hold(Bytes, &'static [u8]),
+pub enum Tactic {
+    /// Holds so many connections from each address: sends the first bytes once and the second bytes repeatedly.
+    Hold(u64, Bytes, &'static [u8]),
     /// Opens this many silent connections per second.
     Open(u64),
     /// Sends this request so many times per second, over one connection while it lasts.
@@ -78,7 +78,8 @@ impl Attack {
         }
     }
 
-    fn tactic(self, target: &Target) -> Tactic {
+    /// What its attackers do.
+    pub fn tactic(self, target: &Target) -> Tactic {
         let slow_read = "GET /docs/scalar.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
         let slow_body = format!(
             "POST {GENERATE} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
@@ -87,10 +88,12 @@ impl Attack {
         );
         let reference = format!(r#"{{"prompt":"a boat","reference_images":["{}"]}}"#, target.reference);
         match self {
-            Self::SlowHeader => Tactic::Hold(Bytes::from_static(b"GET / HTTP/1.1\r\nhost: x\r\nx: a"), b"a"),
-            Self::SlowBody => Tactic::Hold(slow_body.into(), b" "),
-            Self::SlowRead => Tactic::Hold(slow_read.into(), b""),
-            Self::Handshakes => Tactic::Hold(Bytes::from_static(&[0x16, 3, 1, 0, 200, 1]), b""),
+            Self::SlowHeader => {
+                Tactic::Hold(HELD_PER_ADDRESS, Bytes::from_static(b"GET / HTTP/1.1\r\nhost: x\r\nx: a"), b"a")
+            }
+            Self::SlowBody => Tactic::Hold(HELD_PER_ADDRESS, slow_body.into(), b" "),
+            Self::SlowRead => Tactic::Hold(HELD_PER_ADDRESS, slow_read.into(), b""),
+            Self::Handshakes => Tactic::Hold(HELD_PER_ADDRESS, Bytes::from_static(&[0x16, 3, 1, 0, 200, 1]), b""),
             Self::Connections => Tactic::Open(2_000),
             Self::Failures => Tactic::Flood(get(TASKS, "tt_wrong"), 2_000),
             Self::Oversize => Tactic::Flood(post(&target.key, &" ".repeat(OVERSIZE)), 100),
@@ -130,12 +133,11 @@ impl Drop for Attackers {
 
 impl Attackers {
     /// Starts an attack.
-    pub fn start(attack: Attack, target: &Target) -> Self {
+    pub fn start(tactic: Tactic, address: SocketAddr) -> Self {
         let (tally, stop) = (Arc::<Tally>::default(), CancellationToken::new());
-        let tactic = attack.tactic(target);
-        let tries_to_start = u64::from(ADDRESSES)
-            * if matches!(tactic, Tactic::Hold(..)) { HELD_PER_ADDRESS } else { FLOODERS_PER_ADDRESS };
-        let (address, shared, stopped) = (target.address, tally.clone(), stop.clone());
+        let per_address = if let Tactic::Hold(count, ..) = tactic { count } else { FLOODERS_PER_ADDRESS };
+        let tries_to_start = u64::from(ADDRESSES) * per_address;
+        let (shared, stopped) = (tally.clone(), stop.clone());
         let thread = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(stopped.run_until_cancelled(go(address, tactic, shared)));
@@ -158,8 +160,8 @@ async fn go(target: SocketAddr, tactic: Tactic, tally: Arc<Tally>) {
         let from = Ipv4Addr::new(127, 0, 0, host);
         let every = |rate| Duration::from_secs(FLOODERS_PER_ADDRESS * u64::from(ADDRESSES)).div_f64(rate as f64);
         match &tactic {
-            Tactic::Hold(said, drip) => {
-                for _ in 0..HELD_PER_ADDRESS {
+            Tactic::Hold(count, said, drip) => {
+                for _ in 0..*count {
                     all.spawn(hold(from, target, said.clone(), drip, tally.clone()));
                 }
             }

@@ -29,7 +29,7 @@ use crate::fixture;
 use crate::server::Server;
 use crate::{Options, Outcome};
 
-mod attackers;
+pub mod attackers;
 mod callers;
 
 /// Accounts of legitimate callers.
@@ -105,7 +105,7 @@ fn under(runtime: &Runtime, data: &Path, attacks: &[Attack], tls: bool, options:
         for series in &mut all {
             eprintln!("round {round} of {}: {}", options.rounds, series.attack.name());
             series.calm.add(&calm);
-            let attackers = Attackers::start(series.attack, &site.target);
+            let attackers = Attackers::start(series.attack.tactic(&site.target), site.target.address);
             attackers.wait();
             let before = attackers.tally.tries.load(Ordering::Relaxed);
             series.under_attack.add(&site.callers.run(window)?);

@@ -1,5 +1,8 @@
 //! Glyphs: the shape of a subject and its kind.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use twemoji_assets::svg::SvgTwemojiAsset;
 
 use super::drawing::Drawing;
@@ -137,7 +140,7 @@ impl Glyph {
     }
 }
 
-/// Determines the kind of an emoji from its Unicode subgroup.
+/// Determines the kind of an emoji.
 fn kind_of(emoji: &str) -> Kind {
     match emoji.trim_end_matches('\u{fe0f}') {
         "🌳" | "🌲" | "🌴" | "🎄" | "🎋" => return Kind::Tree,
@@ -153,25 +156,36 @@ fn kind_of(emoji: &str) -> Kind {
         "☂" | "☔" => return Kind::Object,
         _ => {}
     }
-    let Some(known) = emoji::lookup_by_glyph::lookup(emoji) else { return Kind::Object };
-    match known.subgroup {
-        "animal-bird" => Kind::Bird,
-        "animal-marine" => Kind::SeaAnimal,
-        "animal-bug" => Kind::Bug,
-        "plant-flower" | "plant-other" => Kind::Plant,
-        "place-building" | "place-religious" | "place-other" | "place-geographic" => Kind::Building,
-        "transport-ground" => Kind::Vehicle,
-        "transport-water" => Kind::Boat,
-        "transport-air" => Kind::Aircraft,
-        "household" => Kind::Furniture,
-        "clothing" => Kind::Wearable,
-        _ => match known.group {
-            "Animals & Nature" => Kind::Animal,
-            "Food & Drink" => Kind::Food,
-            "People & Body" => Kind::Person,
-            _ => Kind::Object,
-        },
-    }
+    let plain: String = emoji.chars().filter(|c| !matches!(c, '\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')).collect();
+    KINDS.get(plain.as_str()).copied().unwrap_or(Kind::Object)
+}
+
+/// The kinds of emoji without variation selectors and skin tones; those that are missing are objects.
+static KINDS: LazyLock<HashMap<&'static str, Kind>> = LazyLock::new(|| {
+    let lines = include_str!("kinds.txt").lines().filter_map(|line| line.split_once(": "));
+    lines
+        .flat_map(|(kind, emoji)| emoji.split(' ').map(move |emoji| (emoji, kind)))
+        .filter_map(|(emoji, kind)| Some((emoji, kind_named(kind)?)))
+        .collect()
+});
+
+fn kind_named(name: &str) -> Option<Kind> {
+    Some(match name {
+        "animal" => Kind::Animal,
+        "bird" => Kind::Bird,
+        "sea animal" => Kind::SeaAnimal,
+        "bug" => Kind::Bug,
+        "plant" => Kind::Plant,
+        "food" => Kind::Food,
+        "person" => Kind::Person,
+        "building" => Kind::Building,
+        "vehicle" => Kind::Vehicle,
+        "boat" => Kind::Boat,
+        "aircraft" => Kind::Aircraft,
+        "furniture" => Kind::Furniture,
+        "wearable" => Kind::Wearable,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -184,5 +198,17 @@ mod tests {
             assert!(Glyph::of_emoji(emoji).is_some(), "{emoji}");
         }
         assert!(Glyph::of_emoji("fox").is_none());
+    }
+
+    #[test]
+    fn kinds_are_known() {
+        for line in include_str!("kinds.txt").lines().filter(|line| !line.starts_with('#')) {
+            let kind = line.split_once(": ").map(|(kind, _)| kind_named(kind));
+            assert!(matches!(kind, Some(Some(_))), "{line}");
+        }
+        for (emoji, kind) in [("👩🏽‍🚒", Kind::Person), ("🕊️", Kind::Bird), ("🛋️", Kind::Furniture), ("🔔", Kind::Object)]
+        {
+            assert_eq!(Glyph::of_emoji(emoji).map(|glyph| glyph.kind), Some(kind), "{emoji}");
+        }
     }
 }

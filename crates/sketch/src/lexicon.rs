@@ -17,7 +17,7 @@ struct Candidate {
     rank: Rank,
 }
 
-/// The hashed words of one language; the texts stay in the data of the `emoji` crate.
+/// The hashed words of one language; the texts stay in `WORDS`.
 #[derive(Debug, Default)]
 pub struct Lexicon {
     exact: HashMap<u64, Candidate>,
@@ -26,6 +26,20 @@ pub struct Lexicon {
 
 /// A keyword that more emoji share is too unspecific to use.
 const MAX_SHARED: usize = 3;
+
+/// For each language the emoji that can be subjects (no symbols, gestures, clocks and framed landscapes), with the names and
+/// keywords of release 38 of Unicode's CLDR, sorted by emoji.
+const WORDS: [&str; 9] = [
+    include_str!("words/en.txt"),
+    include_str!("words/de.txt"),
+    include_str!("words/fr.txt"),
+    include_str!("words/es.txt"),
+    include_str!("words/it.txt"),
+    include_str!("words/pt.txt"),
+    include_str!("words/ru.txt"),
+    include_str!("words/zh.txt"),
+    include_str!("words/ja.txt"),
+];
 
 // Each language is indexed separately on first use, so a prompt pays only for its own languages.
 static LEXICONS: [LazyLock<Lexicon>; 9] = [
@@ -57,36 +71,48 @@ impl Lexicon {
     }
 
     fn build(language: Language) -> Self {
-        let mut drawable: Vec<&'static emoji::Emoji> =
-            emoji::lookup_by_glyph::iter_emoji().filter(|emoji| is_drawable(emoji)).collect();
-        drawable.sort_unstable_by_key(|emoji| emoji.glyph);
-        let shared = shared_keywords(&drawable, language);
+        let words = WORDS[language as usize];
+        let shared = shared_keywords(words);
         let mut lexicon = Self::default();
-        for emoji in drawable {
-            for annotation in emoji.annotations.iter().filter(|annotation| annotation.lang == language.code()) {
-                let name = annotation.tts.map(fold).unwrap_or_default();
-                lexicon.add(language, &name, emoji, 0);
-                for keyword in annotation.keywords.iter().map(|keyword| fold(keyword)) {
-                    let count = shared.get(&hash(&keyword)).copied().unwrap_or(0);
-                    if let Some(rank) = rank(&keyword, &name, count, language) {
-                        lexicon.add(language, &keyword, emoji, rank);
-                    }
+        for Words { emoji, name, keywords } in words_of(words) {
+            let name = fold(name);
+            lexicon.add(language, &name, emoji, 0);
+            for keyword in keywords.map(fold) {
+                let count = shared.get(&hash(&keyword)).copied().unwrap_or(0);
+                if let Some(rank) = rank(&keyword, &name, count, language) {
+                    lexicon.add(language, &keyword, emoji, rank);
                 }
             }
         }
         lexicon
     }
 
-    fn add(&mut self, language: Language, phrase: &str, emoji: &'static emoji::Emoji, rank: Rank) {
+    fn add(&mut self, language: Language, phrase: &str, emoji: &'static str, rank: Rank) {
         if phrase.chars().count() < if language.is_unspaced() { 1 } else { 3 } {
             return;
         }
-        let candidate = Candidate { emoji: whole(emoji.glyph), rank };
+        let candidate = Candidate { emoji: whole(emoji), rank };
         keep_better(&mut self.exact, hash(phrase), candidate);
         if !language.is_unspaced() {
             keep_better(&mut self.stems, hash(&language.stem(phrase)), candidate);
         }
     }
+}
+
+/// The words of one language for an emoji.
+struct Words<K> {
+    emoji: &'static str,
+    name: &'static str,
+    keywords: K,
+}
+
+/// Reads the lines of a file of `words`: an emoji, its name, and its keywords.
+fn words_of(lines: &'static str) -> impl Iterator<Item = Words<impl Iterator<Item = &'static str>>> {
+    lines.lines().filter_map(|line| {
+        let mut fields = line.split('\t');
+        let (emoji, name) = (fields.next()?, fields.next()?);
+        Some(Words { emoji, name, keywords: fields.next()?.split('|').filter(|keyword| !keyword.is_empty()) })
+    })
 }
 
 fn keep_better(index: &mut HashMap<u64, Candidate>, key: u64, candidate: Candidate) {
@@ -103,14 +129,10 @@ fn keep_better(index: &mut HashMap<u64, Candidate>, key: u64, candidate: Candida
 }
 
 /// Number of emoji for each keyword.
-fn shared_keywords(drawable: &[&'static emoji::Emoji], language: Language) -> HashMap<u64, usize> {
+fn shared_keywords(words: &'static str) -> HashMap<u64, usize> {
     let mut shared = HashMap::new();
-    for annotation in drawable.iter().flat_map(|emoji| emoji.annotations) {
-        if annotation.lang == language.code() {
-            for keyword in annotation.keywords {
-                *shared.entry(hash(&fold(keyword))).or_insert(0) += 1;
-            }
-        }
+    for keyword in words_of(words).flat_map(|words| words.keywords) {
+        *shared.entry(hash(&fold(keyword))).or_insert(0) += 1;
     }
     shared
 }
@@ -123,29 +145,6 @@ fn rank(keyword: &str, name: &str, shared: usize, language: Language) -> Option<
         (false, 0..=1) => Some(3),
         (false, 2..=MAX_SHARED) => Some(4),
         _ => None,
-    }
-}
-
-/// Whether an emoji can be a subject; symbols, gestures, clocks and framed landscapes cannot.
-fn is_drawable(emoji: &emoji::Emoji) -> bool {
-    if emoji.is_variant || emoji.glyph.chars().any(|c| ('\u{1f3fb}'..='\u{1f3ff}').contains(&c)) {
-        return false;
-    }
-    match emoji.group {
-        "Animals & Nature" | "Food & Drink" => emoji.glyph != "🐾",
-        "Activities" => !matches!(emoji.subgroup, "award-medal") && !matches!(emoji.glyph, "✨" | "🖼️" | "🌌"),
-        "Objects" => !matches!(emoji.subgroup, "sound" | "mail" | "writing" | "lock"),
-        "People & Body" => {
-            matches!(emoji.subgroup, "person" | "person-role" | "person-fantasy" | "person-activity" | "person-sport")
-        }
-        "Smileys & Emotion" => emoji.subgroup == "face-costume",
-        "Travel & Places" => match emoji.subgroup {
-            "sky & weather" | "hotel" => false,
-            "time" => matches!(emoji.glyph, "⌛" | "⏳" | "⏰" | "🕰️"),
-            "place-geographic" => emoji.glyph == "🌋",
-            _ => !"🌁🌃🏙️🌄🌅🌆🌇🌉♨️🗾🗺️🚏🛣️🛤️🚥🚦🛑🚧🌐".contains(emoji.glyph),
-        },
-        _ => false,
     }
 }
 

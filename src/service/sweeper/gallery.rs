@@ -1,4 +1,5 @@
-//! Indexes the prompts of new tasks of the studio, and erases the tasks that people have deleted.
+//! Indexes the prompts of new tasks of the studio, and erases the tasks that people have deleted and the prompts of failed
+//! ones.
 
 use super::{Sweeper, failed};
 use crate::config::UNDO;
@@ -11,6 +12,17 @@ impl Sweeper {
     pub async fn index_prompts(&self) {
         if let Err(error) = self.shared.store.index_prompts().await {
             tracing::error!(%error, "could not index prompts, so that searches miss new tasks; the next sweep tries again");
+        }
+    }
+
+    /// Erases prompts of failed tasks that are old or take too much space. Logs an error and leaves it to the next sweep.
+    pub async fn erase_failed_prompts(&self) {
+        let (retention, most) = self.failed_prompts;
+        let cutoff = self.shared.store.now().saturating_sub(retention);
+        match self.shared.store.erase_failed_prompts(cutoff, most).await {
+            Ok(0) => {}
+            Ok(erased) => tracing::info!(tasks = erased, "prompts of failed tasks erased"),
+            Err(error) => failed(&error),
         }
     }
 

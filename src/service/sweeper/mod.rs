@@ -41,6 +41,8 @@ pub struct Sweeper {
     retention: Option<Duration>,
     /// How long entries of the audit log are kept.
     audit_retention: Duration,
+    /// How long prompts of failed tasks are kept, and how many bytes of them for an account.
+    failed_prompts: (Duration, u64),
     /// How long the files of removed tasks are kept.
     removed_files_grace: Duration,
 }
@@ -71,6 +73,10 @@ impl Sweeper {
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
             audit_retention: settings.retention.audit_retention,
+            failed_prompts: (
+                settings.retention.failed_prompt_retention,
+                settings.retention.failed_prompt_space.as_u64(),
+            ),
             removed_files_grace: settings.file_urls.removed_files_grace(),
         })
     }
@@ -167,6 +173,7 @@ impl Sweeper {
             self.delete_old_audit_entries().await;
             self.delete_old_calls().await;
             self.trim_deliveries().await;
+            self.erase_failed_prompts().await;
             match self.sweep_uploads().await {
                 0 => {}
                 removed => tracing::info!(files = removed, "files of removed uploads deleted"),

@@ -24,6 +24,7 @@ const HITS: i64 = 5;
 
 /// Deletes what the gallery keeps of the tasks `removed`, except their deletion.
 pub(super) const FORGOTTEN: &str = "
+    unkept AS (DELETE FROM failed_prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     unsearched AS (DELETE FROM prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     never_indexed AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),

@@ -32,6 +32,7 @@ mod connect;
 mod connection;
 mod deliveries;
 mod endpoints;
+mod failed_prompts;
 mod failure;
 mod gallery;
 mod grants;

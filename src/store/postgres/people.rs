@@ -39,14 +39,14 @@ const SIGN_IN_BY_LINK: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $3, $4, person_id, $2, $5, $6 FROM used";
 
-/// Begins the session $1 of the person $6, whose proof is the password $7 or the identity $8, $9. The lock makes a change of
-/// the password wait, which then ends this session, or waits for that change and compares anew.
+/// Begins the session $1 of the person $6, whose proof is the password $7, or the identity $8, $9 after a journey that began at
+/// $10. The lock makes a change of the password wait, which then ends this session, or waits for that change and compares anew.
 const BEGIN_SESSION: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $1, $2, p.id, $3, $4, $5 FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
     WHERE p.id = $6 AND ($7::text IS NULL OR p.password = $7) AND ($8::text IS NULL OR EXISTS (
         SELECT 1 FROM person_identities i WHERE i.person_id = p.id AND i.issuer = $8 AND i.subject = $9))
-    FOR SHARE OF p";
+    AND ($10::bigint IS NULL OR p.sessions_ended_at IS NULL OR p.sessions_ended_at <= $10) FOR SHARE OF p";
 
 /// All columns of people.
 pub(super) const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password, p.suspended_at, p.suspended_for";
@@ -168,8 +168,10 @@ impl People for PostgresStore {
                     begun.query_opt(&sql, &[&id, &role.as_str()]).await?
                 }
                 PersonChange::Password(hash) => {
-                    let sql = format!("UPDATE people p SET password = $2 WHERE id = $1 RETURNING {PERSON}");
-                    let row = begun.query_opt(&sql, &[&id, hash]).await?;
+                    let sql = format!(
+                        "UPDATE people p SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}"
+                    );
+                    let row = begun.query_opt(&sql, &[&id, hash, &self.database.now()]).await?;
                     // After the lock on the person, so that no session of a sign-in in progress is missed.
                     begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
                     begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;
@@ -240,9 +242,11 @@ impl People for PostgresStore {
         let begin = async {
             let (id, now) = (self.database.new_id(), self.database.now());
             let hash = &new.hash[..];
-            let (password, issuer, subject) = proof.as_ref().map_or((None, None, None), Proof::parts);
-            let parameters: [Parameter<'_>; 9] =
-                [&hash, &id, &now, &new.expires_at, &new.agent, &person_id, &password, &issuer, &subject];
+            let (password, identity) = proof.as_ref().map_or((None, None), Proof::parts);
+            let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
+            let began_at = identity.map(|(_, began_at)| began_at);
+            let parameters: [Parameter<'_>; 10] =
+                [&hash, &id, &now, &new.expires_at, &new.agent, &person_id, &password, &issuer, &subject, &began_at];
             self.database.write(BEGIN_SESSION, &parameters).await?;
             self.find_session(new.hash).await
         };
@@ -284,6 +288,9 @@ impl People for PostgresStore {
         let sql = format!("DELETE FROM sessions WHERE person_id = $1 AND {condition} RETURNING id");
         let end = async |begun: &Transaction<'_>| {
             if matches!(which, EndSessions::AllExcept(_)) {
+                // First the lock on the person, so that no session of a sign-in in progress is missed.
+                let ended = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
+                begun.execute(ended, &[&person_id, &self.database.now()]).await?;
                 begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
             }
             Ok(begun.query(&sql, &[&person_id, &id]).await?.len())
@@ -299,7 +306,11 @@ impl People for PostgresStore {
         let delete = async {
             let latest = match which {
                 DeleteSessions::Expired => self.database.now(),
-                DeleteSessions::All => Timestamp::MAX,
+                DeleteSessions::All => {
+                    let ended = "UPDATE people SET sessions_ended_at = $1";
+                    self.database.write(ended, &[&self.database.now()]).await?;
+                    Timestamp::MAX
+                }
             };
             let rows = self.database.write(sql, &[&latest]).await?;
             let count: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;

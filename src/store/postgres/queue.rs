@@ -100,8 +100,9 @@ pub(super) fn give_up(lost: &str) -> String {
         UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
         FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
         RETURNING t.id, t.surface, t.updated_at, gone.account_id, gone.key_id, gone.person_id, gone.taken,
-            t.n * $3::bigint AS amount
+            t.n * $3::bigint AS amount, octet_length(t.prompt) + octet_length(t.reference_images) AS bytes
     ),
+    kept AS (INSERT INTO failed_prompts (task_id, account_id, bytes) SELECT id, account_id, bytes FROM failed),
     -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
     locked AS MATERIALIZED (
         SELECT id FROM accounts WHERE id = ANY (ARRAY (SELECT account_id FROM failed)) ORDER BY id FOR NO KEY UPDATE

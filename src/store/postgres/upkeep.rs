@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::connection::{Database, Parameter};
 use super::queue::{Loss, millis};
 use super::sweep::Sweep;
-use super::{PostgresStore, audit, grants, progress, tasks};
+use super::{PostgresStore, audit, failed_prompts, grants, progress, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -193,6 +193,24 @@ impl Upkeep for PostgresStore {
             [&sweep, &self.database.given_time(), &millis(pause), &millis(LONGEST_PAUSE)];
         self.database.write(POSTPONE, &parameters).await?;
         Ok(())
+    }
+
+    async fn failed_at(&self, account_id: Id, since: Timestamp, nth: u32) -> Result<Option<Timestamp>> {
+        failed_prompts::failed_at(&self.database, account_id, since, nth).await
+    }
+
+    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
+        let mut all = 0;
+        for (account_id, latest) in failed_prompts::due(&self.database, cutoff, most).await? {
+            loop {
+                let erase = failed_prompts::erase(&self.database, account_id, latest);
+                match self.write(Effect::EraseTasks, erase).await? {
+                    0 => break,
+                    some => all += some,
+                }
+            }
+        }
+        Ok(all)
     }
 
     async fn audit(&self) -> Result<Audit> {

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 use super::columns::json;
 use super::tasks::upper;
 use super::writer::Writing;
-use super::{SqliteStore, tasks};
+use super::{SqliteStore, failed_prompts, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::search::{Sought, sought, terms};
@@ -129,9 +129,9 @@ fn owns(connection: &Connection, account_id: Id, board: Id) -> rusqlite::Result<
 /// 20 µs, and a prompt may have ten thousand.
 pub(super) const TERMS_AT_A_TIME: usize = 2_000;
 
-/// Deletes what the gallery keeps of a task, except its deletion. The task still has its prompt: the index of words is told
-/// which of them to overwrite. Returns their number.
-pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
+/// Takes a task out of the search. It still has its prompt: the index of words is told which of them to overwrite. Returns
+/// their number.
+pub(super) fn unsearch(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
     let connection = &writing.connection;
     let mut overwritten = 0;
     let indexed = "SELECT p.number, t.account_id, t.prompt FROM prompts p JOIN tasks t ON t.id = p.task_id
@@ -146,15 +146,19 @@ pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize>
             .prepare_cached("INSERT INTO prompt_words (prompt_words, rowid, words) VALUES ('delete', ?1, ?2)")?
             .execute(params![number, terms.join(" ")])?;
     }
-    for sql in [
-        "DELETE FROM prompts WHERE task_id = ?1",
-        "DELETE FROM unindexed WHERE task_id = ?1",
-        "DELETE FROM stars WHERE task_id = ?1",
-        "DELETE FROM board_tasks WHERE task_id = ?1",
-    ] {
+    for sql in ["DELETE FROM prompts WHERE task_id = ?1", "DELETE FROM unindexed WHERE task_id = ?1"] {
         connection.prepare_cached(sql)?.execute([task])?;
     }
     writing.empties_log = true;
+    Ok(overwritten)
+}
+
+/// Deletes what the gallery keeps of a task, except its deletion, like [`unsearch`].
+pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
+    let overwritten = unsearch(writing, task)?;
+    for sql in ["DELETE FROM stars WHERE task_id = ?1", "DELETE FROM board_tasks WHERE task_id = ?1"] {
+        writing.connection.prepare_cached(sql)?.execute([task])?;
+    }
     Ok(overwritten)
 }
 
@@ -206,6 +210,7 @@ fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
         let connection = &writing.connection;
         let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL WHERE id = ?1";
         connection.prepare_cached(blank)?.execute([id])?;
+        failed_prompts::forget(connection, *id)?;
         connection.prepare_cached("UPDATE deletions SET erased = 1 WHERE task_id = ?1")?.execute([id])?;
     }
     Ok(erased)

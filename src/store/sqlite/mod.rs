@@ -26,6 +26,7 @@ mod connection;
 mod deliveries;
 mod endpoints;
 mod engines;
+mod failed_prompts;
 mod files;
 mod gallery;
 mod grants;

@@ -101,7 +101,9 @@ fn change(writing: &mut Writing, id: Id, change: &PersonChange) -> rusqlite::Res
                 .execute(params![id, role.as_str()])?;
         }
         PersonChange::Password(hash) => {
-            connection.prepare_cached("UPDATE people SET password = ?2 WHERE id = ?1")?.execute(params![id, hash])?;
+            connection
+                .prepare_cached("UPDATE people SET password = ?2, sessions_ended_at = ?3 WHERE id = ?1")?
+                .execute(params![id, hash, writing.clock.now()])?;
             for table in ["sign_in_links", "sessions"] {
                 connection.prepare_cached(&format!("DELETE FROM {table} WHERE person_id = ?1"))?.execute([id])?;
             }
@@ -140,9 +142,10 @@ fn begin_session(
          SELECT :hash, :id, id, :now, :expires_at, :agent FROM ({PEOPLE} WHERE p.id = :person
              AND (:password IS NULL OR p.password = :password)
              AND (:issuer IS NULL OR EXISTS (SELECT 1 FROM person_identities i
-                  WHERE i.person_id = p.id AND i.issuer = :issuer AND i.subject = :subject)))"
+                  WHERE i.person_id = p.id AND i.issuer = :issuer AND i.subject = :subject))
+             AND (:began_at IS NULL OR p.sessions_ended_at IS NULL OR p.sessions_ended_at <= :began_at))"
     );
-    let (password, issuer, subject) = proof.map_or((None, None, None), Proof::parts);
+    let (password, identity) = proof.map_or((None, None), Proof::parts);
     writing.connection.prepare_cached(&sql)?.execute(named_params! {
         ":hash": new.hash,
         ":id": id,
@@ -151,8 +154,9 @@ fn begin_session(
         ":agent": new.agent,
         ":person": person_id,
         ":password": password,
-        ":issuer": issuer,
-        ":subject": subject,
+        ":issuer": identity.map(|(identity, _)| &identity.issuer),
+        ":subject": identity.map(|(identity, _)| &identity.subject),
+        ":began_at": identity.map(|(_, began_at)| began_at),
     })?;
     find_session(&writing.connection, &new.hash, now)
 }
@@ -278,6 +282,8 @@ impl People for SqliteStore {
         };
         let end = move |writing: &mut Writing| {
             if matches!(which, EndSessions::AllExcept(_)) {
+                let ended = "UPDATE people SET sessions_ended_at = ?2 WHERE id = ?1";
+                writing.connection.prepare_cached(ended)?.execute(params![person_id, writing.clock.now()])?;
                 let links = "DELETE FROM sign_in_links WHERE person_id = ?1";
                 writing.connection.prepare_cached(links)?.execute([person_id])?;
             }
@@ -290,7 +296,11 @@ impl People for SqliteStore {
         let delete = move |writing: &mut Writing| {
             let latest = match which {
                 DeleteSessions::Expired => writing.clock.now(),
-                DeleteSessions::All => Timestamp::MAX,
+                DeleteSessions::All => {
+                    let ended = "UPDATE people SET sessions_ended_at = ?1";
+                    writing.connection.execute(ended, [writing.clock.now()])?;
+                    Timestamp::MAX
+                }
             };
             let mut deleted = 0;
             for table in ["sign_in_links", "sessions"] {

@@ -14,7 +14,7 @@ use super::accounts::Entry;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, budgets, deliveries, engines, grants, progress, strikes};
+use super::{SqliteStore, budgets, deliveries, engines, failed_prompts, grants, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::event::EventType;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
@@ -246,8 +246,7 @@ fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option
 
 /// Fails and refunds a task that has just left the queue.
 fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Result<Ended> {
-    let account_id = left.account_id;
-    let connection = &writing.connection;
+    let (account_id, connection) = (left.account_id, &writing.connection);
     let now = writing.clock.now();
     let (n, surface): (i64, Surface) = connection
         .prepare_cached(
@@ -255,6 +254,7 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
              WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
         )?
         .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
+    failed_prompts::keep(connection, id, account_id)?;
     let amount = n * CREDITS_PER_IMAGE;
     let balance = connection
         .prepare_cached(

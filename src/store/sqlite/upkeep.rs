@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use super::grants::Swept;
 use super::writer::Writing;
-use super::{SqliteStore, audit, engines, files, gallery, grants, queue};
+use super::{SqliteStore, audit, engines, failed_prompts, files, gallery, grants, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -57,6 +57,7 @@ pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -
         let erase = "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', request_id = NULL
             WHERE id = ?1";
         writing.connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
+        failed_prompts::forget(&writing.connection, *id)?;
     }
     writing.empties_log |= removed > 0;
     Ok(removed)
@@ -158,6 +159,26 @@ impl Upkeep for SqliteStore {
     async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
         let sweep = sweep.to_owned();
         self.writer.write(move |writing| files::postpone_sweep(writing, &sweep, pause)).await
+    }
+
+    async fn failed_at(&self, account_id: Id, since: Timestamp, nth: u32) -> Result<Option<Timestamp>> {
+        self.read(|connection| failed_prompts::failed_at(connection, account_id, since, nth))
+    }
+
+    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
+        let mut all = 0;
+        for (account_id, latest) in
+            self.read_apart(move |connection| failed_prompts::due(connection, cutoff, most)).await?
+        {
+            loop {
+                let erase = move |writing: &mut Writing| failed_prompts::erase(writing, account_id, latest);
+                match self.write(Effect::EraseTasks, erase).await? {
+                    0 => break,
+                    some => all += some,
+                }
+            }
+        }
+        Ok(all)
     }
 
     async fn audit(&self) -> Result<Audit> {

@@ -39,6 +39,11 @@ async fn a_refused_connection_costs_no_attempt_and_the_task_is_rendered_when_the
     assert_eq!(caller.task(&task_id).await["status"], "completed");
 }
 
+/// Lets the worker take what is ready now. Returns the number of tasks.
+async fn step(service: &Service) -> usize {
+    service.worker.step().await.expect("a store")
+}
+
 /// A busy server that asks for 30 s.
 pub fn busy_for_30_s() -> Reply {
     Reply::Whole(429, vec![("retry-after", "30".into())], b"{}".to_vec())
@@ -51,13 +56,13 @@ async fn a_task_waits_as_long_as_a_busy_server_asks_for() {
     let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
     let caller = service.caller("ada", 10).await;
     let task_id = caller.submit_prompt("a boat").await;
-    service.work().await;
+    assert_eq!(step(&service).await, 1);
     service.clock.advance(Duration::from_secs(29));
-    service.work().await;
+    assert_eq!(step(&service).await, 0);
     assert_eq!(server.all().len(), 1, "nothing is sent, not even a probe");
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
     service.clock.advance(Duration::from_secs(1));
-    service.work().await;
+    assert_eq!(step(&service).await, 1);
     assert_eq!(caller.task(&task_id).await["status"], "completed");
 }
 
@@ -107,13 +112,13 @@ async fn a_task_that_is_turned_away_while_nothing_else_is_rendered_loses_no_atte
     let caller = service.caller("ada", 10).await;
     let task_id = caller.submit_prompt("a boat").await;
     for _ in 0..6 {
-        service.work().await;
+        assert_eq!(step(&service).await, 1);
         service.clock.advance(Duration::from_secs(60));
     }
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(0));
     assert_eq!(server.asked().len(), 6);
     server.always(Reply::Documented);
-    service.work().await;
+    assert_eq!(step(&service).await, 1);
     assert_eq!(caller.task(&task_id).await["status"], "completed");
 }
 

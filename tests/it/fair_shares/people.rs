@@ -1,4 +1,4 @@
-//! Uploads, and the pages of the studio.
+//! Uploads, signing in and up, and pages of the studio.
 
 use std::time::Duration;
 
@@ -16,10 +16,14 @@ use tintype::store::StrikeRule;
 
 use crate::openai_edits::data_url;
 use crate::openai_edits::hostile::{FORM, status_of};
+use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
 use crate::rigs::visitor::text;
 use crate::studio::guesses::PASSWORD;
+use crate::studio::oidc::{ADDRESSES, FORBIDDEN, Scene, refused, with_false_code};
+use crate::studio::sign_up::OPEN;
 
+/// The status of whoever takes too much.
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 #[tokio::test]
@@ -51,33 +55,76 @@ async fn rejected_uploads() {
     assert_eq!(ada.edit_json(&nonsense).await.status, 400);
 }
 
-#[test]
-fn password_hashes() {
-    // One thread computes, and the test keeps it busy, so that meanwhile no hash ends.
+/// One address makes attempts that need a hash, while no hash ends. Few of them wait, and the others are refused. Then the
+/// victim makes one at another address.
+fn few_of_one_address_wait(flags: &[&str], victim: &str, attempt: impl AsyncFn(&Service, &str, &str) -> Answer) {
+    // One thread computes, and the test keeps it busy.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
     runtime.expect("a runtime").block_on(async {
-        let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
+        let service = Service::start_with(flags).await;
         service.ada().await;
         let (release, busy) = std::sync::mpsc::channel::<()>();
         let busy = tokio::task::spawn_blocking(move || busy.recv());
-        let guess = async |number| {
-            let name = format!("eve-{number}");
-            service.sign_in_from("192.0.2.1", &name, "a wrong password").await.status
-        };
+        let of_eve = async |number| attempt(&service, "192.0.2.1", &format!("eve-{number}")).await.status;
         // More than there are places. Those without one are answered.
-        let mut guesses: FuturesUnordered<_> = (0..100).map(guess).collect();
-        assert_eq!(guesses.next().await, Some(TOO_MANY));
+        let mut attempts: FuturesUnordered<_> = (0..100).map(of_eve).collect();
+        assert_eq!(attempts.next().await, Some(TOO_MANY));
         let others = async {
             for number in 200..203 {
-                assert_eq!(guess(number).await, TOO_MANY);
+                assert_eq!(of_eve(number).await, TOO_MANY);
             }
             drop(release);
         };
-        let of_ada = service.sign_in_from("192.0.2.2", "ada@example.com", PASSWORD);
-        let (of_ada, ()) = tokio::join!(of_ada, others);
-        assert_eq!(of_ada.status, StatusCode::SEE_OTHER, "{of_ada:?}");
+        let (served, ()) = tokio::join!(attempt(&service, "192.0.2.2", victim), others);
+        assert_eq!(served.status, StatusCode::SEE_OTHER, "{served:?}");
         busy.await.expect("no panic").expect_err("nothing was sent");
     });
+}
+
+#[test]
+fn password_hashes() {
+    let flags = ["--trusted-proxy", "127.0.0.1"];
+    few_of_one_address_wait(&flags, "ada@example.com", async |service, address, name| {
+        service.sign_in_from(address, name, PASSWORD).await
+    });
+}
+
+#[test]
+fn sign_ups_that_wait() {
+    few_of_one_address_wait(&OPEN, "bob", async |service, address, name| service.sign_up_from(address, name).await);
+}
+
+#[tokio::test]
+async fn exchanges_with_the_openid_connect_provider() {
+    let scene = Scene::start("ada", &["--sign-up", "--trusted-proxy", "127.0.0.1"]).await;
+    let mut ways = Vec::new();
+    for _ in 0..6 {
+        let trip = scene.depart("/studio/oidc", "").await;
+        let back = scene.provider.visit(&trip.target).await;
+        ways.push((format!("{}?{}", back.path(), back.query().expect("a query")), trip.cookie));
+    }
+    scene.provider.pause();
+    let (path, cookie) = ways.pop().expect("a way");
+    let mut waiting: FuturesUnordered<_> = ways.iter().map(|(path, cookie)| scene.come_back(path, cookie)).collect();
+    // The provider answers none of the others, so that each of them has a place.
+    refused(&waiting.next().await.expect("an answer"), TOO_MANY, "");
+    scene.provider.resume();
+    assert_eq!(scene.come_back_from(ADDRESSES[1], &path, &cookie).await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn exchanges_that_come_to_nothing() {
+    let scene = Scene::start("ada", &["--sign-up", "--trusted-proxy", "127.0.0.1"]).await;
+    let trip = scene.depart("/studio/oidc", "").await;
+    let path = with_false_code(&trip);
+    for _ in 0..=20 {
+        refused(&scene.come_back(&path, &trip.cookie).await, FORBIDDEN, "could not be confirmed");
+    }
+    refused(&scene.come_back(&path, &trip.cookie).await, TOO_MANY, "");
+    let other = scene.come_back_from(ADDRESSES[1], &path, &trip.cookie).await;
+    refused(&other, FORBIDDEN, "could not be confirmed");
+    scene.service.clock.advance(Duration::from_secs(4));
+    assert_eq!(scene.sign_in().await.header("location"), "/studio");
 }
 
 #[tokio::test]

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tintype::domain::model::TaskId;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::connections::{connect_from, get, one_answer, rest};
 use crate::limits::observe_attempts_of_a_minute;
+use crate::retention::ended;
 use crate::rigs::http::TASKS;
 use crate::rigs::service::Service;
 
@@ -77,6 +79,53 @@ async fn unfinished_tasks() {
     for _ in 0..3 {
         ada.submit(json!({ "prompt": "a boat" })).await;
     }
+}
+
+#[tokio::test]
+async fn failed_tasks_which_are_refunded() {
+    let service = Service::start_with(&["--max-failed-tasks", "3", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    for _ in 0..3 {
+        ended(&ada, "a boat [[fail]]").await;
+        service.clock.advance(Duration::from_secs(60));
+    }
+    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    let message = &refused.json()["error"]["message"];
+    assert_eq!(message, "3 tasks of the account have failed within ten minutes, which is its limit.");
+    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
+    assert!((420..=421).contains(&wait), "{wait}");
+    assert_eq!(ada.credits().await, 100);
+    bob.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(wait));
+    // Those that succeed do not count.
+    for _ in 0..4 {
+        ended(&ada, "a boat").await;
+        service.clock.advance(Duration::from_secs(2));
+    }
+    ended(&ada, "a boat [[fail]]").await;
+    service.clock.advance(Duration::from_secs(1));
+    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn prompts_and_references_of_failed_tasks_in_the_database() {
+    let service = Service::start_with(&["--failed-prompt-space", "1KiB", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let mut tasks = Vec::new();
+    for caller in [&bob, &ada, &ada, &ada] {
+        tasks.push(ended(caller, &format!("{:a>500} [[fail]]", "a boat ")).await);
+    }
+    service.clock.advance(Duration::from_secs(60 * 60 + 1));
+    service.sweeper.erase_failed_prompts().await;
+    let mut kept = Vec::new();
+    for (task_id, caller) in tasks.iter().zip([&bob, &ada, &ada, &ada]) {
+        let TaskId(id) = task_id.parse().expect("a task_id");
+        let record = service.shared.store.inspect_task(id).await.expect("a store").expect("the task stays");
+        kept.push(!record.request.prompt.is_empty());
+        assert_eq!(caller.task(task_id).await["status"], "failed");
+    }
+    assert_eq!(kept, [true, false, true, true], "the oldest of the account that has too many");
 }
 
 #[tokio::test]

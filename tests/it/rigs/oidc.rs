@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use url::Url;
@@ -41,6 +42,20 @@ impl Provider {
     /// From now on it signs in this person in browsers that it does not know.
     pub fn signs_in(&self, person: &str) {
         std::fs::write(self.folder.path().join("person"), person).expect("a file");
+    }
+
+    /// From now on it answers nothing, until [`Provider::resume`].
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// It answers again, also what it was asked in the meantime.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it runs");
     }
 
     /// The flags of a server that knows this provider.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tintype::clock::Timestamp;
 use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::person::{Person, Role, Token, TokenHash};
 use tintype::store::{
-    AccountChange, EndSessions, KeyChange, NewSession, Origin, PersonChange, PersonCreation, Proof, Result, Right,
-    SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
+    AccountChange, DeleteSessions, EndSessions, KeyChange, NewSession, Origin, PersonChange, PersonCreation, Proof,
+    Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
 use crate::rigs::service::new_key;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -200,17 +201,49 @@ pub async fn a_session_begins_only_with_a_proof_that_still_holds(fixture: &Fixtu
     };
     let password = |hash: &str| Proof::Password(hash.into());
     assert!(!begin(password("old")).await?);
-    assert!(!begin(Proof::Identity(identity.clone())).await?);
+    let shown = |identity: &Identity| Proof::Identity(identity.clone(), fixture.store.now());
+    assert!(!begin(shown(&identity)).await?);
     fixture.store.change_person(id, PersonChange::Password("old".into())).await?;
     fixture.store.link_identity(id, &identity).await?;
     assert!(begin(password("old")).await?);
-    assert!(begin(Proof::Identity(identity.clone())).await?);
+    assert!(begin(shown(&identity)).await?);
     fixture.store.change_person(id, PersonChange::Password("new".into())).await?;
     fixture.store.unlink_identity(id, &identity.issuer).await?;
     assert!(!begin(password("old")).await?);
-    assert!(!begin(Proof::Identity(identity)).await?);
+    assert!(!begin(shown(&identity)).await?);
     assert_eq!(fixture.store.list_sessions(id).await?, []);
     assert!(begin(password("new")).await?);
+    Ok(())
+}
+
+pub async fn a_new_password_and_the_end_of_all_sessions_end_journeys(fixture: &Fixture) -> Result<()> {
+    let (ada, eve) = (fixture.owner("ada").await?, fixture.owner("eve").await?);
+    let identity =
+        |owner: &Owner| Identity::new("https://id.example", owner.person.name.as_str()).expect("an identity");
+    for owner in [&ada, &eve] {
+        fixture.store.link_identity(owner.person.id, &identity(owner)).await?;
+    }
+    let begin = async |owner: &Owner, began_at: Timestamp| {
+        let proof = Some(Proof::Identity(identity(owner), began_at));
+        let session = fixture.store.begin_session(owner.person.id, proof, fixture.session_of_an_hour()).await?;
+        Ok::<_, StoreError>(session.is_some())
+    };
+    let first = fixture.store.now();
+    fixture.clock.advance(MILLISECOND);
+    let session = fixture.store.find_session(ada.session).await?.expect("a session");
+    fixture.store.end_sessions(ada.person.id, EndSessions::One(session.id)).await?;
+    assert!(begin(&ada, first).await?, "to sign out in one browser ends nothing else");
+    fixture.store.end_sessions(ada.person.id, EndSessions::AllExcept(session.id)).await?;
+    let second = fixture.store.now();
+    assert!(!begin(&ada, first).await? && begin(&ada, second).await?);
+    fixture.clock.advance(MILLISECOND);
+    fixture.store.change_person(ada.person.id, PersonChange::Password("new".into())).await?;
+    let third = fixture.store.now();
+    assert!(!begin(&ada, second).await? && begin(&ada, third).await?);
+    assert!(begin(&eve, first).await?);
+    fixture.clock.advance(MILLISECOND);
+    fixture.store.delete_sessions(DeleteSessions::All).await?;
+    assert!(!begin(&ada, third).await? && !begin(&eve, first).await?);
     Ok(())
 }
 

@@ -2,38 +2,46 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
+use sha2::{Digest as _, Sha256};
 use tintype::clock::Clock;
 use tintype::config::ServerSettings;
-use tintype::domain::person::Role;
+use tintype::domain::person::{Role, Token};
 use tintype::http::ApiSettings;
 use tintype::service::people::People;
-use tintype::store::{AccountChange, Action};
+use tintype::store::{AccountChange, Action, PersonChange};
 
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::oidc::Provider;
 use crate::rigs::service::Service;
 
-const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
+pub const FORBIDDEN: StatusCode = StatusCode::FORBIDDEN;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+/// Two addresses from which people come.
+pub const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
 /// A service that knows a provider.
-struct Scene {
-    provider: Provider,
-    service: Service,
+pub struct Scene {
+    pub provider: Provider,
+    pub service: Service,
 }
 
 /// A browser on its way to the provider and back.
-struct Trip {
+pub struct Trip {
     /// The address at the provider.
-    target: String,
+    pub target: String,
     /// The cookie of the journey.
-    cookie: String,
+    pub cookie: String,
 }
 
 impl Scene {
     /// The provider signs in this person.
-    async fn start(person: &str, flags: &[&str]) -> Self {
+    pub async fn start(person: &str, flags: &[&str]) -> Self {
         let provider = Provider::start(person);
         let own = provider.flags();
         let all: Vec<&str> = own.iter().map(String::as_str).chain(flags.iter().copied()).collect();
@@ -43,7 +51,7 @@ impl Scene {
         Self { provider, service }
     }
 
-    async fn depart(&self, path: &str, cookie: &str) -> Trip {
+    pub async fn depart(&self, path: &str, cookie: &str) -> Trip {
         let answer = self.service.call("GET", path, &[("cookie", cookie), ("sec-fetch-site", "same-origin")], "").await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{answer:?}");
         let cookie = answer.header("set-cookie").split(';').next().expect("a cookie").to_owned();
@@ -56,15 +64,20 @@ impl Scene {
         self.come_back(&format!("{}?{}", back.path(), back.query().expect("a query")), cookies).await
     }
 
-    async fn come_back(&self, path: &str, cookies: &str) -> Answer {
-        let answer = self.service.call("GET", path, &[("cookie", cookies), ("sec-fetch-site", "cross-site")], "").await;
+    pub async fn come_back(&self, path: &str, cookies: &str) -> Answer {
+        self.come_back_from(ADDRESSES[0], path, cookies).await
+    }
+
+    pub async fn come_back_from(&self, address: &str, path: &str, cookies: &str) -> Answer {
+        let headers = [("cookie", cookies), ("sec-fetch-site", "cross-site"), ("x-forwarded-for", address)];
+        let answer = self.service.call("GET", path, &headers, "").await;
         let ends = answer.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype-oidc=;"));
         assert!(ends, "the journey is over: {answer:?}");
         answer
     }
 
     /// Somebody signs in with a browser that nobody knows.
-    async fn sign_in(&self) -> Answer {
+    pub async fn sign_in(&self) -> Answer {
         let trip = self.depart("/studio/oidc", "").await;
         self.arrive(&trip.target, &trip.cookie).await
     }
@@ -91,7 +104,7 @@ async fn link(visitor: &Visitor<'_>, form: &[(&'static str, String)]) -> Answer 
     visitor.send("/studio/oidc/link", &fields).await
 }
 
-fn refused(answer: &Answer, status: StatusCode, words: &str) {
+pub fn refused(answer: &Answer, status: StatusCode, words: &str) {
     assert!(answer.status == status && text(answer).contains(words), "{words}: {answer:?}");
     let session = answer.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype="));
     assert!(!session, "{answer:?}");
@@ -190,6 +203,66 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_was_sent() {
 }
 
 #[tokio::test]
+async fn a_forged_journey_never_reaches_the_provider() {
+    let scene = Scene::start("ada", &["--sign-up"]).await;
+    let genuine = scene.depart("/studio/oidc", "").await;
+    refused(&scene.come_back(&with_false_code(&genuine), &genuine.cookie).await, FORBIDDEN, "could not be confirmed");
+    // Anybody could make all of it but the signature.
+    let text = format!("{}.{}", Token::random().reveal(), scene.service.shared.store.now().as_millis());
+    let state = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(format!("tintype journey state {text}")));
+    let path = format!("/studio/oidc/callback?code=x&state={state}");
+    let (_, tag) = genuine.cookie.rsplit_once('.').expect("a signature");
+    for forged in [text.clone(), format!("{text}."), format!("{text}.{tag}")] {
+        refused(&scene.come_back(&path, &format!("tintype-oidc={forged}")).await, FORBIDDEN, "Begin again");
+    }
+}
+
+/// The address at which a browser comes back with a code that the provider has not given.
+pub fn with_false_code(trip: &Trip) -> String {
+    let state = trip.target.split("state=").nth(1).and_then(|rest| rest.split('&').next()).expect("a state");
+    format!("/studio/oidc/callback?code=x&state={state}")
+}
+
+#[tokio::test]
+async fn an_address_has_few_exchanges_at_once_and_a_session_that_ends_meanwhile_links_nothing() {
+    let scene = Scene::start("ada", &["--trusted-proxy", "127.0.0.1"]).await;
+    let ada = scene.service.visitor("ada", 0).await;
+    let mut ways = Vec::new();
+    for _ in 0..6 {
+        let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
+        let back = scene.provider.visit(&trip.target).await;
+        let path = format!("{}?{}", back.path(), back.query().expect("a query"));
+        ways.push((path, format!("{}; {}", ada.cookie, trip.cookie)));
+    }
+    scene.provider.pause();
+    let of_other = ways.pop().expect("a way");
+    let mut all: FuturesUnordered<_> = ways.iter().map(|(path, cookies)| scene.come_back(path, cookies)).collect();
+    // The provider answers none of the others, so that each of them has a place.
+    refused(&all.next().await.expect("an answer"), TOO_MANY, "");
+    let change = PersonChange::Password("none".into());
+    scene.service.shared.store.change_person(ada.person.id, change).await.expect("a store");
+    scene.provider.resume();
+    refused(&scene.come_back_from(ADDRESSES[1], &of_other.0, &of_other.1).await, FORBIDDEN, "Begin again");
+    while let Some(answer) = all.next().await {
+        refused(&answer, FORBIDDEN, "Begin again");
+    }
+}
+
+#[tokio::test]
+async fn a_new_password_ends_the_journeys_that_began_before() {
+    let scene = Scene::start("ada", &[]).await;
+    let ada = scene.service.visitor("ada", 0).await;
+    let form = scene.found(&ada).await;
+    assert_eq!(link(&ada, &form).await.status, StatusCode::SEE_OTHER);
+    let begun = scene.depart("/studio/oidc", "").await;
+    scene.service.clock.advance(Duration::from_millis(1));
+    let set = ada.send("/studio/password", &[("new", "correct horse battery")]).await;
+    assert_eq!(set.header("location"), "/studio/sessions?password=set");
+    refused(&scene.arrive(&begun.target, &begun.cookie).await, FORBIDDEN, "Begin again");
+    assert_eq!(scene.sign_in().await.header("location"), "/studio");
+}
+
+#[tokio::test]
 async fn an_answer_that_is_wrong_signs_nobody_in_and_tells_no_detail() {
     let scene = Scene::start("ada", &["--sign-up"]).await;
     let altered = |target: &str, name: &str| {
@@ -226,6 +299,15 @@ async fn a_person_links_only_an_identity_that_the_provider_has_shown() {
     // The journey of one person ends with that person.
     let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
     let cookies = format!("{}; {}", eve.cookie, trip.cookie);
+    refused(&scene.arrive(&trip.target, &cookies).await, FORBIDDEN, "Begin again");
+    // The journey and the ticket of one session end with that session.
+    let again = scene.service.call("POST", &scene.service.link(&ada.person).await, &[], "").await;
+    let cookie = again.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+    let Visitor { service, account, .. } = ada;
+    let elsewhere = Visitor { service, account, person: ada.person.clone(), cookie };
+    refused(&link(&elsewhere, &form).await, FORBIDDEN, "Begin again");
+    let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
+    let cookies = format!("{}; {}", elsewhere.cookie, trip.cookie);
     refused(&scene.arrive(&trip.target, &cookies).await, FORBIDDEN, "Begin again");
     let of_eve = scene.found(&eve).await;
     assert_eq!(link(&ada, &form).await.status, StatusCode::SEE_OTHER);

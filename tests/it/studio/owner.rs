@@ -65,9 +65,17 @@ async fn nobody_but_an_owner_manages_people_and_nobody_oneself_or_those_of_other
     }
     // A name is no id.
     assert_eq!(ada.send("/studio/people/member/remove", &[]).await.status, StatusCode::NOT_FOUND);
-    for (name, role, status) in
-        [("eve", "viewer", 422), ("", "viewer", 422), ("two\nlines", "viewer", 422), ("x", "admin", 400)]
-    {
+    service.visitor("coco", 10).await;
+    for (name, role, status) in [
+        ("eve", "viewer", 422),
+        ("", "viewer", 422),
+        ("two\nlines", "viewer", 422),
+        // One letter is Cyrillic; the order of letters is turned around; all letters are Cyrillic.
+        ("\u{435}ve", "viewer", 422),
+        ("a\u{202e}eve", "viewer", 422),
+        ("\u{441}\u{43e}\u{441}\u{43e}", "viewer", 422),
+        ("x", "admin", 400),
+    ] {
         let refused = ada.send("/studio/people", &[("name", name), ("role", role)]).await;
         assert_eq!(refused.status, status, "{name:?}");
         assert!(status != 422 || text(&refused).contains("value=\"viewer\" selected"), "{refused:?}");
@@ -82,8 +90,14 @@ async fn a_person_sets_a_password_and_stays_signed_in_here_alone() {
     let mut ada = service.visitor("ada", 10).await;
     let elsewhere = service.call("POST", &service.link(&ada.person).await, &[], "").await;
     let elsewhere = elsewhere.header("set-cookie").split(';').next().expect("a cookie").to_owned();
-    let short = ada.send("/studio/password", &[("new", "short")]).await;
-    assert!(short.status == StatusCode::UNPROCESSABLE_ENTITY && text(&short).contains("12 characters"));
+    for (new, said) in [
+        ("short", "at least 12 characters"),
+        ("Password2024!", "too easy to guess"),
+        ("my tintype pictures", "must not contain your name"),
+    ] {
+        let refused = ada.send("/studio/password", &[("new", new)]).await;
+        assert!(refused.status == StatusCode::UNPROCESSABLE_ENTITY && text(&refused).contains(said), "{refused:?}");
+    }
     for (present, new, status) in [
         ("", "correct horse battery", 303),
         ("correct horse", "another horse battery", 422),

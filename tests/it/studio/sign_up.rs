@@ -13,7 +13,7 @@ use crate::rigs::service::Service;
 
 const PAGE: &str = "/studio/sign-up";
 const PASSWORD: &str = "correct horse battery";
-const OPEN: [&str; 5] = ["--sign-up", "--sign-up-credits", "20", "--trusted-proxy", "127.0.0.1"];
+pub const OPEN: [&str; 5] = ["--sign-up", "--sign-up-credits", "20", "--trusted-proxy", "127.0.0.1"];
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 const REFUSED: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
@@ -26,7 +26,7 @@ impl Service {
         self.call("POST", PAGE, &all, body).await
     }
 
-    async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
+    pub async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
         self.send_sign_up(&[("x-forwarded-for", address)], name, PASSWORD).await
     }
 
@@ -102,6 +102,11 @@ async fn a_taken_name_is_refused_plainly_and_counts_as_an_attempt() {
     assert_eq!(refusals.each_ref().map(|refused| refused.status), [TOO_MANY; 2]);
     assert!(words[0] == words[1] && words[0].contains("from your network today"), "{words:?}");
     assert!(!service.exists("eve").await);
+    // Two names that look alike, in letters of two alphabets.
+    assert_eq!(service.sign_up_from("192.0.2.3", "coco").await.status, StatusCode::SEE_OTHER);
+    let alike = service.sign_up_from("192.0.2.3", "\u{441}\u{43e}\u{441}\u{43e}").await;
+    assert!(alike.status == REFUSED && text(&alike).contains("cannot be used"), "{alike:?}");
+    assert_eq!(service.shared.store.sign_ups_of("192.0.2.3").await.expect("a store"), 2);
     // The name of an account is not one of a person.
     assert_eq!(service.sign_up_from("192.0.2.2", "acme").await.status, StatusCode::SEE_OTHER);
 }
@@ -141,7 +146,10 @@ async fn a_form_that_cannot_be_taken_keeps_the_name_and_counts_for_nothing() {
     for (name, password, said) in [
         ("\"><b>ada", "short", "at least 12 characters"),
         ("\"><b>ada", long.as_str(), "at least 12 characters"),
+        ("\"><b>ada", "qwerty123456", "too easy to guess"),
+        ("\"><b>ada", "x\"><b>ada 1234", "must not contain your name"),
         (" ", PASSWORD, "1 to 100 characters"),
+        ("gra\u{441}e", PASSWORD, "letters of one alphabet"),
         ("two\nlines", PASSWORD, "1 to 100 characters"),
     ] {
         let refused = service.send_sign_up(&[("x-forwarded-for", "192.0.2.1")], name, password).await;

@@ -152,7 +152,7 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_sentence_and_a_refun
             None => {
                 assert_eq!((task["status"].as_str(), credits), (Some("processing"), 8), "{fault:?}: {task}");
                 assert_eq!(lost_leases(&caller, &task_id).await, Some(0), "{fault:?}");
-                assert_eq!(server.asked("POST /prompt").len(), 1, "{fault:?}: nothing more is claimed");
+                assert_eq!(server.asked("POST /prompt").len(), 3, "{fault:?}: again after 2 s and 4 s");
             }
         }
     }

@@ -1,0 +1,139 @@
+//! New names of people and accounts: they look like no other name.
+//!
+//! Names that exist stay usable, so only those that give one check it here.
+
+use unicode_properties::{GeneralCategory as Category, UnicodeGeneralCategory as _};
+use unicode_security::restriction_level::{RestrictionLevel, RestrictionLevelDetection as _};
+
+use super::person::person_name;
+use super::text::{InvalidText, account_name};
+
+/// The text is not one for a new name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// It is not a name at all.
+    #[error(transparent)]
+    Text(#[from] InvalidText),
+    /// It could be taken for another name.
+    #[error("each word of a name has letters of one script, and no character of a name is invisible")]
+    LookAlike,
+}
+
+/// Parses a new name of an account.
+///
+/// # Errors
+/// [`InvalidName`].
+pub fn new_account_name(text: &str) -> Result<String, InvalidName> {
+    checked(account_name(text)?)
+}
+
+/// Parses a new name of a person.
+///
+/// # Errors
+/// [`InvalidName`].
+pub fn new_person_name(text: &str) -> Result<String, InvalidName> {
+    checked(person_name(text)?)
+}
+
+/// A text that two names share if they look alike; `None` if the name is in ASCII, of which people know every character.
+pub fn looks(name: &str) -> Option<String> {
+    (!name.is_ascii()).then(|| skeleton(name))
+}
+
+/// Whether a name looks like one whose [`looks`] these are.
+pub fn is_alike(name: &str, looks: &str) -> bool {
+    skeleton(name) == looks
+}
+
+/// The skeleton of a name by Unicode Technical Standard #39.
+fn skeleton(name: &str) -> String {
+    unicode_security::skeleton(&name.to_lowercase()).collect()
+}
+
+fn checked(name: String) -> Result<String, InvalidName> {
+    let words = name.split(|char: char| !is_of_word(char)).filter(|word| !word.is_empty());
+    let is_plain = |word: &str| word.check_restriction_level(RestrictionLevel::HighlyRestrictive);
+    if name.chars().any(is_invisible) || !words.map(is_plain).all(|is_plain| is_plain) {
+        return Err(InvalidName::LookAlike);
+    }
+    Ok(name)
+}
+
+fn is_of_word(char: char) -> bool {
+    let marks = [Category::NonspacingMark, Category::SpacingMark, Category::EnclosingMark];
+    char.is_alphanumeric() || marks.contains(&char.general_category())
+}
+
+/// Whether a character shows nothing, orders others, or looks different everywhere.
+fn is_invisible(char: char) -> bool {
+    match char.general_category() {
+        Category::SpaceSeparator => char != ' ',
+        Category::Control
+        | Category::Format
+        | Category::LineSeparator
+        | Category::ParagraphSeparator
+        | Category::PrivateUse
+        | Category::Surrogate
+        | Category::Unassigned => true,
+        // A blank pattern of Braille.
+        _ => char == '\u{2800}',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_any_one_script_are_new_names() {
+        for name in [
+            "ada",
+            "Ada Lovelace (2)",
+            "o'brien@example.com",
+            "Jürgen Müller",
+            "Łukasz Żółw",
+            "yıldız",
+            "Анна Каренина",
+            "ACME Москва",
+            "Ελένη",
+            "山田 太郎",
+            "ナイトtower",
+            "김철수",
+            "محمد",
+            "दिव्या",
+            "team 🎨",
+        ] {
+            assert_eq!(new_account_name(name).as_deref(), Ok(name));
+        }
+        assert_eq!(new_person_name(" Анна ").as_deref(), Ok("анна"));
+    }
+
+    #[test]
+    fn names_that_hide_something_are_not() {
+        for name in [
+            "аda",
+            "pаypal support",
+            "ада\u{200b}",
+            "a\u{202e}da",
+            "ada\u{2066}",
+            "ada\u{a0}1",
+            "a\u{ad}da",
+            "ada\u{fe0f}",
+            "\u{3164}",
+            "\u{2800}",
+            "ａｄａ",
+            "𝐚𝐝𝐚",
+            "adа@example.com",
+        ] {
+            assert_eq!(new_account_name(name), Err(InvalidName::LookAlike), "{name:?}");
+        }
+        assert!(matches!(new_account_name(" "), Err(InvalidName::Text(_))));
+    }
+
+    #[test]
+    fn a_name_in_another_script_may_look_like_one_that_exists() {
+        let looks = looks("сосо").expect("not ASCII");
+        assert!(is_alike("coco", &looks) && is_alike("Coco", &looks) && !is_alike("cocoa", &looks));
+        assert_eq!(super::looks("coco"), None);
+    }
+}

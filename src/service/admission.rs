@@ -1,0 +1,96 @@
+//! Places for work that callers ask for before much is known about them: hashes of passwords, sign-ups, exchanges with an
+//! OpenID Connect provider, uploads. Each caller has few places and leaves some to others; without a place it is refused at
+//! once.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::shares;
+
+/// The places of one process for one kind of work. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Admission<K: Eq + Hash + Copy> {
+    of_one: usize,
+    total: usize,
+    taken: Arc<Mutex<HashMap<Option<K>, usize>>>,
+}
+
+/// A place; dropping it leaves the place.
+#[derive(Debug)]
+pub struct Admitted<K: Eq + Hash + Copy> {
+    admission: Admission<K>,
+    caller: Option<K>,
+}
+
+impl<K: Eq + Hash + Copy> Admission<K> {
+    /// Gives `total` places, at most `of_one` to one caller, and no more than half of those that the others leave.
+    pub fn new(of_one: usize, total: usize) -> Self {
+        Self { of_one, total, taken: Arc::default() }
+    }
+
+    /// Takes a place; `None` if the caller has all of its own, or nobody may have another one. Callers that cannot be told
+    /// apart, such as those without an address, are none: they share what is left.
+    pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
+        let mut taken = self.taken();
+        let own = taken.get(&caller).copied().unwrap_or_default();
+        let of_others = taken.values().sum::<usize>() - own;
+        let fits = match caller {
+            Some(_) => own < self.of_one && shares::fits(self.total, own, of_others, 1),
+            None => own + of_others < self.total,
+        };
+        if !fits {
+            return None;
+        }
+        taken.insert(caller, own + 1);
+        drop(taken);
+        Some(Admitted { admission: self.clone(), caller })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<Option<K>, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash + Copy> Drop for Admitted<K> {
+    fn drop(&mut self) {
+        let mut taken = self.admission.taken();
+        match taken.get_mut(&self.caller) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(taken.remove(&self.caller)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_takes_two_places_and_leaves_the_others_to_others() {
+        let admission = Admission::new(2, 64);
+        let held = [admission.enter(Some(1)), admission.enter(Some(1))];
+        assert!(held.iter().all(Option::is_some) && admission.enter(Some(1)).is_none());
+        assert!(admission.enter(Some(2)).is_some());
+        drop(held);
+        assert!(admission.enter(Some(1)).is_some());
+        assert!(admission.taken().is_empty(), "places are left");
+    }
+
+    #[test]
+    fn all_callers_together_have_a_limit() {
+        let admission = Admission::new(2, 64);
+        let held: Vec<_> =
+            (0..=u8::MAX).flat_map(|caller| [admission.enter(Some(caller)), admission.enter(None)]).collect();
+        assert_eq!(held.iter().flatten().count(), 64);
+        assert!(admission.enter(Some(1)).is_none() && admission.enter(None).is_none());
+    }
+
+    #[test]
+    fn no_caller_has_more_than_half_of_what_the_others_leave() {
+        let admission = Admission::new(4, 16);
+        let all = |caller: u8| std::iter::from_fn(|| admission.enter(Some(caller))).collect::<Vec<_>>();
+        let held: Vec<_> = (0..6).map(all).collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2, 1, 1]);
+    }
+}

@@ -1,0 +1,54 @@
+//! Limits the tasks of an account that fail. They are refunded, so that credits do not limit them.
+
+use std::time::Duration;
+
+use quick_cache::sync::Cache;
+
+use crate::clock::Clock;
+use crate::config::{FAILURES_CHECK_EVERY, FAILURES_WITHIN};
+use crate::domain::model::Id;
+use crate::store::{Result, Store};
+
+/// Most accounts whose failures are kept in memory.
+const MAX_ACCOUNTS: usize = 10_000;
+
+/// How many tasks of each account have failed lately, as far as it matters.
+#[derive(Debug)]
+pub struct FailedTasks {
+    clock: Clock,
+    /// Failures with which an account can submit no more; 0: no limit.
+    most: u32,
+    /// When an account was looked at, by the monotonic clock, and whether it had too many.
+    seen: Cache<Id, (Duration, Option<Duration>)>,
+}
+
+impl FailedTasks {
+    /// With `most` failures within [`FAILURES_WITHIN`] an account can submit no more; 0 means no limit.
+    pub fn new(clock: Clock, most: u32) -> Self {
+        Self { clock, most, seen: Cache::new(MAX_ACCOUNTS) }
+    }
+
+    /// The time until so few failures of the account count that it can submit again, if it has too many. The answer may be a
+    /// second old: a limit of unfinished tasks bounds how many fail in that time.
+    ///
+    /// # Errors
+    /// [`StoreError`](crate::store::StoreError).
+    pub async fn wait(&self, store: &dyn Store, account_id: Id) -> Result<Option<Duration>> {
+        if self.most == 0 {
+            return Ok(None);
+        }
+        let elapsed = self.clock.elapsed();
+        if let Some((at, wait)) = self.seen.get(&account_id)
+            && elapsed.saturating_sub(at) < FAILURES_CHECK_EVERY
+        {
+            return Ok(wait);
+        }
+        let now = store.now();
+        let since = now.saturating_sub(FAILURES_WITHIN);
+        let failed_at = store.failed_at(account_id, since, self.most).await?;
+        // Never longer, even if the clock was set back.
+        let wait = failed_at.map(|at| at.since(since).min(FAILURES_WITHIN));
+        self.seen.insert(account_id, (elapsed, wait));
+        Ok(wait)
+    }
+}
