@@ -35,7 +35,7 @@ const SLOTS: usize = 4;
 /// The estimate of a picture in base64 until it is encoded, in bytes.
 pub const PICTURE_BYTES: usize = 4 << 20;
 /// Longest wait for memory.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Encodes pictures.
 #[derive(Debug)]
@@ -114,6 +114,16 @@ impl Encoder {
     /// The memory of pictures, in bytes.
     pub fn memory(&self) -> &Shares {
         &self.memory
+    }
+
+    /// The memory of copies, in bytes.
+    pub fn copies(&self) -> &Shares {
+        &self.copies
+    }
+
+    /// The encoders, each of which works on one answer at a time.
+    pub fn slots(&self) -> &Shares {
+        &self.slots
     }
 
     /// The pictures in these files of an account. They are encoded once for callers that want them at the same time.

@@ -73,7 +73,7 @@ impl Shares {
 
     /// Whether somebody waits for units.
     pub fn is_awaited(&self) -> bool {
-        !self.state().waiting.is_empty()
+        self.state().waiting.iter().any(|waiting| !waiting.granted.is_closed())
     }
 
     /// Takes units for an account, or waits for them. Of the accounts that wait, the one comes first that was served

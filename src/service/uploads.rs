@@ -28,7 +28,7 @@ use crate::store::{Right, StoreError, Upload, UploadedPicture};
 /// more than half of the places that the others leave. A sender is an upload, or a call with up to four pictures. A place is
 /// for all of a sender's pictures, so that none waits for one while it has another. Each picture may hold a file of
 /// [`MAX_UPLOAD`] bytes.
-const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
+pub const MAX_ARRIVING_OF_ACCOUNT: usize = 4;
 const MAX_ARRIVING: usize = 16;
 /// Uploads that are in memory to be decoded at the same time.
 const MAX_DECODING: usize = 2;

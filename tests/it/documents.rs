@@ -76,11 +76,16 @@ fn anchors(document: &str) -> BTreeSet<String> {
     headings.map(slug).collect()
 }
 
-/// Every test of this program, and every unit test as its source names it.
-fn all_tests() -> Vec<String> {
+/// Every test of this program.
+pub fn own_tests() -> Vec<String> {
     let listed = Command::new(std::env::current_exe().expect("this program")).arg("--list").output();
     let listed = String::from_utf8(listed.expect("this program runs once more").stdout).expect("text");
-    let mut tests: Vec<_> = listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+/// Every test of this program, and every unit test as its source names it.
+fn all_tests() -> Vec<String> {
+    let mut tests = own_tests();
     for (path, text) in sources("src").into_iter().chain(sources("crates")) {
         let mut modules: Vec<_> =
             path.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();

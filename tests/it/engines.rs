@@ -19,7 +19,7 @@ mod command;
 mod diffusion;
 mod openai;
 mod openai_faults;
-mod servers;
+pub mod servers;
 mod several;
 
 /// An engine that a test controls.

@@ -3,13 +3,14 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 30] = [
+const MODULES: [&str; 31] = [
     "audit_log::entries",
     "auth::",
     "budgets::",
     "endings::",
     "engines::diffusion::broken::a_task_",
     "envelope::",
+    "fair_shares::",
     "fetching::",
     "files::",
     "https::",

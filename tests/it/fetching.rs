@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::rigs::service::{Caller, Service};
 
 /// One render slot; eight reference slots, two of them per account.
-const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
+pub const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The state of a task in the worker.
 #[derive(Debug, PartialEq)]
-enum Event {
+pub enum Event {
     Fetches(Id),
     /// Its references have arrived, or the wait for them has ended.
     Leaves(Id),
@@ -34,9 +34,9 @@ enum Event {
 }
 
 /// A renderer whose slow references and long renders wait until the test releases them.
-struct GatedRenderer {
+pub struct GatedRenderer {
     events: UnboundedSender<Event>,
-    references: Semaphore,
+    pub references: Semaphore,
     renders: Semaphore,
 }
 
@@ -96,21 +96,21 @@ impl Renderer for GatedRenderer {
 }
 
 /// A worker with such a renderer.
-struct Rig<'a> {
+pub struct Rig<'a> {
     service: &'a Service,
-    renderer: Arc<GatedRenderer>,
+    pub renderer: Arc<GatedRenderer>,
     worker: Arc<Worker>,
     events: UnboundedReceiver<Event>,
 }
 
 /// A worker that runs.
-struct Running {
+pub struct Running {
     stop: CancellationToken,
     run: JoinHandle<()>,
 }
 
 impl<'a> Rig<'a> {
-    fn new(service: &'a Service) -> Self {
+    pub fn new(service: &'a Service) -> Self {
         let (sender, events) = unbounded_channel();
         let renderer =
             Arc::new(GatedRenderer { events: sender, references: Semaphore::new(0), renders: Semaphore::new(0) });
@@ -118,7 +118,7 @@ impl<'a> Rig<'a> {
         Self { service, renderer, worker, events }
     }
 
-    fn run(&self) -> Running {
+    pub fn run(&self) -> Running {
         let stop = CancellationToken::new();
         Running { run: tokio::spawn(self.worker.clone().run(stop.clone())), stop }
     }
@@ -128,13 +128,13 @@ impl<'a> Rig<'a> {
         tokio::spawn(async move { worker.step().await.expect("a store") })
     }
 
-    async fn next(&mut self) -> Event {
+    pub async fn next(&mut self) -> Event {
         let next = tokio::time::timeout(PATIENCE, self.events.recv()).await;
         next.expect("an event in time").expect("a worker")
     }
 
     /// Waits until this task is rendered. Meanwhile only `allowed` may begin to wait for references.
-    async fn rendered(&mut self, id: Id, allowed: &[Id]) {
+    pub async fn rendered(&mut self, id: Id, allowed: &[Id]) {
         loop {
             match self.next().await {
                 Event::Renders(rendered, _) if rendered == id => return,
@@ -145,7 +145,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Waits until these numbers of tasks wait in the queue and are leased.
-    async fn depth(&self, waiting: u64, leased: u64) {
+    pub async fn depth(&self, waiting: u64, leased: u64) {
         let store = &self.service.shared.store;
         let is_so = async || {
             let depth = store.queue_depth().await.expect("a store");
@@ -156,7 +156,7 @@ impl<'a> Rig<'a> {
 
     /// Waits until these numbers of tasks hold reference slots and render slots: a slot is freed a moment after its
     /// task is completed.
-    async fn gauges(&self, fetches: i64, renders: i64) {
+    pub async fn gauges(&self, fetches: i64, renders: i64) {
         let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
         until(is_so, "the gauges did not reach the expected values").await;
@@ -169,7 +169,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Releases every reference and render until all tasks are completed.
-    async fn complete_all(&self, running: Running) {
+    pub async fn complete_all(&self, running: Running) {
         self.renderer.references.add_permits(100);
         self.renderer.renders.add_permits(100);
         self.depth(0, 0).await;
@@ -194,43 +194,13 @@ fn id(task: &Value) -> Id {
     id
 }
 
-async fn submit(caller: &Caller<'_>, prompt: &str) -> Id {
+pub async fn submit(caller: &Caller<'_>, prompt: &str) -> Id {
     id(&caller.submit(json!({ "prompt": prompt })).await)
 }
 
-async fn submit_with_reference(caller: &Caller<'_>, prompt: &str) -> Id {
+pub async fn submit_with_reference(caller: &Caller<'_>, prompt: &str) -> Id {
     let references = ["https://pictures.example.com/a.png"];
     id(&caller.submit(json!({ "prompt": prompt, "reference_images": references })).await)
-}
-
-#[tokio::test]
-async fn stalled_references_hold_no_render_slot_and_only_a_share_of_the_reference_slots() {
-    let service = Service::start_with(&ONE_SLOT).await;
-    let (eve, bob) = (service.caller("eve", 100).await, service.caller("bob", 100).await);
-    let mut slow = Vec::new();
-    for _ in 0..5 {
-        slow.push(submit_with_reference(&eve, "slow").await);
-    }
-    let mut rig = Rig::new(&service);
-    let running = rig.run();
-    for expected in &slow[..2] {
-        assert_eq!(rig.next().await, Event::Fetches(*expected));
-    }
-    // Round robin: eve's tasks are claimed as often as bob's.
-    for _ in 0..3 {
-        let boat = submit(&bob, "a boat").await;
-        rig.rendered(boat, &[]).await;
-        let copy = submit_with_reference(&bob, "a copy").await;
-        rig.rendered(copy, &[copy]).await;
-    }
-    rig.depth(3, 2).await;
-    rig.gauges(2, 0).await;
-
-    rig.renderer.references.add_permits(1);
-    assert_eq!(rig.next().await, Event::Leaves(slow[0]));
-    rig.rendered(slow[0], &slow[2..3]).await;
-    rig.depth(2, 2).await;
-    rig.complete_all(running).await;
 }
 
 #[tokio::test]

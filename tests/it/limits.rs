@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::json;
 use tintype::clock::Clock;
 use tintype::domain::key::KeySecret;
 use tintype::service::backlog::MIN_SAMPLES;
@@ -13,7 +12,6 @@ use tintype::store::{Claim, WORKER_SILENCE};
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_engine::Picture;
 
-use crate::retention::ended;
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::Service;
@@ -83,60 +81,8 @@ async fn a_key_may_have_rates_of_its_own() {
     assert_eq!(statuses, [200, 200, 429]);
 }
 
-#[tokio::test]
-async fn more_keys_give_an_account_no_more_than_its_own_limits() {
-    let service = Service::start_with(&["--account-submit-rate", "2", "--account-read-rate", "3"]).await;
-    let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 10).await);
-    let mut keys = Vec::new();
-    for _ in 0..3 {
-        keys.push(service.new_key(ada.account.id, |_| {}).await.1);
-    }
-    let send = async |method: &str, path: &str, key: &str, body: &'static str| {
-        let authorization = format!("Bearer {key}");
-        service
-            .call(method, path, &[("authorization", &authorization), ("content-type", "application/json")], body)
-            .await
-    };
-    for key in &keys {
-        assert_eq!(send("GET", TASKS, key, "").await.status, 200);
-    }
-    let refused = send("GET", TASKS, &keys[0], "").await;
-    refused.assert_error(429, "RATE_LIMITED");
-    assert_eq!(refused.header("ratelimit-policy"), "\"account-read\";q=3;w=60");
-    assert!(refused.json()["error"]["message"].as_str().is_some_and(|text| text.contains("of this account")));
-    assert_eq!(bob.get(TASKS).await.status, 200, "accounts are counted apart");
-    for _ in 0..2 {
-        ada.submit_prompt("a boat").await;
-    }
-    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
-    service.clock.advance(Duration::from_secs(30));
-    ada.submit_prompt("a boat").await;
-}
-
-#[tokio::test]
-async fn unfinished_tasks_are_limited_per_account() {
-    let service = Service::start_with(&["--max-unfinished", "3"]).await;
-    let ada = service.caller("ada", 100).await;
-    let bob = service.caller("bob", 100).await;
-    for _ in 0..3 {
-        ada.submit(json!({ "prompt": "a boat" })).await;
-    }
-    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
-    refused.assert_error(429, "RATE_LIMITED");
-    assert!(refused.header("retry-after").parse::<u32>().expect("whole seconds") >= 1);
-    assert_eq!(ada.credits().await, 94);
-    bob.submit(json!({ "prompt": "a boat" })).await;
-    service.work().await;
-    ada.submit(json!({ "prompt": "a boat" })).await;
-    ada.submit(json!({ "prompt": "a boat [[fail]]" })).await;
-    service.work().await;
-    for _ in 0..3 {
-        ada.submit(json!({ "prompt": "a boat" })).await;
-    }
-}
-
 /// As many attempts as an estimate takes, of a minute each.
-fn observe_attempts_of_a_minute(service: &Service) {
+pub fn observe_attempts_of_a_minute(service: &Service) {
     (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(Duration::from_secs(60), 1));
 }
 
@@ -189,25 +135,6 @@ async fn a_submit_that_would_not_finish_in_time_is_refused_at_once() {
     service.clock.advance(Duration::from_secs(1));
     service.work().await;
     caller.submit_prompt("a boat").await;
-}
-
-#[tokio::test]
-async fn an_account_that_fills_the_queue_is_refused_and_others_get_their_turn() {
-    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    observe_attempts_of_a_minute(&service);
-    for _ in 0..9 {
-        ada.submit_prompt("a boat").await;
-    }
-    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
-    // The tasks of both take turns, so the fifth of bob is the ninth or the tenth to be rendered.
-    for _ in 0..4 {
-        bob.submit_prompt("a boat").await;
-    }
-    bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
-    service.clock.advance(Duration::from_secs(1));
-    bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
-    assert_eq!((ada.credits().await, bob.credits().await), (82, 92));
 }
 
 #[tokio::test]
@@ -269,33 +196,6 @@ async fn no_submit_waits_for_another_that_measures_the_queue() {
     };
     let (looked, ()) = tokio::join!(caller.post(r#"{"prompt": "a boat"}"#), meanwhile);
     assert_eq!(looked.status, 200);
-}
-
-#[tokio::test]
-async fn an_account_whose_tasks_fail_too_often_waits_until_fewer_of_them_count() {
-    let service = Service::start_with(&["--max-failed-tasks", "3", "--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    for _ in 0..3 {
-        ended(&ada, "a boat [[fail]]").await;
-        service.clock.advance(Duration::from_secs(60));
-    }
-    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
-    refused.assert_error(429, "RATE_LIMITED");
-    let message = &refused.json()["error"]["message"];
-    assert_eq!(message, "3 tasks of the account have failed within ten minutes, which is its limit.");
-    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
-    assert!((420..=421).contains(&wait), "{wait}");
-    assert_eq!(ada.credits().await, 100);
-    bob.submit_prompt("a boat").await;
-    service.clock.advance(Duration::from_secs(wait));
-    // Those that succeed do not count.
-    for _ in 0..4 {
-        ended(&ada, "a boat").await;
-        service.clock.advance(Duration::from_secs(2));
-    }
-    ended(&ada, "a boat [[fail]]").await;
-    service.clock.advance(Duration::from_secs(1));
-    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ mod endings;
 mod engines;
 mod envelope;
 mod every_store;
+mod fair_shares;
 mod faults;
 mod fetching;
 mod file_store;

@@ -33,7 +33,7 @@ impl Caller<'_> {
     }
 
     /// Calls a tool; returns its result.
-    async fn tool(&self, name: &str, arguments: &Value) -> Value {
+    pub async fn tool(&self, name: &str, arguments: &Value) -> Value {
         let params = json!({ "name": name, "arguments": arguments });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
         let answer = self.message(&message, &[]).await;

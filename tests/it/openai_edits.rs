@@ -15,7 +15,7 @@ use tintype::domain::model::{Id, Surface};
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
-mod hostile;
+pub mod hostile;
 
 const EDITS: &str = "/v1/images/edits";
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -34,7 +34,7 @@ pub fn png(width: u32, height: u32) -> Vec<u8> {
     bytes
 }
 
-fn data_url(picture: &[u8]) -> String {
+pub fn data_url(picture: &[u8]) -> String {
     format!("data:image/png;base64,{}", BASE64_STANDARD.encode(picture))
 }
 
@@ -64,7 +64,7 @@ impl Caller<'_> {
         self.edit(&[], "multipart/form-data; boundary=b-1", form("b-1", parts)).await
     }
 
-    async fn edit_json(&self, body: &Value) -> Answer {
+    pub async fn edit_json(&self, body: &Value) -> Answer {
         self.edit(&[], "application/json", body.to_string()).await
     }
 

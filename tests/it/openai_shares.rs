@@ -1,6 +1,5 @@
 //! Calls of OpenAI's dialect share seats, memory and encoders fairly between accounts.
 
-use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -8,42 +7,14 @@ use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
 const GENERATIONS: &str = "/v1/images/generations";
-const BODY: &str = r#"{"prompt": "a boat"}"#;
+pub const BODY: &str = r#"{"prompt": "a boat"}"#;
 
 /// Sends a call with these headers besides the key.
-async fn call(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
+pub async fn call(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
     let key = caller.authorization();
     let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
     all.extend(headers);
     caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
-}
-
-#[tokio::test]
-async fn the_keys_of_an_account_share_its_seats_and_the_message_says_whose_limit_it_is() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
-    let other_key = Caller { service: &service, account: ada.account.clone(), key_id, key };
-    let waiters = &service.shared.endings.waiters;
-    let mut held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(ada.account.id).expect("room")).collect();
-    let message = async |caller| {
-        let refused = call(caller, &[], BODY).await;
-        assert_eq!(refused.status, 429, "{refused:?}");
-        refused.json()["error"]["message"].as_str().expect("a message").to_owned()
-    };
-    assert!(message(&other_key).await.starts_with("100 calls of this account wait"));
-    let work = async {
-        service.waiting(1).await;
-        service.work().await;
-    };
-    assert_eq!(tokio::join!(call(&bob, &[], BODY), work).0.status, 200);
-    let mut accounts = 0..;
-    while let Some(Ok(seat)) = accounts.next().map(|number| waiters.seat(id(number))) {
-        held.push(seat);
-    }
-    assert!(message(&bob).await.starts_with("The calls of all accounts"));
-    drop(held);
-    assert_eq!((waiters.seats(), ada.credits().await), (0, 100));
 }
 
 #[tokio::test]
@@ -61,11 +32,6 @@ async fn repeats_of_a_call_share_a_seat() {
     assert!([&first, &second, &third, &fourth, &fifth].iter().all(|answer| answer.status == 200));
     assert_eq!((first.json(), caller.credits().await), (fifth.json(), 0));
     assert_eq!(service.api.encoder.encoded(), 1, "their picture is encoded once");
-}
-
-/// An id that no account has.
-fn id(number: i64) -> tintype::domain::model::Id {
-    tintype::domain::model::Id::floor(tintype::clock::Timestamp::from_millis(number))
 }
 
 /// Sends a call with an idempotency key and reads the beginning of its answer.
@@ -87,7 +53,7 @@ async fn begin(caller: &Caller<'_>, body: &str) -> TcpStream {
 }
 
 /// Works on the task of the next call that waits.
-async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+pub async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
     let work = async {
         service.waiting(1).await;
         service.work().await;
@@ -115,30 +81,4 @@ async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pict
     while waiters.seats() > 0 {
         tokio::task::yield_now().await;
     }
-}
-
-#[tokio::test]
-async fn an_account_whose_answers_take_its_share_of_memory_waits_and_others_do_not() {
-    let service = Service::start().await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
-    let memory = service.api.encoder.memory();
-    let held = memory.take(ada.account.id, 128 << 20).await;
-    let mut of_ada = Box::pin(worked(&service, call(&ada, &[], BODY)));
-    let waits = async {
-        while !memory.is_awaited() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        answer = &mut of_ada => panic!("answered: {}", answer.status),
-        () = waits => {}
-    }
-    let others = async {
-        let of_bob = worked(&service, call(&bob, &[], BODY)).await;
-        assert!(memory.is_awaited());
-        drop(held);
-        of_bob
-    };
-    let (of_ada, of_bob) = tokio::join!(of_ada, others);
-    assert_eq!((of_ada.status.as_u16(), of_bob.status.as_u16()), (200, 200));
 }

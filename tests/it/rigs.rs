@@ -24,3 +24,4 @@ pub mod redis;
 pub mod s3;
 pub mod service;
 pub mod staged;
+pub mod visitor;

@@ -11,14 +11,14 @@ use tintype::store::{EndpointCreation, NewEndpoint, Result, Store};
 use crate::rigs::service::Service;
 
 mod command;
-mod delivery;
-mod hostile;
+pub mod delivery;
+pub mod hostile;
 
 /// Names the network of the receivers of these tests.
 pub const NETWORK: [&str; 2] = ["--webhook-network", "127.0.0.0/8"];
 
 /// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Adds an endpoint of an account; returns its secret, too.
 pub async fn add(store: &dyn Store, account: Id, url: &str, added_by: AddedBy) -> Result<(Endpoint, SigningSecret)> {

@@ -26,7 +26,9 @@ use crate::domain::reference_url::{HTTPS_PORT, ReferenceUrl, UrlFault};
 use crate::sandbox::{DecodeError, Decoder};
 use tintype_engine::picture::{Picture, PictureError};
 
-use slots::{MAX_PER_ACCOUNT, MAX_PER_HOST, Slots};
+use slots::{MAX_PER_HOST, Slots};
+
+pub use slots::MAX_PER_ACCOUNT;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 3;

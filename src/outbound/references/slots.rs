@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Concurrent downloads from one host: the number of references of one task.
 pub(super) const MAX_PER_HOST: usize = 4;
 /// Concurrent downloads for one account: the number of references of one task, a quarter of all downloads.
-pub(super) const MAX_PER_ACCOUNT: usize = 4;
+pub const MAX_PER_ACCOUNT: usize = 4;
 
 /// A number of slots for each owner, which is a host or an account.
 #[derive(Debug)]

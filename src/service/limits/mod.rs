@@ -25,9 +25,9 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Webhooks that the owners of an account may send by hand in that time. Each is kept for a week, and costs nothing.
 const WEBHOOKS: u32 = 30;
 /// Reports that a person may ask for in that time. Each reads the ledger of the account.
-const REPORTS: u32 = 30;
+pub const REPORTS: u32 = 30;
 /// Forms that a person may send in that time, uploads among them. Each writes, and most are kept in the audit log for a year.
-const FORMS: u32 = 240;
+pub const FORMS: u32 = 240;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 

@@ -16,7 +16,7 @@ use crate::store::DueEndpoint;
 /// Attempts at a time.
 const MAX: u32 = MAX_REQUESTS as u32;
 /// Those at one endpoint.
-const MAX_OF_ENDPOINT: u32 = 8;
+pub const MAX_OF_ENDPOINT: u32 = 8;
 /// Those at all endpoints of one account, if as many are free.
 const MAX_OF_ACCOUNT: u32 = 16;
 /// Those at failing endpoints together.

@@ -28,6 +28,8 @@ use crate::store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueE
 
 use self::load::{Load, Ticket};
 
+pub use self::load::MAX_OF_ENDPOINT;
+
 /// An attempt that has not ended after this time is made again, by any process: longer than the time limit of a request.
 pub const ATTEMPT_LEASE: Duration = Duration::from_secs(30);
 /// An endpoint is disabled when an attempt at an event that has waited for this long fails, and nothing was delivered to it

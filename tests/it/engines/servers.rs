@@ -11,14 +11,7 @@ use super::openai::{brief, engine, render};
 use crate::rigs::binary::{refused, run};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
 use crate::rigs::ports::Port;
-use crate::rigs::service::Service;
-
-/// Lets so much time pass, and then whatever follows from it happen.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
-}
+use crate::rigs::service::{Service, pass};
 
 /// Waits until the worker has worked on a task.
 async fn worked(worker: &std::sync::Arc<Worker>) {
@@ -52,7 +45,7 @@ async fn step(service: &Service) -> usize {
 }
 
 /// A busy server that asks for 30 s.
-fn busy_for_30_s() -> Reply {
+pub fn busy_for_30_s() -> Reply {
     Reply::Whole(429, vec![("retry-after", "30".into())], b"{}".to_vec())
 }
 
@@ -93,29 +86,6 @@ async fn a_server_that_asks_several_tasks_to_wait_is_left_alone_for_that_time() 
     service.work().await;
     for task in &tasks {
         assert_eq!(caller.task(task).await["status"], "completed");
-    }
-}
-
-#[tokio::test]
-async fn a_prompt_that_a_server_always_turns_away_fails_and_delays_nobody() {
-    let redirect = Reply::Whole(302, vec![("location", "/login".into())], Vec::new());
-    let loading = Reply::json(503, &json!({ "detail": "loading" }));
-    for reply in [redirect, Reply::json(429, &json!({ "detail": "busy" })), busy_for_30_s(), loading] {
-        let server = ImagesServer::start(Dialect::Sglang).await;
-        server.to_prompts_with("poison", reply);
-        let service = Service::start_with(&["--engine", &server.engine(), "--engine-profile", "sglang"]).await;
-        let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 100).await);
-        let poison = ada.submit_prompt("poison").await;
-        service.work().await;
-        for round in 0..5 {
-            let boat = bob.submit_prompt("a boat").await;
-            service.work().await;
-            assert_eq!(bob.task(&boat).await["status"], "completed", "round {round}");
-            service.clock.advance(Duration::from_secs(32));
-        }
-        assert_eq!(ada.task(&poison).await["status"], "failed");
-        assert_eq!(ada.credits().await, 10, "it was refunded");
-        assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
     }
 }
 

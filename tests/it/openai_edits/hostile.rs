@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tintype::clock::Timestamp;
 use tintype::config::{MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
 use tintype::domain::model::{Id, Surface};
-use tintype::service::rejections::ALLOWANCE;
 use tintype::store::Right;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -16,11 +15,11 @@ use super::{EDITS, data_url, error, form, png, worked};
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
-const FORM: &str = "multipart/form-data; boundary=b-1";
+pub const FORM: &str = "multipart/form-data; boundary=b-1";
 
 impl Caller<'_> {
     /// Begins an edit with these headers besides the key.
-    async fn open(&self, headers: &str) -> TcpStream {
+    pub async fn open(&self, headers: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.service.address).await.expect("it listens");
         let head = format!(
             "POST {EDITS} HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\n{headers}\r\n",
@@ -46,7 +45,7 @@ impl Caller<'_> {
     }
 }
 
-async fn status_of(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> u16 {
+pub async fn status_of(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> u16 {
     let mut line = [0; 12];
     stream.read_exact(&mut line).await.expect("an answer");
     std::str::from_utf8(&line[9..]).ok().and_then(|status| status.parse().ok()).expect("a status")
@@ -262,19 +261,4 @@ async fn accounts_that_take_all_places_they_can_leave_places_for_others() {
     let bob = service.caller("bob", 2).await;
     let nonsense = bob.edit_json(&json!({ "prompt": "a boat", "image": data_url(b"nonsense") })).await;
     assert_eq!(nonsense.status, 400, "{nonsense:?}");
-}
-
-#[tokio::test]
-async fn an_account_whose_images_are_rejected_too_often_pauses() {
-    let service = Service::start_with(&["--submit-rate", "0"]).await;
-    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
-    let nonsense = json!({ "prompt": "a boat", "image": data_url(b"nonsense") });
-    for _ in 0..=ALLOWANCE.get() {
-        assert_eq!(ada.edit_json(&nonsense).await.status, 400);
-    }
-    let paused = ada.edit_json(&nonsense).await;
-    assert_eq!((paused.status.as_u16(), paused.header("retry-after")), (429, "3"), "{paused:?}");
-    assert_eq!(bob.edit_json(&nonsense).await.status, 400);
-    service.clock.advance(Duration::from_secs(4));
-    assert_eq!(ada.edit_json(&nonsense).await.status, 400);
 }

@@ -467,6 +467,13 @@ pub fn files(service: &Service) -> Vec<String> {
     names
 }
 
+/// Lets so much time of the runtime pass, and then whatever follows from it happen.
+pub async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 /// Controls of a render that has a minute and is never cancelled.
 pub fn control() -> RenderControl {
     RenderControl {

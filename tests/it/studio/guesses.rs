@@ -10,11 +10,12 @@ use super::text;
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
 
-const PASSWORD: &str = "correct horse battery";
+/// The password of Ada.
+pub const PASSWORD: &str = "correct horse battery";
 
 impl Service {
     /// Sends name and password from an address.
-    async fn sign_in_from(&self, address: &str, name: &str, password: &str) -> Answer {
+    pub async fn sign_in_from(&self, address: &str, name: &str, password: &str) -> Answer {
         let body = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs([("name", name), ("password", password)])
             .finish();
@@ -31,7 +32,7 @@ impl Service {
     }
 
     /// Ada, who has a password.
-    async fn ada(&self) -> tintype::domain::person::Person {
+    pub async fn ada(&self) -> tintype::domain::person::Person {
         self.shared.store.create_account("ada", 10).await.expect("a store");
         let ada = self.person("ada", "ada@example.com", Role::Owner).await;
         let set = People::new(self.shared.store.clone()).set_password(&ada, PASSWORD.into()).await.expect("a store");

@@ -114,36 +114,6 @@ async fn an_account_is_disabled_and_enabled_but_never_the_own_one() {
 }
 
 #[tokio::test]
-async fn an_account_with_too_many_suspended_keys_makes_no_others_work() {
-    let service = Service::start_with(&["--max-suspended-keys", "2"]).await;
-    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
-    let (spare, _) = service.new_key(ada.account, |_| ()).await;
-    let store = &service.shared.store;
-    let mut suspended = None;
-    for round in 0..2 {
-        assert!(text(&ada.send("/studio/keys", &[("name", "new")]).await).contains("tt_"), "round {round}");
-        let (key, _) = service.new_key(ada.account, |_| ()).await;
-        let request =
-            tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
-        store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
-        let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
-        let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
-        store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
-        assert_eq!(ada.send(&format!("/studio/keys/{key}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
-        suspended = Some(key);
-    }
-    let refused = "Too many keys of this account are suspended";
-    assert!(text(&ada.send("/studio/keys", &[("name", "new")]).await).contains(refused));
-    for change in ["rotate", "enable"] {
-        assert!(text(&ada.send(&format!("/studio/keys/{spare}/{change}"), &[]).await).contains(refused), "{change}");
-    }
-    let key = suspended.expect("a key");
-    operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await;
-    assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
-    assert!(!text(&ada.send("/studio/keys", &[("name", "new")]).await).contains(refused));
-}
-
-#[tokio::test]
 async fn strikes_are_shown_and_lifted() {
     let service = Service::start().await;
     let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);

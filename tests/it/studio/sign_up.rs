@@ -13,7 +13,7 @@ use crate::rigs::service::Service;
 
 const PAGE: &str = "/studio/sign-up";
 const PASSWORD: &str = "correct horse battery";
-const OPEN: [&str; 5] = ["--sign-up", "--sign-up-credits", "20", "--trusted-proxy", "127.0.0.1"];
+pub const OPEN: [&str; 5] = ["--sign-up", "--sign-up-credits", "20", "--trusted-proxy", "127.0.0.1"];
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 const REFUSED: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
@@ -26,7 +26,7 @@ impl Service {
         self.call("POST", PAGE, &all, body).await
     }
 
-    async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
+    pub async fn sign_up_from(&self, address: &str, name: &str) -> Answer {
         self.send_sign_up(&[("x-forwarded-for", address)], name, PASSWORD).await
     }
 

@@ -283,7 +283,7 @@ async fn a_running_deliverer_hears_of_an_ending_and_finishes_what_it_began() {
 }
 
 /// Writes events for an endpoint, as if so many tasks had ended.
-fn flood(service: &Service, endpoint: &str, count: u32) {
+pub fn flood(service: &Service, endpoint: &str, count: u32) {
     let now = service.clock.now().as_millis();
     let insert = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)";
     match Backend::of_services() {
@@ -303,30 +303,6 @@ fn flood(service: &Service, endpoint: &str, count: u32) {
             schema(service.directory.path())
         )),
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_events_for_a_dead_endpoint_delay_nobody_else() {
-    let service = Service::start_with(&NETWORK).await;
-    let (dead, alive) = (Receiver::start().await, Receiver::start().await);
-    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
-    let (of_ada, _) =
-        add(&*service.shared.store, ada.account.id, &dead.url(), AddedBy::Operator).await.expect("a store");
-    add(&*service.shared.store, bob.account.id, &alive.url(), AddedBy::Operator).await.expect("a store");
-    dead.always(Reply::Silence);
-    flood(&service, of_ada.id.as_str(), 10_000);
-    assert_eq!(service.shared.store.waiting_deliveries().await.expect("a store"), 10_000);
-    let stop = CancellationToken::new();
-    let deliverer = Deliverer::new(service.shared.clone(), receivers(Duration::from_secs(3_600)));
-    let running = tokio::spawn(deliverer.run(stop.clone()));
-    tokio::time::timeout(PATIENCE, dead.hears(8)).await.expect("the dead endpoint is tried");
-    for count in 1..=10 {
-        bob.submit_prompt("a boat [[fail]]").await;
-        service.work().await;
-        tokio::time::timeout(PATIENCE, alive.hears(count)).await.expect("an event");
-    }
-    assert_eq!(dead.heard().len(), 8, "its share of the attempts at a time");
-    running.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

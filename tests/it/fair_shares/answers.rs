@@ -1,0 +1,103 @@
+//! Calls that wait for their pictures, and the memory and the encoders of their answers.
+
+use std::iter::from_fn;
+
+use futures::FutureExt as _;
+use serde_json::{Value, json};
+use tintype::clock::Timestamp;
+use tintype::domain::model::Id;
+use tintype::service::encoder::{MAX_WAIT, PICTURE_BYTES};
+use tintype::service::shares::{Share, Shares};
+use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+
+use crate::openai_shares::{BODY, call, worked};
+use crate::rigs::service::{Caller, Service, pass};
+
+#[tokio::test]
+async fn calls_that_wait_for_a_task() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
+    let other_key = Caller { service: &service, account: ada.account.clone(), key_id, key };
+    let waiters = &service.shared.endings.waiters;
+    let mut held: Vec<_> = from_fn(|| waiters.seat(ada.account.id).ok()).collect();
+    let message = async |caller| {
+        let refused = call(caller, &[], BODY).await;
+        assert_eq!(refused.status, 429, "{refused:?}");
+        refused.json()["error"]["message"].as_str().expect("a message").to_owned()
+    };
+    assert!(message(&other_key).await.starts_with(&format!("{MAX_SEATS_OF_ACCOUNT} calls of this account wait")));
+    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    // Accounts that do not exist take all others.
+    held.extend((0..).map_while(|number| waiters.seat(Id::floor(Timestamp::from_millis(number))).ok()));
+    assert!(message(&bob).await.starts_with("The calls of all accounts"));
+    drop(held);
+    assert_eq!((waiters.seats(), ada.credits().await), (0, 100));
+}
+
+/// Takes for an account all portions that it gets without waiting, and leaves one for another account.
+#[track_caller]
+fn all_of(shares: &Shares, account: &Caller<'_>, portion: usize, other: &Caller<'_>) -> Vec<Share> {
+    let held: Vec<_> = from_fn(|| shares.take(account.account.id, portion).now_or_never()).collect();
+    assert!(held.len() > 1, "the account has a share");
+    assert!(shares.is_free(other.account.id, portion), "the account took {} portions, which are all", held.len());
+    held
+}
+
+/// Runs a call until it waits for a share.
+async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T> + Unpin) {
+    while !shares.is_awaited() {
+        assert!((&mut call).now_or_never().is_none(), "the call did not wait");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn memory_of_v1_answers() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 4).await, service.caller("bob", 2).await);
+    let memory = service.api.encoder.memory();
+    let held = all_of(memory, &ada, PICTURE_BYTES, &bob);
+    let mut of_ada = Box::pin(worked(&service, call(&ada, &[], BODY)));
+    awaits(memory, &mut of_ada).await;
+    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert!(memory.is_awaited());
+    pass(MAX_WAIT).await;
+    assert_eq!(of_ada.await.status, 503);
+    let mut of_ada = Box::pin(worked(&service, call(&ada, &[], BODY)));
+    awaits(memory, &mut of_ada).await;
+    drop(held);
+    assert_eq!(of_ada.await.status, 200);
+}
+
+#[tokio::test]
+async fn memory_of_mcp_answers() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let tasks = [ada.submit_prompt("a boat").await, bob.submit_prompt("a boat").await];
+    service.work().await;
+    let copies = service.api.encoder.copies();
+    let _held = all_of(copies, &ada, PICTURE_BYTES, &bob);
+    let arguments = tasks.map(|task_id| json!({ "task_id": task_id }));
+    let has_picture = |told: &Value| told["content"].as_array().expect("content").iter().any(|c| c["type"] == "image");
+    let mut of_ada = Box::pin(ada.tool("get_task", &arguments[0]));
+    awaits(copies, &mut of_ada).await;
+    assert!(has_picture(&bob.tool("get_task", &arguments[1]).await));
+    pass(MAX_WAIT).await;
+    let told = of_ada.await;
+    assert!(!has_picture(&told) && told.to_string().contains("The images could not be added"), "{told}");
+}
+
+#[tokio::test]
+async fn encoders_of_v1_answers() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let encoders = service.api.encoder.slots();
+    let held = all_of(encoders, &ada, 1, &bob);
+    let mut of_ada = Box::pin(worked(&service, call(&ada, &[], BODY)));
+    awaits(encoders, &mut of_ada).await;
+    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert!(encoders.is_awaited());
+    drop(held);
+    assert_eq!(of_ada.await.status, 200);
+}

@@ -1,0 +1,175 @@
+//! Uploads, signing in and up, and pages of the studio.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use hyper::StatusCode;
+use serde_json::json;
+use tintype::domain::model::Surface;
+use tintype::domain::person::Role;
+use tintype::domain::request::GenerateRequest;
+use tintype::service::limits::REPORTS;
+use tintype::service::rejections::ALLOWANCE;
+use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
+use tintype::store::StrikeRule;
+
+use crate::openai_edits::data_url;
+use crate::openai_edits::hostile::{FORM, status_of};
+use crate::rigs::http::Answer;
+use crate::rigs::service::Service;
+use crate::rigs::visitor::text;
+use crate::studio::guesses::PASSWORD;
+use crate::studio::oidc::{ADDRESSES, FORBIDDEN, Scene, refused, with_false_code};
+use crate::studio::sign_up::OPEN;
+
+/// The status of whoever takes too much.
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+#[tokio::test]
+async fn places_for_uploads() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let announced = format!("content-type: {FORM}\r\ncontent-length: 100000\r\nexpect: 100-continue\r\n");
+    let mut slow = Vec::new();
+    for _ in 0..MAX_ARRIVING_OF_ACCOUNT {
+        slow.push(ada.open(&announced).await);
+        assert_eq!(status_of(slow.last_mut().expect("the last one")).await, 100, "its body is waited for");
+    }
+    assert_eq!(status_of(&mut ada.open(&announced).await).await, 429);
+    assert_eq!(status_of(&mut bob.open(&announced).await).await, 100);
+}
+
+#[tokio::test]
+async fn rejected_uploads() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
+    let nonsense = json!({ "prompt": "a boat", "image": data_url(b"nonsense") });
+    for _ in 0..=ALLOWANCE.get() {
+        assert_eq!(ada.edit_json(&nonsense).await.status, 400);
+    }
+    let paused = ada.edit_json(&nonsense).await;
+    assert_eq!((paused.status.as_u16(), paused.header("retry-after")), (429, "3"), "{paused:?}");
+    assert_eq!(bob.edit_json(&nonsense).await.status, 400);
+    service.clock.advance(Duration::from_secs(4));
+    assert_eq!(ada.edit_json(&nonsense).await.status, 400);
+}
+
+/// One address makes attempts that need a hash, while no hash ends. Few of them wait, and the others are refused. Then the
+/// victim makes one at another address.
+fn few_of_one_address_wait(flags: &[&str], victim: &str, attempt: impl AsyncFn(&Service, &str, &str) -> Answer) {
+    // One thread computes, and the test keeps it busy.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    runtime.expect("a runtime").block_on(async {
+        let service = Service::start_with(flags).await;
+        service.ada().await;
+        let (release, busy) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || busy.recv());
+        let of_eve = async |number| attempt(&service, "192.0.2.1", &format!("eve-{number}")).await.status;
+        // More than there are places. Those without one are answered.
+        let mut attempts: FuturesUnordered<_> = (0..100).map(of_eve).collect();
+        assert_eq!(attempts.next().await, Some(TOO_MANY));
+        let others = async {
+            for number in 200..203 {
+                assert_eq!(of_eve(number).await, TOO_MANY);
+            }
+            drop(release);
+        };
+        let (served, ()) = tokio::join!(attempt(&service, "192.0.2.2", victim), others);
+        assert_eq!(served.status, StatusCode::SEE_OTHER, "{served:?}");
+        busy.await.expect("no panic").expect_err("nothing was sent");
+    });
+}
+
+#[test]
+fn password_hashes() {
+    let flags = ["--trusted-proxy", "127.0.0.1"];
+    few_of_one_address_wait(&flags, "ada@example.com", async |service, address, name| {
+        service.sign_in_from(address, name, PASSWORD).await
+    });
+}
+
+#[test]
+fn sign_ups_that_wait() {
+    few_of_one_address_wait(&OPEN, "bob", async |service, address, name| service.sign_up_from(address, name).await);
+}
+
+#[tokio::test]
+async fn exchanges_with_the_openid_connect_provider() {
+    let scene = Scene::start("ada", &["--sign-up", "--trusted-proxy", "127.0.0.1"]).await;
+    let mut ways = Vec::new();
+    for _ in 0..6 {
+        let trip = scene.depart("/studio/oidc", "").await;
+        let back = scene.provider.visit(&trip.target).await;
+        ways.push((format!("{}?{}", back.path(), back.query().expect("a query")), trip.cookie));
+    }
+    scene.provider.pause();
+    let (path, cookie) = ways.pop().expect("a way");
+    let mut waiting: FuturesUnordered<_> = ways.iter().map(|(path, cookie)| scene.come_back(path, cookie)).collect();
+    // The provider answers none of the others, so that each of them has a place.
+    refused(&waiting.next().await.expect("an answer"), TOO_MANY, "");
+    scene.provider.resume();
+    assert_eq!(scene.come_back_from(ADDRESSES[1], &path, &cookie).await.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn exchanges_that_come_to_nothing() {
+    let scene = Scene::start("ada", &["--sign-up", "--trusted-proxy", "127.0.0.1"]).await;
+    let trip = scene.depart("/studio/oidc", "").await;
+    let path = with_false_code(&trip);
+    for _ in 0..=20 {
+        refused(&scene.come_back(&path, &trip.cookie).await, FORBIDDEN, "could not be confirmed");
+    }
+    refused(&scene.come_back(&path, &trip.cookie).await, TOO_MANY, "");
+    let other = scene.come_back_from(ADDRESSES[1], &path, &trip.cookie).await;
+    refused(&other, FORBIDDEN, "could not be confirmed");
+    scene.service.clock.advance(Duration::from_secs(4));
+    assert_eq!(scene.sign_in().await.header("location"), "/studio");
+}
+
+#[tokio::test]
+async fn usage_reports() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let bob = service.visitor_as("ada", "bob", Role::Owner).await;
+    for _ in 0..REPORTS {
+        ada.page("/studio/usage").await;
+    }
+    for path in ["/studio/usage", "/studio/usage.csv"] {
+        assert_eq!(ada.get(path).await.status, TOO_MANY, "{path}");
+        bob.page(path).await;
+    }
+    service.clock.advance(Duration::from_secs(2));
+    ada.page("/studio/usage").await;
+}
+
+#[tokio::test]
+async fn suspended_keys() {
+    let service = Service::start_with(&["--max-suspended-keys", "2"]).await;
+    let (operator, ada, bob) =
+        (service.visitor("admin", 0).await, service.visitor("ada", 10).await, service.visitor("bob", 0).await);
+    let (spare, _) = service.new_key(ada.account, |_| ()).await;
+    let store = &service.shared.store;
+    let mut suspended = None;
+    for round in 0..2 {
+        assert!(text(&ada.send("/studio/keys", &[("name", "new")]).await).contains("tt_"), "round {round}");
+        let (key, _) = service.new_key(ada.account, |_| ()).await;
+        let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
+        store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
+        let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
+        let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
+        store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+        assert_eq!(ada.send(&format!("/studio/keys/{key}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
+        suspended = Some(key);
+    }
+    let refused = "Too many keys of this account are suspended";
+    assert!(text(&ada.send("/studio/keys", &[("name", "new")]).await).contains(refused));
+    for change in ["rotate", "enable"] {
+        assert!(text(&ada.send(&format!("/studio/keys/{spare}/{change}"), &[]).await).contains(refused), "{change}");
+    }
+    assert!(text(&bob.send("/studio/keys", &[("name", "new")]).await).contains("tt_"));
+    let key = suspended.expect("a key");
+    operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await;
+    assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
+    assert!(!text(&ada.send("/studio/keys", &[("name", "new")]).await).contains(refused));
+}

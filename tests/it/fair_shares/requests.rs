@@ -1,0 +1,148 @@
+//! Connections, requests and tasks.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tintype::domain::model::TaskId;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::connections::{connect_from, get, one_answer, rest};
+use crate::limits::observe_attempts_of_a_minute;
+use crate::retention::ended;
+use crate::rigs::http::TASKS;
+use crate::rigs::service::Service;
+
+#[tokio::test]
+async fn connections() {
+    let service = Service::start_with(&["--max-connections-per-address", "3"]).await;
+    let caller = service.caller("ada", 10).await;
+    let connect = async |host| {
+        let mut stream = connect_from(&service, host).await;
+        stream.write_all(get(TASKS, &caller).as_bytes()).await.expect("the service reads");
+        stream
+    };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        // A connection that is answered has a slot.
+        let mut stream = connect(2).await;
+        assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        held.push(stream);
+    }
+    let said = rest(connect(2).await).await;
+    assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("\r\nx-request-id: "), "{said}");
+    assert!(said.contains("\"INTERNAL_ERROR\""), "{said}");
+    assert!(one_answer(&mut connect(3).await).await.starts_with("HTTP/1.1 200 "), "another address is served");
+}
+
+#[tokio::test]
+async fn requests() {
+    let service = Service::start_with(&["--account-submit-rate", "2", "--account-read-rate", "3"]).await;
+    let (ada, bob) = (service.caller("ada", 10).await, service.caller("bob", 10).await);
+    let mut authorizations = Vec::new();
+    for _ in 0..4 {
+        authorizations.push(format!("Bearer {}", service.new_key(ada.account.id, |_| {}).await.1));
+    }
+    let read = async |authorization: &str| service.call("GET", TASKS, &[("authorization", authorization)], "").await;
+    for authorization in &authorizations[..3] {
+        assert_eq!(read(authorization).await.status, 200);
+    }
+    let refused = read(&authorizations[3]).await;
+    assert!(refused.assert_error(429, "RATE_LIMITED").contains("of this account"));
+    assert_eq!(refused.header("ratelimit-policy"), "\"account-read\";q=3;w=60");
+    assert_eq!(bob.get(TASKS).await.status, 200, "accounts are counted apart");
+    for _ in 0..2 {
+        ada.submit_prompt("a boat").await;
+    }
+    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+    bob.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(30));
+    ada.submit_prompt("a boat").await;
+}
+
+#[tokio::test]
+async fn unfinished_tasks() {
+    let service = Service::start_with(&["--max-unfinished", "3"]).await;
+    let ada = service.caller("ada", 100).await;
+    let bob = service.caller("bob", 100).await;
+    for _ in 0..3 {
+        ada.submit(json!({ "prompt": "a boat" })).await;
+    }
+    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    assert!(refused.header("retry-after").parse::<u32>().expect("whole seconds") >= 1);
+    assert_eq!(ada.credits().await, 94);
+    bob.submit(json!({ "prompt": "a boat" })).await;
+    service.work().await;
+    ada.submit(json!({ "prompt": "a boat" })).await;
+    ada.submit(json!({ "prompt": "a boat [[fail]]" })).await;
+    service.work().await;
+    for _ in 0..3 {
+        ada.submit(json!({ "prompt": "a boat" })).await;
+    }
+}
+
+#[tokio::test]
+async fn failed_tasks_which_are_refunded() {
+    let service = Service::start_with(&["--max-failed-tasks", "3", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    for _ in 0..3 {
+        ended(&ada, "a boat [[fail]]").await;
+        service.clock.advance(Duration::from_secs(60));
+    }
+    let refused = ada.post(r#"{"prompt": "a boat"}"#).await;
+    refused.assert_error(429, "RATE_LIMITED");
+    let message = &refused.json()["error"]["message"];
+    assert_eq!(message, "3 tasks of the account have failed within ten minutes, which is its limit.");
+    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
+    assert!((420..=421).contains(&wait), "{wait}");
+    assert_eq!(ada.credits().await, 100);
+    bob.submit_prompt("a boat").await;
+    service.clock.advance(Duration::from_secs(wait));
+    // Those that succeed do not count.
+    for _ in 0..4 {
+        ended(&ada, "a boat").await;
+        service.clock.advance(Duration::from_secs(2));
+    }
+    ended(&ada, "a boat [[fail]]").await;
+    service.clock.advance(Duration::from_secs(1));
+    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn prompts_and_references_of_failed_tasks_in_the_database() {
+    let service = Service::start_with(&["--failed-prompt-space", "1KiB", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let mut tasks = Vec::new();
+    for caller in [&bob, &ada, &ada, &ada] {
+        tasks.push(ended(caller, &format!("{:a>500} [[fail]]", "a boat ")).await);
+    }
+    service.clock.advance(Duration::from_secs(60 * 60 + 1));
+    service.sweeper.erase_failed_prompts().await;
+    let mut kept = Vec::new();
+    for (task_id, caller) in tasks.iter().zip([&bob, &ada, &ada, &ada]) {
+        let TaskId(id) = task_id.parse().expect("a task_id");
+        let record = service.shared.store.inspect_task(id).await.expect("a store").expect("the task stays");
+        kept.push(!record.request.prompt.is_empty());
+        assert_eq!(caller.task(task_id).await["status"], "failed");
+    }
+    assert_eq!(kept, [true, false, true, true], "the oldest of the account that has too many");
+}
+
+#[tokio::test]
+async fn the_queue() {
+    let service = Service::start_with(&["--renders", "1", "--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    observe_attempts_of_a_minute(&service);
+    for _ in 0..9 {
+        ada.submit_prompt("a boat").await;
+    }
+    ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+    // The tasks of both take turns, so the fifth of bob is the ninth or the tenth to be rendered.
+    for _ in 0..4 {
+        bob.submit_prompt("a boat").await;
+    }
+    bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+    service.clock.advance(Duration::from_secs(1));
+    bob.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+    assert_eq!((ada.credits().await, bob.credits().await), (82, 92));
+}
