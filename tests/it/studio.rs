@@ -26,6 +26,7 @@ mod owner;
 mod previews;
 mod references;
 mod rights;
+mod second_factor;
 mod shifts;
 mod sign_up;
 mod snippets;
@@ -127,8 +128,7 @@ fn text(answer: &Answer) -> &str {
 }
 
 fn path(pattern: &str) -> String {
-    let id = "FAAAAAAAAAAAAAAAAAAAA";
-    let plain = pattern.replace("{id}", id).replace("{change}", "revoke").replace("{number}", "1");
+    let plain = pattern.replace("{id}", "FAAAAAAAAAAAAAAAAAAAA").replace("{change}", "revoke").replace("{number}", "1");
     plain.replace("{token}", Token::random().reveal()).replace("{*path}", "no/such/page")
 }
 

@@ -9,7 +9,7 @@ use super::failure::{Failure, words};
 use crate::store::OpenError;
 
 /// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 32] = [
+const MIGRATIONS: [&str; 33] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -42,6 +42,7 @@ const MIGRATIONS: [&str; 32] = [
     include_str!("../../../migrations/postgres/0030_model_aliases_and_previews.sql"),
     include_str!("../../../migrations/postgres/0031_refunds_extend_once.sql"),
     include_str!("../../../migrations/postgres/0032_keys_of_account.sql"),
+    include_str!("../../../migrations/postgres/0033_second_factor.sql"),
 ];
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

@@ -13,7 +13,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 32] = [
+pub(super) const MIGRATIONS: [&str; 33] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -46,6 +46,7 @@ pub(super) const MIGRATIONS: [&str; 32] = [
     include_str!("../../../migrations/sqlite/0030_model_aliases_and_previews.sql"),
     include_str!("../../../migrations/sqlite/0031_refunds_extend_once.sql"),
     include_str!("../../../migrations/sqlite/0032_keys_of_account.sql"),
+    include_str!("../../../migrations/sqlite/0033_second_factor.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
