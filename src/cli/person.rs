@@ -19,7 +19,7 @@ use crate::domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use crate::domain::person::{Person, Role};
 use crate::domain::timestamp::Timestamp;
 use crate::service::people::People;
-use crate::store::{PersonChange, PersonCreation, Store};
+use crate::store::{FactorRemoval, PersonChange, PersonCreation, Store};
 
 /// The path of sign-in links; the token follows.
 const LINK_PATH: &str = "/studio/sign-in/";
@@ -36,6 +36,8 @@ pub(super) enum PersonCommand {
     Role(RoleArgs),
     /// Set a password, read from the terminal or standard input. It ends all sessions of the person
     Password(OnePersonArgs),
+    /// Remove the second factor of a person who has lost the app. It ends all sessions of the person
+    ResetFactor(OnePersonArgs),
     /// Lift the suspension of a person and clear the strikes under the content policy
     Lift(OnePersonArgs),
     /// Remove a person; the pictures stay with the account
@@ -125,6 +127,7 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
         }
         PersonCommand::Role(args) => change_role(args, data).await,
         PersonCommand::Password(args) => set_password(args, data).await,
+        PersonCommand::ResetFactor(args) => reset_factor(args, data).await,
         PersonCommand::Lift(args) => lift(args, data).await,
         PersonCommand::Remove(args) => remove(args, data).await,
     }
@@ -168,14 +171,15 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let shown: Vec<_> = people.iter().map(|person| ShownPerson { person, account: account(person) }).collect();
     show(args.json, &shown, || {
         let rows = shown.iter().map(|ShownPerson { person, account }| {
-            let password = if person.has_password { "yes" } else { "no" };
+            let [password, factor] =
+                [person.has_password, person.has_second_factor].map(|has| if has { "yes" } else { "no" }.to_owned());
             let state = person.suspension.as_ref().map_or_else(
                 || "active".to_owned(),
                 |Suspension { at, reason }| format!("suspended ({reason}; suspended at {at})"),
             );
-            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password.to_owned(), state]
+            [person.name.clone(), (*account).to_owned(), person.role.to_string(), password, factor, state]
         });
-        table(["NAME", "ACCOUNT", "ROLE", "PASSWORD", "STATE"], rows)
+        table(["NAME", "ACCOUNT", "ROLE", "PASSWORD", "SECOND FACTOR", "STATE"], rows)
     })
 }
 
@@ -228,6 +232,17 @@ async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let person = find_person(&*store, &args.person).await?;
     let person = store.change_person(person.id, PersonChange::Lift).await?.ok_or("the person was just removed")?;
     show(args.json, &person, || format!("{} has no strikes and is not suspended.", person.name))
+}
+
+async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, &args.person).await?;
+    let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
+    let person = find_person(&*store, person.id.as_str()).await?;
+    show(args.json, &person, || match removed {
+        true => format!("{} signs in without a second factor now; all sessions have ended.", person.name),
+        false => format!("{} has no second factor. Nothing was changed.", person.name),
+    })
 }
 
 async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {

@@ -17,6 +17,7 @@ use super::origins::OriginSettings;
 use super::policy::PolicySettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
+use super::second_factor::SecondFactorSettings;
 use super::sign_up::SignUpSettings;
 use super::values::{base_url, collector_url, duration, size};
 use super::webhooks::WebhookSettings;
@@ -76,6 +77,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Open sign-up.
     pub sign_up: SignUpSettings,
+    #[command(flatten)]
+    /// Second factors.
+    pub second_factor: SecondFactorSettings,
     #[command(flatten)]
     /// OpenID Connect provider.
     pub oidc: OidcSettings,

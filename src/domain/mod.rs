@@ -23,6 +23,7 @@ pub mod person;
 pub mod reference_url;
 pub mod request;
 pub mod search;
+pub mod second_factor;
 pub mod source;
 pub mod text;
 pub mod tickets;

@@ -76,6 +76,8 @@ pub struct Person {
     pub role: Role,
     /// Whether the person can sign in with a password.
     pub has_password: bool,
+    /// Whether a sign-in with a password or a link also needs a code.
+    pub has_second_factor: bool,
     /// Suspended from creating tasks because of strikes, until the operator lifts them.
     pub suspension: Option<Suspension>,
     /// Time of creation.
@@ -140,6 +142,8 @@ pub struct Session {
     pub expires_at: Timestamp,
     /// The browser, as it named itself when the person signed in.
     pub agent: String,
+    /// Whether the person signed in at an OpenID Connect provider, which is responsible for second factors then.
+    pub by_provider: bool,
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Texts that browsers keep for this server on the way to an OpenID Connect provider and back, signed so that nobody else makes
-//! them.
+//! Texts that browsers keep for this server between two requests, signed so that nobody else makes them.
 //!
 //! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
 //! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
-//! provider said so, because a person who could name any identity would take those of others.
+//! provider said so, because a person who could name any identity would take those of others. In the same way, the form for
+//! a code proves that somebody has shown the password, and the form that turns on a second factor proves that this server
+//! has made the secret.
 
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use sha2::Sha256;
 
 use crate::domain::identity::{Identity, Journey};
 use crate::domain::model::Id;
+use crate::domain::second_factor::FactorSecret;
 use crate::domain::timestamp::Timestamp;
 
 /// Time for which a ticket is valid.
@@ -29,6 +31,21 @@ pub struct Tickets {
 impl std::fmt::Debug for Tickets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tickets(…)")
+    }
+}
+
+/// A fact that a ticket proves about a person.
+#[derive(Clone, Copy)]
+pub enum Fact<'a> {
+    /// Somebody has shown the person's password, which has this hash.
+    Password(&'a str),
+    /// This server has made this secret for the person.
+    Secret(&'a FactorSecret),
+}
+
+impl std::fmt::Debug for Fact<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fact(…)")
     }
 }
 
@@ -55,17 +72,35 @@ impl Tickets {
 
     /// A ticket to link an identity with the person of a session, in that session alone.
     pub fn issue(&self, session: Id, identity: &Identity) -> String {
-        let tag = self.tag(session, identity, self.now).finalize().into_bytes();
-        format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
+        self.write(self.tag(session, identity, self.now))
     }
 
     /// Whether a ticket is one for this session and identity, and still valid.
     pub fn admits(&self, ticket: &str, session: Id, identity: &Identity) -> bool {
+        self.check(ticket, |at| self.tag(session, identity, at))
+    }
+
+    /// A ticket for a fact about a person.
+    pub fn issue_for(&self, person: Id, fact: Fact<'_>) -> String {
+        self.write(self.tag_of(person, fact, self.now))
+    }
+
+    /// Whether a ticket proves this fact about this person, and is still valid.
+    pub fn proves(&self, ticket: &str, person: Id, fact: Fact<'_>) -> bool {
+        self.check(ticket, |at| self.tag_of(person, fact, at))
+    }
+
+    fn write(&self, tag: Hmac<Sha256>) -> String {
+        let tag = tag.finalize().into_bytes();
+        format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
+    }
+
+    fn check(&self, ticket: &str, tag_at: impl FnOnce(Timestamp) -> Hmac<Sha256>) -> bool {
         let Some((millis, tag)) = ticket.split_once('.') else { return false };
         let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
         let at = Timestamp::from_millis(millis);
         let is_valid = at <= self.now && self.now.since(at) <= LIFE;
-        is_valid && self.tag(session, identity, at).verify_slice(&tag).is_ok()
+        is_valid && tag_at(at).verify_slice(&tag).is_ok()
     }
 
     /// No part holds a line break.
@@ -79,6 +114,17 @@ impl Tickets {
     fn tag_of_journey(&self, text: &str) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(format!("tintype journey\n{text}").as_bytes());
+        mac
+    }
+
+    fn tag_of(&self, person: Id, fact: Fact<'_>, at: Timestamp) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        let (purpose, bytes) = match fact {
+            Fact::Password(hash) => ("password", hash.as_bytes()),
+            Fact::Secret(secret) => ("secret", secret.bytes()),
+        };
+        mac.update(format!("tintype {purpose}\n{person}\n{}\n", at.as_millis()).as_bytes());
+        mac.update(bytes);
         mac
     }
 }
@@ -121,5 +167,23 @@ mod tests {
         for forged in [later.as_str(), "", ".", millis, &format!("{millis}.")] {
             assert!(!at(LIFE).admits(forged, ada, &of("ada")), "{forged}");
         }
+    }
+    #[test]
+    fn a_ticket_proves_one_fact_about_one_person() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let tickets = Tickets::new(&[7; 32], now);
+        let id = |text: &str| text.parse::<Id>().expect("an id");
+        let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));
+        let secret = FactorSecret::random();
+        let ticket = tickets.issue_for(ada, Fact::Password("$hash"));
+        assert!(tickets.proves(&ticket, ada, Fact::Password("$hash")));
+        assert!(!tickets.proves(&ticket, eve, Fact::Password("$hash")));
+        assert!(!tickets.proves(&ticket, ada, Fact::Password("$new")));
+        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&secret)));
+        let ticket = tickets.issue_for(ada, Fact::Secret(&secret));
+        assert!(tickets.proves(&ticket, ada, Fact::Secret(&secret)));
+        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&FactorSecret::random())));
+        let late = Tickets::new(&[7; 32], now.saturating_add(LIFE + Duration::from_millis(1)));
+        assert!(!late.proves(&ticket, ada, Fact::Secret(&secret)));
     }
 }

@@ -15,7 +15,7 @@ use super::{api, docs, files, mcp, openai, ops, pipeline};
 use crate::metrics::Metrics;
 use crate::service::Shared;
 use crate::service::limits::Usage;
-use crate::web::{Studio, handlers as studio};
+use crate::web::{SECOND_FACTOR, Studio, handlers as studio};
 
 /// The pattern that submits a task.
 pub const GENERATE: &str = "/api/v1/images/generate";
@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 86] = [
+pub static ROUTES: [Route; 91] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -86,6 +86,10 @@ pub static ROUTES: [Route; 86] = [
     page(Method::POST, "/studio/sessions/end", |method| on(method, studio::end_other_sessions)),
     page(Method::POST, "/studio/sessions/{id}/end", |method| on(method, studio::end_session)),
     page(Method::POST, "/studio/password", |method| on(method, studio::set_password)),
+    page(Method::GET, SECOND_FACTOR, |method| on(method, studio::second_factor)),
+    page(Method::POST, SECOND_FACTOR, |method| on(method, studio::turn_on_factor)),
+    page(Method::POST, "/studio/second-factor/off", |method| on(method, studio::turn_off_factor)),
+    page(Method::POST, "/studio/second-factor/codes", |method| on(method, studio::new_recovery_codes)),
     page(Method::GET, "/studio/oidc/link", |method| on(method, studio::depart_to_link)),
     page(Method::POST, "/studio/oidc/link", |method| on(method, studio::link_identity)),
     page(Method::POST, "/studio/oidc/unlink", |method| on(method, studio::unlink_identity)),
@@ -107,6 +111,7 @@ pub static ROUTES: [Route; 86] = [
     page(Method::POST, "/studio/{*path}", |method| on(method, studio::form_to_nowhere)),
     door(Method::GET, "/studio/sign-in", |method| on(method, studio::sign_in)),
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
+    door(Method::POST, "/studio/sign-in/code", |method| on(method, studio::by_code)),
     door(Method::GET, "/studio/sign-in/{token}", |method| on(method, studio::link)),
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
     door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),

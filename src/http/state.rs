@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, OidcProvider, RedisServer,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, OidcProvider, RedisServer, RequiredFor,
     ServerSettings, SignUpSettings, TrustedProxy,
 };
 use crate::outbound::identity_provider::{IdentityProvider, Registration};
@@ -51,6 +51,8 @@ pub struct ApiSettings {
     pub model_aliases: Arc<ModelAliases>,
     /// Open sign-up.
     pub sign_up: SignUpSettings,
+    /// The people who must have a second factor.
+    pub second_factor: Option<RequiredFor>,
     /// The OpenID Connect provider at which people may sign in.
     pub provider: Option<Registration>,
     /// The program that decodes uploads.
@@ -83,6 +85,7 @@ impl ApiSettings {
             origins: Arc::new(settings.origins.allowed()?),
             model_aliases: Arc::new(settings.models.aliases()?),
             sign_up: settings.sign_up,
+            second_factor: settings.second_factor.require_second_factor,
             provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
             retention: settings.retention.retention,
@@ -165,6 +168,7 @@ impl ApiState {
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
             sign_up: terms(settings.sign_up),
+            second_factor: settings.second_factor,
             body_total: settings.connections.body_total,
             body_idle: settings.connections.body_idle,
         };

@@ -21,12 +21,18 @@ use crate::domain::source::Source;
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
 /// Most names kept in memory, and most sources of people. One that is evicted starts with a full allowance.
 const MAX_NAMES: usize = 100_000;
+/// Codes that somebody may type at once, for one person.
+pub const CODE_ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
+/// Interval at which another code is allowed then. A code has six digits, of which three are right at any time, so guesses
+/// that go on for a day find one with a probability of 0.1 %.
+const CODE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 type Limiter = Arc<RateLimiter<NotKeyed, InMemoryState, Clock, NoOpMiddleware<Duration>>>;
 
 /// Attempts to sign in with a password, counted in this process.
 pub struct Guesses {
     clock: Clock,
+    quota: Quota,
     names: Cache<String, Limiter>,
     /// Sources from which the person of that name has signed in.
     known: Cache<(String, Source), Limiter>,
@@ -41,7 +47,22 @@ impl std::fmt::Debug for Guesses {
 impl Guesses {
     /// Creates a counter without attempts.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, names: Cache::new(MAX_NAMES), known: Cache::new(MAX_NAMES) }
+        Self::with(clock, Quota::per_minute(ALLOWANCE))
+    }
+
+    /// The same for codes of second factors. They stand under the ids of people, who have shown a password before.
+    pub fn of_codes(clock: Clock) -> Self {
+        let quota = Quota::with_period(CODE_INTERVAL).expect("an interval is not 0");
+        Self::with(clock, quota.allow_burst(CODE_ALLOWANCE))
+    }
+
+    fn with(clock: Clock, quota: Quota) -> Self {
+        Self { clock, quota, names: Cache::new(MAX_NAMES), known: Cache::new(MAX_NAMES) }
+    }
+
+    /// Forgets the attempts with a name, after one that was right.
+    pub fn forget(&self, name: &str) {
+        self.names.remove(name);
     }
 
     /// Counts one attempt, before the password is looked at, and says whether it may go on.
@@ -62,6 +83,6 @@ impl Guesses {
     }
 
     fn limiter(&self) -> Limiter {
-        Arc::new(RateLimiter::direct_with_clock(Quota::per_minute(ALLOWANCE), self.clock.clone()))
+        Arc::new(RateLimiter::direct_with_clock(self.quota, self.clock.clone()))
     }
 }

@@ -15,6 +15,10 @@ use crate::domain::text::MAX_NAME_CHARS;
 use crate::domain::timestamp::Timestamp;
 use crate::store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
 
+mod second_factor;
+
+pub use self::second_factor::FirstProof;
+
 /// Lifetime of a sign-in link.
 pub const LINK_LIFE: Duration = Duration::from_secs(15 * 60);
 /// A session ends when it has not been used for this long.
@@ -112,6 +116,17 @@ pub enum Welcome {
     Invalid(InvalidPassword),
 }
 
+/// Outcome of a sign-in with a password or a link.
+#[derive(Debug)]
+pub enum SignIn {
+    /// A session has begun.
+    Done(SignedIn),
+    /// A code of the second factor is missing. Nothing has begun.
+    NeedsCode(Person, FirstProof),
+    /// Nobody was signed in.
+    Refused,
+}
+
 /// A session that has just begun, with the secret for its cookie.
 #[derive(Debug)]
 pub struct SignedIn {
@@ -145,29 +160,36 @@ impl People {
         self.store.find_link(link.hash()).await
     }
 
-    /// Uses a link up. `None` if it does not exist, was used, or has expired.
+    /// Uses a link up, unless a code is missing too. Refused if it does not exist, was used, or has expired.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn sign_in_by_link(&self, link: &Token, agent: &str) -> Result<Option<SignedIn>> {
+    pub async fn sign_in_by_link(&self, link: &Token, agent: &str) -> Result<SignIn> {
+        if let Some(person) = self.of_link(link).await?.filter(|person| person.has_second_factor) {
+            return Ok(SignIn::NeedsCode(person, FirstProof::Link(link.clone())));
+        }
         let (token, new) = self.new_session(agent);
-        let session = self.store.sign_in_by_link(link.hash(), new).await?;
-        Ok(session.map(|session| SignedIn { session, token }))
+        let session = self.store.sign_in_by_link(link.hash(), None, new).await?;
+        Ok(session.map_or(SignIn::Refused, |session| SignIn::Done(SignedIn { session, token })))
     }
 
-    /// Signs a person in by name and password. `None` if there is no such person, the password is another one, or the
-    /// account is disabled; each takes as long as the others.
+    /// Signs a person in by name and password, unless a code is missing too. Refused if there is no such person, the password
+    /// is another one, or the account is disabled; each takes as long as the others.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn sign_in(&self, name: &str, password: String, agent: &str) -> Result<Option<SignedIn>> {
+    pub async fn sign_in(&self, name: &str, password: String, agent: &str) -> Result<SignIn> {
         let candidate = self.store.find_person(name).await?;
         let (person, hash) = candidate.map(|found| (found.person, found.password)).unzip();
         let hash = hash.flatten();
         let known = hash.clone();
         let matches = self.hashing(move || verify(&password, known.as_deref())).await?;
-        let Some((person, hash)) = person.zip(hash).filter(|_| matches) else { return Ok(None) };
-        self.sign_in_as(&person, Proof::Password(hash), agent).await
+        let Some((person, hash)) = person.zip(hash).filter(|_| matches) else { return Ok(SignIn::Refused) };
+        if person.has_second_factor {
+            return Ok(SignIn::NeedsCode(person, FirstProof::Password(hash)));
+        }
+        let signed_in = self.sign_in_as(&person, Proof::Password(hash), agent).await?;
+        Ok(signed_in.map_or(SignIn::Refused, SignIn::Done))
     }
 
     /// Signs in a person who has shown a proof. `None` if the account is disabled, or the proof no longer holds.
@@ -294,7 +316,7 @@ impl People {
         let hash = self.hashing(move || hash(&new)).await??;
         store.change_person(person.id, PersonChange::Password(hash.clone())).await?;
         let (token, new) = self.new_session(agent);
-        let session = self.store.begin_session(person.id, Some(Proof::Password(hash)), new).await?;
+        let session = self.store.begin_session(person.id, Some(Proof::NewPassword(hash)), new).await?;
         Ok(session.map_or(PasswordChange::Refused, |session| PasswordChange::Done(SignedIn { session, token })))
     }
 

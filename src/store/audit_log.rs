@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{
-    AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, KeyChange, PersonChange,
-    PersonCreation, Result, Right, SignUp, Store, Taking,
+    AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
+    PersonChange, PersonCreation, Result, Right, SignUp, Store, Taking,
 };
 use crate::clock::Timestamp;
 use crate::domain::endpoint::Endpoint;
@@ -162,6 +162,14 @@ actions! {
     LinkIdentity = "audit-link-identity",
     /// A person removed an identity at a provider. The detail is the provider.
     UnlinkIdentity = "audit-unlink-identity",
+    /// A person turned on a second factor.
+    AddFactor = "audit-add-factor",
+    /// A person turned off the second factor.
+    RemoveFactor = "audit-remove-factor",
+    /// The second factor of a person was reset by the operator.
+    ResetFactor = "audit-reset-factor",
+    /// A person made new recovery codes.
+    ReplaceRecoveryCodes = "audit-recovery-codes",
     /// An endpoint was added. The detail is the origin of its URL.
     AddEndpoint = "audit-add-endpoint",
     /// An endpoint was enabled. The detail is the origin of its URL.
@@ -370,7 +378,16 @@ impl Deed {
         Self::of(Action::SuspendKey, key.account_id).about(key.id).with(reason)
     }
 
-    /// Of a removed person, or of a link for one.
+    /// Of a person who has lost a second factor.
+    pub(super) fn of_lost_factor(removal: FactorRemoval, person: Option<&Person>) -> Option<Self> {
+        let action = match removal {
+            FactorRemoval::Off(_) => Action::RemoveFactor,
+            FactorRemoval::Reset => Action::ResetFactor,
+        };
+        Self::of_found(action, person)
+    }
+
+    /// Of a removed person, of a link for one, or of one's second factor.
     pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
         person.map(|person| Self::of(action, person.account_id).about(&person.name))
     }

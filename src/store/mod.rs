@@ -55,10 +55,9 @@ pub use self::leases::{
     AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
-use self::people::SIGN_UP_NOTE;
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Proof,
-    SignUp, SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
+    PersonCreation, Proof, SignUp, SigningUp,
 };
 pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,

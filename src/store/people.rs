@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::domain::identity::Identity;
 use crate::domain::model::Id;
 use crate::domain::person::{Person, Role, Session, TokenHash};
+use crate::domain::second_factor::{Factor, FactorCode, NewFactor};
 use crate::domain::text::MAX_NAME_CHARS;
 
 /// The note of the ledger entry for the first credits of somebody who signed up.
@@ -46,14 +47,18 @@ pub struct NewSession {
     pub agent: String,
 }
 
-/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed or the provider answers, so it is
-/// compared in the transaction that begins the session.
+/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed, the code is typed or the
+/// provider answers, so it is compared in the transaction that begins the session.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// The password with this hash.
+    /// The password with this hash, of a person without a second factor.
     Password(String),
-    /// An identity at a provider, to which the browser set out at this time. It counts for nothing if a new password or the end
-    /// of all sessions came later.
+    /// The password with this hash, and a code of the second factor, which is used up.
+    PasswordAndCode(String, FactorCode),
+    /// The password with this hash, which the person has just set in another session.
+    NewPassword(String),
+    /// An identity at a provider, which is responsible for second factors, and to which the browser set out at this time. It
+    /// counts for nothing if a new password or the end of all sessions came later.
     Identity(Identity, Timestamp),
 }
 
@@ -61,9 +66,19 @@ impl Proof {
     /// The hash of the password, and the identity with its time.
     pub(super) fn parts(&self) -> (Option<&str>, Option<(&Identity, Timestamp)>) {
         match self {
-            Self::Password(hash) => (Some(hash), None),
+            Self::Password(hash) | Self::PasswordAndCode(hash, _) | Self::NewPassword(hash) => (Some(hash), None),
             Self::Identity(identity, began_at) => (None, Some((identity, *began_at))),
         }
+    }
+
+    /// The code to use up.
+    pub(super) fn code(&self) -> Option<&FactorCode> {
+        if let Self::PasswordAndCode(_, code) = self { Some(code) } else { None }
+    }
+
+    /// Whether it is enough only for a person without a second factor.
+    pub(super) fn needs_no_factor(&self) -> bool {
+        matches!(self, Self::Password(_))
     }
 }
 
@@ -184,12 +199,35 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>>;
 
     /// Uses a link up and begins a session of its person. `None` if the link does not exist, was used or has expired,
-    /// or the account is disabled.
-    async fn sign_in_by_link(&self, link: TokenHash, session: NewSession) -> Result<Option<Session>>;
+    /// the account is disabled, or the person has a second factor whose code is not this one. The code is used up too.
+    async fn sign_in_by_link(
+        &self,
+        link: TokenHash,
+        code: Option<FactorCode>,
+        session: NewSession,
+    ) -> Result<Option<Session>>;
 
     /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no longer
     /// that of the person; a caller that knows the person otherwise gives none.
     async fn begin_session(&self, person_id: Id, proof: Option<Proof>, session: NewSession) -> Result<Option<Session>>;
+
+    /// The second factor of a person; `None` if the person has none.
+    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>>;
+
+    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the id
+    /// `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
+    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool>;
+
+    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns whether
+    /// there was one.
+    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool>;
+
+    /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
+    /// changes.
+    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool>;
+
+    /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the person.
+    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool>;
 
     /// The session with this hash, unless it has ended or its account is disabled.
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>>;
@@ -218,6 +256,22 @@ pub enum EndSessions {
     One(Id),
     /// All sessions except the one with this id.
     AllExcept(Id),
+}
+
+/// The way in which a person loses a second factor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FactorRemoval {
+    /// The person turns it off. The session with this id goes on.
+    Off(Id),
+    /// The operator removes it for a person who has lost the app. All sessions end.
+    Reset,
+}
+
+impl FactorRemoval {
+    /// The session that goes on.
+    pub(super) fn kept(self) -> Option<Id> {
+        if let Self::Off(kept) = self { Some(kept) } else { None }
+    }
 }
 
 /// The links and sessions to delete.

@@ -8,9 +8,9 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse, Redirect};
 
-use super::SIGN_IN;
 use super::page::{html, secured};
 use super::texts::Texts;
+use super::{SECOND_FACTOR, SIGN_IN};
 use crate::files::FilesError;
 use crate::store::StoreError;
 
@@ -25,13 +25,13 @@ pub struct PageError {
     pub cause: Option<Arc<dyn Error + Send + Sync>>,
     /// Seconds after which the request can be repeated.
     pub retry_after: Option<u64>,
-    /// The person has to sign in first.
-    signs_in: bool,
+    /// The page on which the person has to do something first.
+    first: Option<&'static str>,
 }
 
 impl PageError {
     pub(super) fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text, cause: None, retry_after: None, signs_in: false }
+        Self { status, text, cause: None, retry_after: None, first: None }
     }
 
     pub(super) fn not_found() -> Self {
@@ -53,7 +53,12 @@ impl PageError {
 
     /// Leads to the page on which people sign in.
     pub(super) fn signed_out() -> Self {
-        Self { signs_in: true, ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
+        Self { first: Some(SIGN_IN), ..Self::new(StatusCode::SEE_OTHER, "signed-out") }
+    }
+
+    /// Leads to the page on which people set up a second factor.
+    pub(super) fn without_factor() -> Self {
+        Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }
 
     pub(super) fn caused_by(cause: impl Error + Send + Sync + 'static) -> Self {
@@ -86,8 +91,8 @@ impl From<askama::Error> for PageError {
 
 impl IntoResponse for PageError {
     fn into_response(self) -> Response<Body> {
-        if self.signs_in {
-            return secured(Redirect::to(SIGN_IN).into_response());
+        if let Some(page) = self.first {
+            return secured(Redirect::to(page).into_response());
         }
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.status;

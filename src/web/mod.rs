@@ -10,6 +10,7 @@ pub(crate) mod arriving;
 mod cards;
 mod chart;
 mod compare;
+mod confirmation;
 mod create;
 mod credits;
 mod docs;
@@ -26,6 +27,7 @@ mod page;
 mod people;
 mod previews;
 mod references;
+mod second_factor;
 mod session;
 mod sessions;
 mod sign_in;
@@ -42,7 +44,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::config::FileLinks;
+use crate::config::{FileLinks, RequiredFor};
 use crate::domain::source::Source;
 use crate::domain::tickets::Tickets;
 use crate::outbound::identity_provider::IdentityProvider;
@@ -85,6 +87,9 @@ pub mod handlers {
     };
     pub use super::people::{add as add_person, change as change_person, people};
     pub use super::previews::preview;
+    pub use super::second_factor::{
+        by_code, new_recovery_codes, second_factor, turn_off as turn_off_factor, turn_on as turn_on_factor,
+    };
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
     pub use super::sign_up::{sign_up, submit as submit_sign_up};
@@ -98,6 +103,8 @@ pub mod handlers {
 
 /// The first page.
 pub const HOME: &str = "/studio";
+/// The page on which people set up a second factor.
+pub const SECOND_FACTOR: &str = "/studio/second-factor";
 /// The page on which people sign in.
 pub const SIGN_IN: &str = "/studio/sign-in";
 
@@ -125,6 +132,7 @@ pub struct Studio {
     /// Places for password hashes and for sign-ups.
     hashes: Admission<Source>,
     sign_ups: Admission<Source>,
+    codes: Guesses,
     provider: Option<IdentityProvider>,
     exchanges: oidc::Exchanges,
     reference: docs::Reference,
@@ -150,6 +158,8 @@ pub struct StudioSettings {
     pub file_links: FileLinks,
     /// The terms of open sign-up; `None` where only the operator opens accounts.
     pub sign_up: Option<SignUpTerms>,
+    /// The people who must have a second factor.
+    pub second_factor: Option<RequiredFor>,
     /// Longest time for the body of a request to arrive.
     pub body_total: Duration,
     /// Longest pause within the body of a request.
@@ -191,6 +201,7 @@ impl Studio {
             guesses: Guesses::new(shared.clock.clone()),
             hashes: Admission::new(MAX_HASHES_OF_ONE, MAX_HASHES_QUEUED),
             sign_ups: Admission::new(MAX_SIGN_UPS_OF_ONE, MAX_SIGN_UPS_QUEUED),
+            codes: Guesses::of_codes(shared.clock.clone()),
             provider,
             exchanges: oidc::Exchanges::new(shared.clock.clone()),
             reference: docs::Reference::read(&document),

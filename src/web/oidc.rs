@@ -171,7 +171,7 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         Purpose::SignIn => welcome(studio, visit, &journey, arrived, &parts.headers).await,
         Purpose::Link(session) => {
             // The session may have ended while the provider answered.
-            let visitor = Visitor::read(parts, studio).await.ok();
+            let visitor = Visitor::of_now(parts, studio).await.ok();
             let visitor = visitor.filter(|visitor| visitor.session.id == session).ok_or_else(lost)?;
             confirm(&visitor, &arrived).await
         }

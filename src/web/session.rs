@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::error::PageError;
 use super::texts::Texts;
 use super::{Studio, Visit};
-use crate::config::MAX_BODY;
+use crate::config::{MAX_BODY, RequiredFor};
 use crate::domain::model::{Account, Id};
 use crate::domain::person::{Person, Role, Session, Token, TokenHash};
 use crate::service::people::SESSION_LIFE;
@@ -112,16 +112,56 @@ impl Visitor {
 }
 
 impl Visitor {
-    /// The person of a request, with the rights of this moment. A handler that waits for something else than a body reads them
-    /// after that.
-    pub(super) async fn read(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+    /// The person of a request, with the rights of this moment, for a handler that has waited for something else than a body.
+    pub(super) async fn of_now(parts: &Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+        Self::read(parts, studio, Need::Factor).await
+    }
+
+    /// The person of a request, with the rights of this moment. This is the one place that finds out who sent a request, so nobody passes by it without the second factor that
+    /// the operator requires.
+    async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         let (visit, studio) = (visit(parts)?, studio.clone());
         let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
         let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
+        if need == Need::Factor && lacks_factor(studio.settings.second_factor, &session) {
+            return Err(PageError::without_factor());
+        }
         let (token_hash, proof) = (token.hash(), proof_of(&token));
         Ok(Self { session, token_hash, operator: false, texts: Texts::of(&parts.headers), proof, visit, studio })
     }
+
+    async fn without_body(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
+        if !parts.method.is_safe() {
+            return Err(PageError::caused_by(EarlyVisitor));
+        }
+        Self::read(parts, studio, need).await
+    }
 }
+
+/// A need of a request besides a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The second factor, if the operator requires one.
+    Factor,
+    /// Nothing: it sets up a second factor, or ends the session.
+    Nothing,
+}
+
+/// Whether a person has to set up a second factor first. A provider at which somebody has signed in is responsible for it.
+pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> bool {
+    let Person { role, has_second_factor, .. } = session.person;
+    let concerns = match required {
+        None => false,
+        Some(RequiredFor::Owners) => role == Role::Owner,
+        Some(RequiredFor::Everyone) => true,
+    };
+    concerns && !has_second_factor && !session.by_provider
+}
+
+/// A [`Visitor`] or a [`Form`] of somebody who may lack the second factor that the operator requires. Only the handlers that
+/// set it up or end the session take one.
+#[derive(Debug)]
+pub struct Unready<T>(pub(super) T);
 
 /// For a request without a body. A handler of any other one takes a [`Form`], or reads the body as a [`Sender`].
 impl<S> FromRequestParts<S> for Visitor
@@ -132,10 +172,19 @@ where
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
-        if !parts.method.is_safe() {
-            return Err(PageError::caused_by(EarlyVisitor));
-        }
-        Self::read(parts, &Arc::<Studio>::from_ref(state)).await
+        Self::without_body(parts, &Arc::<Studio>::from_ref(state), Need::Factor).await
+    }
+}
+
+impl<S> FromRequestParts<S> for Unready<Visitor>
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
+        Visitor::without_body(parts, &Arc::<Studio>::from_ref(state), Need::Nothing).await.map(Self)
     }
 }
 
@@ -149,19 +198,24 @@ struct EarlyVisitor;
 pub(super) struct Sender<'a> {
     early: Visitor,
     parts: &'a Parts,
+    need: Need,
 }
 
 impl<'a> Sender<'a> {
     /// The sender of a request from a page of the studio, who has not sent too many within a minute.
     pub(super) async fn of(parts: &'a Parts, studio: &Arc<Studio>) -> std::result::Result<Self, PageError> {
+        Self::with(parts, studio, Need::Factor).await
+    }
+
+    async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         check_origin(studio, parts)?;
-        let early = Visitor::read(parts, studio).await?;
+        let early = Visitor::read(parts, studio, need).await?;
         let counted = studio.limits.count_form(early.session.person.id).await;
         if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
             studio.shared.metrics.rate_limited.inc();
             return Err(PageError::too_often(seconds));
         }
-        Ok(Self { early, parts })
+        Ok(Self { early, parts, need })
     }
 
     /// The account on whose share of room the body counts.
@@ -189,7 +243,7 @@ impl<'a> Sender<'a> {
 
     /// The person, once the whole body has arrived, with the rights of that moment.
     pub(super) async fn arrived(self) -> std::result::Result<Visitor, PageError> {
-        Visitor::read(self.parts, &self.early.studio).await
+        Visitor::read(self.parts, &self.early.studio, self.need).await
     }
 }
 
@@ -218,9 +272,26 @@ where
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
+        Self::read(request, Arc::<Studio>::from_ref(state), Need::Factor).await
+    }
+}
+
+impl<S> FromRequest<S> for Unready<Form>
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
+        Form::read(request, Arc::<Studio>::from_ref(state), Need::Nothing).await.map(Self)
+    }
+}
+
+impl Form {
+    async fn read(request: Request, studio: Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         let (parts, body) = request.into_parts();
-        let studio = Arc::<Studio>::from_ref(state);
-        let sender = Sender::of(&parts, &studio).await?;
+        let sender = Sender::with(&parts, &studio, need).await?;
         let fields = Fields::read(&studio, &parts, body).await?;
         sender.check_proof(fields.get(PROOF))?;
         let visitor = sender.arrived().await?;

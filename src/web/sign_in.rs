@@ -11,7 +11,8 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use super::error::PageError;
 use super::page::{html, secured};
-use super::session::{Fields, Form, Visitor, check_origin, visit, with_cookie};
+use super::second_factor::ask_for_code;
+use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_cookie};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
 use crate::domain::passwords::InvalidPassword;
@@ -19,7 +20,7 @@ use crate::domain::person::{Token, person_name};
 use crate::domain::source::Source;
 use crate::service::admission::{Admission, Admitted};
 use crate::service::failures::Patience;
-use crate::service::people::SignedIn;
+use crate::service::people::{SignIn, SignedIn};
 use crate::store::EndSessions;
 
 #[derive(Template)]
@@ -33,6 +34,11 @@ struct SignInPage<'a> {
     open: bool,
     /// The host of the OpenID Connect provider.
     provider: Option<&'a str>,
+}
+
+/// The page on which people sign in, with a reason why somebody is not signed in.
+pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> Result<Response<Body>, PageError> {
+    Ok(html(SignInPage::new(studio, headers, "", Some(notice)).render()?))
 }
 
 impl<'a> SignInPage<'a> {
@@ -81,8 +87,10 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     let place = place(&studio.hashes, &visit)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     drop(place);
-    if let Some(signed_in) = signed_in {
-        return Ok(enter(&studio, &visit, &signed_in));
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
     }
     log_failure(&studio, &name, &visit).await?;
     be_patient(&studio, &visit).await?;
@@ -116,7 +124,7 @@ async fn log_failure(studio: &Studio, name: &str, visit: &Visit) -> Result<(), P
 }
 
 /// The source of a request, for the log.
-struct Address(Option<Source>);
+pub(super) struct Address(pub(super) Option<Source>);
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -152,10 +160,12 @@ pub async fn by_link(
     let visit = visit(&parts)?;
     let signed_in = match Token::parse(&token) {
         Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
-        None => None,
+        None => SignIn::Refused,
     };
-    if let Some(signed_in) = signed_in {
-        return Ok(enter(&studio, &visit, &signed_in));
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
     }
     be_patient(&studio, &visit).await?;
     let page = LinkPage { t: Texts::of(&parts.headers), person: None };
@@ -163,7 +173,7 @@ pub async fn by_link(
 }
 
 /// Ends the session.
-pub async fn sign_out(form: Form) -> Result<Response<Body>, PageError> {
+pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
     let Visitor { session, visit, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None))

@@ -13,6 +13,7 @@ use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
 use tintype::domain::person::Role;
 use tintype::domain::request::{AspectRatio, GenerateRequest};
+use tintype::domain::second_factor::{FactorSecret, NewFactor};
 use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
 use tintype::store::sqlite::SqliteStore;
@@ -93,6 +94,8 @@ pub(super) async fn installation(data: &Path) -> String {
     };
     let SigningUp::Done(eve) = store.sign_up(new).await.expect("a store") else { panic!("a new name") };
     store.link_identity(eve.id, &identity()).await.expect("a store");
+    let factor = NewFactor { secret: FactorSecret::random(), step: 7, recovery: vec![[1; 32], [2; 32]] };
+    assert!(store.add_factor(eve.id, factor, eve.id).await.expect("a store"));
     secret.reveal().to_owned()
 }
 
@@ -130,7 +133,10 @@ async fn everything(store: &dyn Store) -> (Vec<String>, Vec<LedgerEntry>, Vec<Ta
     let log = store.audit_entries(None, None, 10).await.expect("a store");
     assert_eq!(log.len(), 4, "{log:?}");
     nouns.push(format!("{log:?}"));
-    nouns.push(format!("{:?}", store.find_person("eve").await.expect("a store")));
+    let eve = store.find_person("eve").await.expect("a store").expect("a person");
+    let factor = store.find_factor(eve.person.id).await.expect("a store").expect("a second factor");
+    assert_eq!((factor.step, factor.recovery_codes), (7, 2));
+    nouns.push(format!("{eve:?} {}", factor.secret.base32()));
     let known = store.find_identity(&identity()).await.expect("a store");
     assert!(known.is_some());
     nouns.push(format!("{known:?}"));

@@ -38,6 +38,7 @@ mod processes;
 mod progress;
 mod removals;
 mod rights;
+mod second_factor;
 mod sign_ups;
 mod sqlite_file;
 mod strikes;
@@ -166,6 +167,14 @@ macro_rules! suite {
                     a_session_begins_only_with_a_proof_that_still_holds,
                     a_new_password_and_the_end_of_all_sessions_end_sign_in_links,
                     a_new_password_and_the_end_of_all_sessions_end_journeys,
+                }
+                second_factor {
+                    a_code_works_once_and_none_of_an_earlier_step_after_it,
+                    of_several_processes_that_use_a_code_one_succeeds,
+                    a_password_is_not_enough_for_a_person_with_a_second_factor,
+                    a_link_is_used_up_only_with_the_code,
+                    turning_a_second_factor_on_or_off_ends_other_sessions_and_links,
+                    recovery_codes_are_replaced_and_go_with_the_person,
                 }
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,

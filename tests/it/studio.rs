@@ -27,6 +27,7 @@ mod owner;
 mod previews;
 mod references;
 mod rights;
+pub mod second_factor;
 mod shifts;
 pub mod sign_up;
 mod snippets;
@@ -41,8 +42,7 @@ mod widths;
 const COOKIE: &str = "tintype";
 
 fn path(pattern: &str) -> String {
-    let id = "FAAAAAAAAAAAAAAAAAAAA";
-    let plain = pattern.replace("{id}", id).replace("{change}", "revoke").replace("{number}", "1");
+    let plain = pattern.replace("{id}", "FAAAAAAAAAAAAAAAAAAAA").replace("{change}", "revoke").replace("{number}", "1");
     plain.replace("{token}", Token::random().reveal()).replace("{*path}", "no/such/page")
 }
 

@@ -14,11 +14,12 @@ const PIECE: u32 = 1_000;
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
 /// and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first columns are
 /// their key: one unless it is said otherwise.
-const TABLES: [&str; 23] = [
+const TABLES: [&str; 24] = [
     "secrets",
     "accounts",
     "people",
     "person_identities",
+    "recovery_codes",
     "api_keys",
     "uploads",
     "tasks",
@@ -106,7 +107,8 @@ impl PostgresStore {
         let insert = format!(
             "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
         );
-        let keys = if ["board_tasks", "person_identities", "sign_ups"].contains(&table) { 2 } else { 1 };
+        let keys =
+            if ["board_tasks", "person_identities", "recovery_codes", "sign_ups"].contains(&table) { 2 } else { 1 };
         let mut last = Vec::new();
         loop {
             let rows = source.rows(table, &names, keys, &last, PIECE)?;

@@ -46,6 +46,7 @@ mod queue;
 mod reports;
 mod rights;
 mod schema;
+mod second_factor;
 mod settle;
 mod sign_up;
 mod submit;

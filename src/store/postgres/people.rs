@@ -6,14 +6,15 @@ use tokio_postgres::{Row, Transaction};
 use super::columns::{of_account, suspension, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
-use super::{PostgresStore, audit_log, sign_up};
+use super::{PostgresStore, audit_log, second_factor, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
+use crate::domain::second_factor::{Factor, FactorCode, NewFactor};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation,
-    Proof, Result, SignUp, SigningUp, StrikeRule,
+    Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
+    PersonCreation, Proof, Result, SignUp, SigningUp, StrikeRule,
 };
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
@@ -28,44 +29,50 @@ const CREATE: &str = "
     AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
     ON CONFLICT DO NOTHING RETURNING id";
 
-/// Uses the link $1 up at the time $2 and begins the session $3 of its person. Of two processes that use the same link,
-/// one deletes it.
+/// Uses the link $1 up at the time $2 and begins the session $3 of its person, who has no second factor unless $7 says that
+/// a code of it was used. Of two processes that use the same link, one deletes it.
 const SIGN_IN_BY_LINK: &str = "
     WITH used AS (
         DELETE FROM sign_in_links l USING people p, accounts a
         WHERE l.hash = $1 AND l.expires_at > $2 AND p.id = l.person_id
-        AND a.id = p.account_id AND a.disabled_at IS NULL RETURNING l.person_id
+        AND a.id = p.account_id AND a.disabled_at IS NULL AND ($7 OR p.factor_secret IS NULL) RETURNING l.person_id
     )
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $3, $4, person_id, $2, $5, $6 FROM used";
 
-/// Begins the session $1 of the person $6, whose proof is the password $7, or the identity $8, $9 after a journey that began at
-/// $10. The lock makes a change of the password wait, which then ends this session, or waits for that change and compares anew.
+/// Begins the session $1 of the person $6, who has no second factor if $11 says so. The proof is the password $7, or the identity
+/// $8, $9 after a journey that began at $10. The lock makes a change of the password wait, which then ends this session, or waits
+/// for that change and compares anew.
 const BEGIN_SESSION: &str = "
-    INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
-    SELECT $1, $2, p.id, $3, $4, $5 FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
-    WHERE p.id = $6 AND ($7::text IS NULL OR p.password = $7) AND ($8::text IS NULL OR EXISTS (
+    INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
+    SELECT $1, $2, p.id, $3, $4, $5, $8::text IS NOT NULL
+    FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL
+    WHERE p.id = $6 AND (NOT $11 OR p.factor_secret IS NULL) AND ($7::text IS NULL OR p.password = $7)
+    AND ($8::text IS NULL OR EXISTS (
         SELECT 1 FROM person_identities i WHERE i.person_id = p.id AND i.issuer = $8 AND i.subject = $9))
     AND ($10::bigint IS NULL OR p.sessions_ended_at IS NULL OR p.sessions_ended_at <= $10) FOR SHARE OF p";
 
 /// All columns of people.
-pub(super) const PERSON: &str = "p.id, p.account_id, p.name, p.role, p.password, p.suspended_at, p.suspended_for";
+pub(super) const PERSON: &str =
+    "p.id, p.account_id, p.name, p.role, p.password, p.factor_step, p.suspended_at, p.suspended_for";
 
 /// Sessions of people whose accounts are enabled.
-const SESSIONS: &str = "SELECT p.id, p.account_id, p.name, p.role, p.password, p.suspended_at,
+const SESSIONS: &str = "SELECT p.id, p.account_id, p.name, p.role, p.password, p.factor_step, p.suspended_at,
     p.suspended_for, s.id AS session_id, s.seen_at,
-    s.expires_at, s.agent FROM sessions s JOIN people p ON p.id = s.person_id
+    s.expires_at, s.agent, s.by_provider FROM sessions s JOIN people p ON p.id = s.person_id
     JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
 
 pub(super) fn person(row: &Row) -> Result<Person> {
     let id: Id = row.try_get("id")?;
     let password: Option<&str> = row.try_get("password")?;
+    let factor: Option<i64> = row.try_get("factor_step")?;
     Ok(Person {
         id,
         account_id: row.try_get("account_id")?,
         name: row.try_get("name")?,
         role: word(row, "role")?,
         has_password: password.is_some(),
+        has_second_factor: factor.is_some(),
         suspension: suspension(row)?,
         created_at: id.timestamp(),
     })
@@ -78,6 +85,7 @@ fn session(row: &Row) -> Result<Session> {
         seen_at: row.try_get("seen_at")?,
         expires_at: row.try_get("expires_at")?,
         agent: row.try_get("agent")?,
+        by_provider: row.try_get("by_provider")?,
     })
 }
 
@@ -125,8 +133,16 @@ impl People for PostgresStore {
                 return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
             }
             let (name, created_at) = (name.to_owned(), id.timestamp());
-            let person = Person { id, account_id, name, role, has_password: false, suspension: None, created_at };
-            Ok(PersonCreation::Created(person))
+            Ok(PersonCreation::Created(Person {
+                id,
+                account_id,
+                name,
+                role,
+                has_password: false,
+                has_second_factor: false,
+                suspension: None,
+                created_at,
+            }))
         };
         self.write(Effect::ChangePerson, self.recorded(create, Deed::of_new_person)).await
     }
@@ -227,30 +243,97 @@ impl People for PostgresStore {
         self.database.read_one(&sql, &[&&hash[..], &self.database.now()]).await?.as_ref().map(person).transpose()
     }
 
-    async fn sign_in_by_link(&self, link: TokenHash, new: NewSession) -> Result<Option<Session>> {
+    async fn sign_in_by_link(
+        &self,
+        link: TokenHash,
+        code: Option<FactorCode>,
+        new: NewSession,
+    ) -> Result<Option<Session>> {
+        let (id, now) = (self.database.new_id(), self.database.now());
+        let sign_in = async |begun: &Transaction<'_>| {
+            if let Some(code) = &code {
+                let of_link = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
+                let Some(row) = begun.query_opt(of_link, &[&&link[..], &now]).await? else { return Ok(()) };
+                if !second_factor::use_code(begun, row.try_get("person_id")?, code).await? {
+                    return Ok(());
+                }
+            }
+            let (link, hash, with_code) = (&link[..], &new.hash[..], code.is_some());
+            let parameters: [Parameter<'_>; 7] = [&link, &now, &hash, &id, &new.expires_at, &new.agent, &with_code];
+            begun.execute(SIGN_IN_BY_LINK, &parameters).await?;
+            Ok(())
+        };
         let sign_in = async {
-            let (id, now) = (self.database.new_id(), self.database.now());
-            let parameters =
-                [&&link[..] as _, &now as _, &&new.hash[..] as _, &id as _, &new.expires_at as _, &new.agent as _];
-            self.database.write(SIGN_IN_BY_LINK, &parameters).await?;
+            self.database.transaction(sign_in).await?;
             self.find_session(new.hash).await
         };
         self.write(Effect::SignIn, sign_in).await
     }
 
     async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
-        let begin = async {
-            let (id, now) = (self.database.new_id(), self.database.now());
+        let (id, now) = (self.database.new_id(), self.database.now());
+        let begin = async |begun: &Transaction<'_>| {
+            if let Some(code) = proof.as_ref().and_then(Proof::code)
+                && !second_factor::use_code(begun, person_id, code).await?
+            {
+                return Ok(());
+            }
             let hash = &new.hash[..];
             let (password, identity) = proof.as_ref().map_or((None, None), Proof::parts);
             let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
             let began_at = identity.map(|(_, began_at)| began_at);
-            let parameters: [Parameter<'_>; 10] =
-                [&hash, &id, &now, &new.expires_at, &new.agent, &person_id, &password, &issuer, &subject, &began_at];
-            self.database.write(BEGIN_SESSION, &parameters).await?;
+            let without_factor = proof.as_ref().is_some_and(Proof::needs_no_factor);
+            let parameters: [Parameter<'_>; 11] = [
+                &hash,
+                &id,
+                &now,
+                &new.expires_at,
+                &new.agent,
+                &person_id,
+                &password,
+                &issuer,
+                &subject,
+                &began_at,
+                &without_factor,
+            ];
+            begun.execute(BEGIN_SESSION, &parameters).await?;
+            Ok(())
+        };
+        let begin = async {
+            self.database.transaction(begin).await?;
             self.find_session(new.hash).await
         };
         self.write(Effect::SignIn, begin).await
+    }
+
+    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
+        second_factor::find(&self.database, person_id).await
+    }
+
+    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
+        let now = self.database.now();
+        let add = async |begun: &Transaction<'_>| second_factor::add(begun, person_id, &new, kept, now).await;
+        let deed = |person: &Option<Person>| Deed::of_found(Action::AddFactor, person.as_ref());
+        Ok(self.write(Effect::ChangePerson, self.recorded(add, deed)).await?.is_some())
+    }
+
+    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
+        let now = self.database.now();
+        let remove = async |begun: &Transaction<'_>| second_factor::remove(begun, person_id, removal, now).await;
+        let deed = |person: &Option<Person>| Deed::of_lost_factor(removal, person.as_ref());
+        Ok(self.write(Effect::ChangePerson, self.recorded(remove, deed)).await?.is_some())
+    }
+
+    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
+        let replace = async |begun: &Transaction<'_>| second_factor::replace_codes(begun, person_id, &codes).await;
+        let deed = |person: &Option<Person>| Deed::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
+        Ok(self.write(Effect::ChangePerson, self.recorded(replace, deed)).await?.is_some())
+    }
+
+    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
+        let used = async |begun: &Transaction<'_>| second_factor::use_code(begun, person_id, &code).await;
+        let used = async { Ok(self.transaction(used).await?) };
+        self.write(Effect::SignIn, used).await
     }
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {

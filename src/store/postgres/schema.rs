@@ -9,7 +9,7 @@ use super::failure::{Failure, words};
 use crate::store::OpenError;
 
 /// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 34] = [
+const MIGRATIONS: [&str; 36] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -42,6 +42,7 @@ const MIGRATIONS: [&str; 34] = [
     include_str!("../../../migrations/postgres/0030_model_aliases_and_previews.sql"),
     include_str!("../../../migrations/postgres/0031_refunds_extend_once.sql"),
     include_str!("../../../migrations/postgres/0032_keys_of_account.sql"),
+    include_str!("../../../migrations/postgres/0033_second_factor.sql"),
     include_str!("../../../migrations/postgres/0034_ended_journeys_and_makers.sql"),
     include_str!("../../../migrations/postgres/0035_failed_tasks.sql"),
     include_str!("../../../migrations/postgres/0036_budgets_of_operators.sql"),

@@ -8,7 +8,8 @@ use super::connection::{Database, Parameter};
 use super::failure::Failure;
 use crate::domain::identity::Identity;
 use crate::domain::person::{Person, Role};
-use crate::store::{Actor, Credential, Deed, Result, SIGN_UP_NOTE, SignUp, SigningUp};
+use crate::store::people::SIGN_UP_NOTE;
+use crate::store::{Actor, Credential, Deed, Result, SignUp, SigningUp};
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each other.
 const COUNT: &str = "
@@ -66,7 +67,8 @@ pub(super) async fn sign_up(
         begun.execute(sql, &[issuer, subject, &id]).await?;
     }
     let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
-    let person = Person { id, account_id, name, role, has_password, suspension: None, created_at };
+    let person =
+        Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
     let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new));
     audit_log::record(begun, database.new_id(), &actor, &deed).await?;
     Ok(SigningUp::Done(person))

@@ -40,6 +40,7 @@ mod queue;
 mod reports;
 mod rights;
 mod schema;
+mod second_factor;
 mod sign_up;
 mod snapshot;
 mod strikes;

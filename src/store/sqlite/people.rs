@@ -6,32 +6,36 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 use super::accounts::suspension;
 use super::columns::{of_account, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, sign_up};
+use super::{SqliteStore, second_factor, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
+use crate::domain::second_factor::{Factor, FactorCode, NewFactor};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Candidate, Deed, DeleteSessions, EndSessions, NewSession, People, PersonChange, PersonCreation, Proof,
-    Result, SignUp, SigningUp,
+    Action, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
+    PersonCreation, Proof, Result, SignUp, SigningUp,
 };
 
 /// A person whose account is enabled.
 const PEOPLE: &str = "SELECT p.* FROM people p JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
 
 /// A session of such a person.
-const SESSIONS: &str = "SELECT p.*, s.id AS session_id, s.seen_at, s.expires_at, s.agent FROM sessions s
+const SESSIONS: &str = "SELECT p.*, s.id AS session_id, s.seen_at, s.expires_at, s.agent,
+    s.by_provider FROM sessions s
     JOIN people p ON p.id = s.person_id JOIN accounts a ON a.id = p.account_id AND a.disabled_at IS NULL";
 
 pub(super) fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
     let id: Id = row.get("id")?;
     let password: Option<String> = row.get("password")?;
+    let factor: Option<i64> = row.get("factor_step")?;
     Ok(Person {
         id,
         account_id: row.get("account_id")?,
         name: row.get("name")?,
         role: word(row, "role")?,
         has_password: password.is_some(),
+        has_second_factor: factor.is_some(),
         suspension: suspension(row)?,
         created_at: id.timestamp(),
     })
@@ -44,6 +48,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
         seen_at: row.get("seen_at")?,
         expires_at: row.get("expires_at")?,
         agent: row.get("agent")?,
+        by_provider: row.get("by_provider")?,
     })
 }
 
@@ -72,6 +77,7 @@ fn create(writing: &mut Writing, account_id: Id, name: &str, role: Role) -> rusq
             name: name.to_owned(),
             role,
             has_password: false,
+            has_second_factor: false,
             suspension: None,
             created_at: id.timestamp(),
         })
@@ -123,8 +129,20 @@ fn find_link(connection: &Connection, hash: &TokenHash, now: Timestamp) -> rusql
     connection.prepare_cached(&sql)?.query_row(params![hash, now], person).optional()
 }
 
-fn sign_in_by_link(writing: &mut Writing, link: &TokenHash, new: &NewSession) -> rusqlite::Result<Option<Session>> {
+fn sign_in_by_link(
+    writing: &mut Writing,
+    link: &TokenHash,
+    code: Option<&FactorCode>,
+    new: &NewSession,
+) -> rusqlite::Result<Option<Session>> {
     let Some(person) = find_link(&writing.connection, link, writing.clock.now())? else { return Ok(None) };
+    let is_enough = match code {
+        Some(code) => second_factor::use_code(&writing.connection, person.id, code)?,
+        None => !person.has_second_factor,
+    };
+    if !is_enough {
+        return Ok(None);
+    }
     writing.connection.prepare_cached("DELETE FROM sign_in_links WHERE hash = ?1")?.execute([link])?;
     begin_session(writing, person.id, None, new)
 }
@@ -137,9 +155,15 @@ fn begin_session(
 ) -> rusqlite::Result<Option<Session>> {
     let now = writing.clock.now();
     let id = writing.ids.next(now);
+    if let Some(code) = proof.and_then(Proof::code)
+        && !second_factor::use_code(&writing.connection, person_id, code)?
+    {
+        return Ok(None);
+    }
     let sql = format!(
-        "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
-         SELECT :hash, :id, id, :now, :expires_at, :agent FROM ({PEOPLE} WHERE p.id = :person
+        "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
+         SELECT :hash, :id, id, :now, :expires_at, :agent, :issuer IS NOT NULL FROM ({PEOPLE} WHERE p.id = :person
+             AND (NOT :without_factor OR p.factor_secret IS NULL)
              AND (:password IS NULL OR p.password = :password)
              AND (:issuer IS NULL OR EXISTS (SELECT 1 FROM person_identities i
                   WHERE i.person_id = p.id AND i.issuer = :issuer AND i.subject = :subject))
@@ -153,6 +177,7 @@ fn begin_session(
         ":expires_at": new.expires_at,
         ":agent": new.agent,
         ":person": person_id,
+        ":without_factor": proof.is_some_and(Proof::needs_no_factor),
         ":password": password,
         ":issuer": identity.map(|(identity, _)| &identity.issuer),
         ":subject": identity.map(|(identity, _)| &identity.subject),
@@ -232,13 +257,45 @@ impl People for SqliteStore {
         self.read(|connection| find_link(connection, &hash, self.clock.now()))
     }
 
-    async fn sign_in_by_link(&self, link: TokenHash, new: NewSession) -> Result<Option<Session>> {
-        self.write(Effect::SignIn, move |writing| sign_in_by_link(writing, &link, &new)).await
+    async fn sign_in_by_link(
+        &self,
+        link: TokenHash,
+        code: Option<FactorCode>,
+        new: NewSession,
+    ) -> Result<Option<Session>> {
+        self.write(Effect::SignIn, move |writing| sign_in_by_link(writing, &link, code.as_ref(), &new)).await
     }
 
     async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
         let begin = move |writing: &mut Writing| begin_session(writing, person_id, proof.as_ref(), &new);
         self.write(Effect::SignIn, begin).await
+    }
+
+    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
+        self.read(|connection| second_factor::find(connection, person_id))
+    }
+
+    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
+        let deed = |person: &Option<Person>| Deed::of_found(Action::AddFactor, person.as_ref());
+        let add = self.recorded(move |writing| second_factor::add(writing, person_id, &new, kept), deed);
+        Ok(self.write(Effect::ChangePerson, add).await?.is_some())
+    }
+
+    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
+        let deed = move |person: &Option<Person>| Deed::of_lost_factor(removal, person.as_ref());
+        let remove = self.recorded(move |writing| second_factor::remove(writing, person_id, removal), deed);
+        Ok(self.write(Effect::ChangePerson, remove).await?.is_some())
+    }
+
+    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
+        let deed = |person: &Option<Person>| Deed::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
+        let replace = self.recorded(move |writing| second_factor::replace_codes(writing, person_id, &codes), deed);
+        Ok(self.write(Effect::ChangePerson, replace).await?.is_some())
+    }
+
+    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
+        let used = move |writing: &mut Writing| second_factor::use_code(&writing.connection, person_id, &code);
+        self.write(Effect::SignIn, used).await
     }
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {

@@ -13,7 +13,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 34] = [
+pub(super) const MIGRATIONS: [&str; 36] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -46,6 +46,7 @@ pub(super) const MIGRATIONS: [&str; 34] = [
     include_str!("../../../migrations/sqlite/0030_model_aliases_and_previews.sql"),
     include_str!("../../../migrations/sqlite/0031_refunds_extend_once.sql"),
     include_str!("../../../migrations/sqlite/0032_keys_of_account.sql"),
+    include_str!("../../../migrations/sqlite/0033_second_factor.sql"),
     include_str!("../../../migrations/sqlite/0034_ended_journeys_and_makers.sql"),
     include_str!("../../../migrations/sqlite/0035_failed_tasks.sql"),
     include_str!("../../../migrations/sqlite/0036_budgets_of_operators.sql"),

@@ -9,7 +9,8 @@ use crate::clock::Timestamp;
 use crate::domain::identity::Identity;
 use crate::domain::model::EntryKind;
 use crate::domain::person::{Person, Role};
-use crate::store::{Actor, Credential, Deed, SIGN_UP_NOTE, SignUp, SigningUp};
+use crate::store::people::SIGN_UP_NOTE;
+use crate::store::{Actor, Credential, Deed, SignUp, SigningUp};
 
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
 pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<SigningUp> {
@@ -57,7 +58,8 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         connection.prepare_cached(sql)?.execute(params![issuer, subject, id])?;
     }
     let (has_password, created_at) = (password.is_some(), id.timestamp());
-    let person = Person { id, account_id, name, role, has_password, suspension: None, created_at };
+    let person =
+        Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
     let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new));
     audit_log::record(writing, &actor, &deed)?;
     Ok(SigningUp::Done(person))

@@ -10,13 +10,13 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::{Operator, OperatorForm};
+use super::{Operator, OperatorForm, ReversibleForm};
 use crate::clock::Timestamp;
 use crate::domain::key::{ApiKey, KeyState};
 use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use crate::domain::person::Person;
 use crate::domain::text;
-use crate::store::{AccountChange, AccountSummary, EntryFilter, KeyChange, PersonChange, StoreError};
+use crate::store::{AccountChange, AccountSummary, EntryFilter, FactorRemoval, KeyChange, PersonChange, StoreError};
 use crate::web::error::PageError;
 use crate::web::keys::state_text;
 use crate::web::page::{Draft, Frame, answer, html, secured};
@@ -199,7 +199,7 @@ async fn newest_grant(visitor: &Visitor, account: Id) -> Result<String, StoreErr
 /// Disables or enables an account.
 pub async fn change(
     Path((id, change)): Path<(String, String)>,
-    form: OperatorForm,
+    form: ReversibleForm,
 ) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let account = find(&visitor, &id).await?;
@@ -237,17 +237,22 @@ pub async fn change_key(
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", key.account_id)).into_response()))
 }
 
-/// Lifts the strikes of a person of any account, with the suspension.
+/// Lifts the strikes of a person of any account, with the suspension, or removes the second factor of one who has lost it.
 pub async fn change_person(
     Path((id, change)): Path<(String, String)>,
     form: OperatorForm,
 ) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    if change != "lift" {
-        return Err(PageError::not_found());
-    }
-    let person = visitor.store().change_person(id, PersonChange::Lift).await?.ok_or_else(PageError::not_found)?;
-    tracing::info!(person = %id, by = %visitor.session.person.id, "the strikes of a person were lifted in the studio");
+    let person = match change.as_str() {
+        "lift" => visitor.store().change_person(id, PersonChange::Lift).await?,
+        "reset-factor" => {
+            visitor.store().remove_factor(id, FactorRemoval::Reset).await?;
+            visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person)
+        }
+        _ => return Err(PageError::not_found()),
+    };
+    let person = person.ok_or_else(PageError::not_found)?;
+    tracing::info!(person = %id, by = %visitor.session.person.id, %change, "a person was changed by an operator in the studio");
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", person.account_id)).into_response()))
 }

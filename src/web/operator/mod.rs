@@ -15,6 +15,7 @@ pub use self::audit::audit;
 pub use self::overview::{change_queue, overview};
 pub use self::strikes::strikes;
 use super::Studio;
+use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::session::{Form, Visitor};
 
@@ -40,11 +41,16 @@ where
     }
 }
 
-/// A form that a signed-in operator sent from a page of the studio.
+/// A form that a signed-in operator sent from a page of the studio, and confirmed with the password or a code
+/// ([`Visitor::confirm`]).
 #[derive(Debug)]
 pub struct OperatorForm(pub(super) Form);
 
-impl<S> FromRequest<S> for OperatorForm
+/// A form of an operator whose effect another form undoes, so it needs no confirmation.
+#[derive(Debug)]
+pub struct ReversibleForm(pub(super) Form);
+
+impl<S> FromRequest<S> for ReversibleForm
 where
     S: Send + Sync,
     Arc<Studio>: FromRef<S>,
@@ -55,5 +61,19 @@ where
         let form = Form::from_request(request, state).await?;
         let visitor = operator(form.visitor).await?;
         Ok(Self(Form { visitor, ..form }))
+    }
+}
+
+impl<S> FromRequest<S> for OperatorForm
+where
+    S: Send + Sync,
+    Arc<Studio>: FromRef<S>,
+{
+    type Rejection = PageError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
+        let ReversibleForm(form) = ReversibleForm::from_request(request, state).await?;
+        form.visitor.confirm(form.fields.text(CONFIRMATION)).await?;
+        Ok(Self(form))
     }
 }

@@ -9,7 +9,7 @@ use axum::extract::Path;
 use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::{Operator, OperatorForm};
+use super::{Operator, ReversibleForm};
 use crate::clock::Timestamp;
 use crate::store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use crate::web::chart::Chart;
@@ -133,7 +133,7 @@ fn charts(t: &'static crate::web::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Cha
 }
 
 /// Pauses or resumes the queue.
-pub async fn change_queue(Path(change): Path<String>, form: OperatorForm) -> Result<Response<Body>, PageError> {
+pub async fn change_queue(Path(change): Path<String>, form: ReversibleForm) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let store = visitor.store();
     match change.as_str() {

@@ -539,3 +539,44 @@ delivery-failed = aufgegeben
 delivery-timeout = keine Antwort in der Zeit
 delivery-unreachable = keine Verbindung: Name, Port und Zertifikat prüfen
 delivery-address = die Adresse ist in keinem Netz, das der Server erreichen darf
+
+title-factor = Zweiter Faktor
+factor-lead = Eine Authenticator-App auf Ihrem Telefon zeigt alle 30 Sekunden einen neuen Code. Eine Anmeldung mit Passwort oder Link braucht dann auch diesen Code. Lesen Sie das Bild mit der App ein, oder geben Sie ihr das Geheimnis.
+factor-picture = QR-Code für die Authenticator-App
+factor-secret = Geheimnis:
+factor-uri-copy = Link für eine App kopieren
+factor-on = Einschalten
+factor-off = Ausschalten
+factor-is-on = Eine Anmeldung mit Passwort oder Link braucht auch einen Code Ihrer Authenticator-App.
+factor-codes-left = { $n ->
+    [one] Sie haben noch 1 Wiederherstellungscode.
+   *[other] Sie haben noch { $n } Wiederherstellungscodes.
+}
+factor-codes-new = Neue Wiederherstellungscodes
+factor-codes-lead = Das sind Ihre Wiederherstellungscodes. Jeder ersetzt die App einmal. Verwahren Sie sie sicher: Sie werden nicht noch einmal gezeigt, und ältere gelten nicht mehr.
+factor-codes-copy = Codes kopieren
+factor-code-wrong = Der Code ist falsch, oder ein zweiter Faktor ist schon eingeschaltet. Es wurde nichts geändert. Prüfen Sie die Uhr Ihres Telefons und versuchen Sie es mit dem nächsten Code.
+factor-wrong = Passwort oder Code sind falsch, oder der Code wurde schon benutzt. Es wurde nichts geändert.
+factor-late = Diese Seite war zu lange offen. Hier ist ein neues Geheimnis.
+factor-required = Der Betreiber dieses Servers verlangt einen zweiten Faktor. Richten Sie ihn ein, dann geht es weiter.
+factor-open = Einrichten
+factor-manage = Verwalten
+factor-none = Sie melden sich ohne zweiten Faktor an.
+factor-short = zweiter Faktor
+factor-reset = Zweiten Faktor zurücksetzen
+factor-reset-sure = Diese Person meldet sich dann ohne Code an und wird überall abgemeldet. Vergewissern Sie sich, dass wirklich diese Person darum bittet.
+code = Code
+code-lead = Geben Sie den Code ein, den Ihre Authenticator-App jetzt zeigt.
+code-hint = App verloren? Geben Sie einen Ihrer Wiederherstellungscodes ein, oder bitten Sie den Betreiber dieses Servers, den zweiten Faktor zurückzusetzen.
+code-wrong = Der Code ist falsch oder wurde schon benutzt. Warten Sie auf den nächsten.
+code-often = Zu viele falsche Codes. Warten Sie fünf Minuten und versuchen Sie es noch einmal.
+sign-in-late = Diese Anmeldung hat zu lange gedauert oder ist schon beendet. Beginnen Sie noch einmal.
+confirm-password = Ihr Passwort
+confirm-either = Ihr Passwort oder ein Code
+confirm-code = Ein Code Ihrer App
+confirm-wrong = Passwort oder Code sind falsch, oder der Code wurde schon benutzt. Es wurde nichts geändert. Gehen Sie zurück und versuchen Sie es noch einmal.
+confirm-late = Das lässt sich nicht rückgängig machen, deshalb müssen Sie sich in den letzten zehn Minuten angemeldet haben. Melden Sie sich ab und wieder an, dann geht es weiter.
+audit-add-factor = Zweiter Faktor eingeschaltet
+audit-remove-factor = Zweiter Faktor ausgeschaltet
+audit-reset-factor = Zweiter Faktor zurückgesetzt
+audit-recovery-codes = Neue Wiederherstellungscodes erstellt

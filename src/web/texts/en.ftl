@@ -539,3 +539,44 @@ delivery-failed = given up
 delivery-timeout = no answer in time
 delivery-unreachable = no connection: check its name, port and certificate
 delivery-address = its address is in no network that the server may reach
+
+title-factor = Second factor
+factor-lead = An authenticator app on your phone shows a new code every 30 seconds. From then on, a sign-in with a password or a link also needs that code. Scan the picture with the app, or type the secret into it.
+factor-picture = QR code for the authenticator app
+factor-secret = Secret:
+factor-uri-copy = Copy the link for an app
+factor-on = Turn it on
+factor-off = Turn it off
+factor-is-on = A sign-in with a password or a link also needs a code of your authenticator app.
+factor-codes-left = { $n ->
+    [one] You have 1 recovery code left.
+   *[other] You have { $n } recovery codes left.
+}
+factor-codes-new = Make new recovery codes
+factor-codes-lead = These are your recovery codes. Each one stands in for the app once. Keep them in a safe place: they are not shown again, and older ones no longer work.
+factor-codes-copy = Copy the codes
+factor-code-wrong = The code is wrong, or a second factor is on already. Nothing was changed. Check the clock of your phone and try the next code.
+factor-wrong = The password or the code is wrong, or the code was used already. Nothing was changed.
+factor-late = This page was open for too long. Here is a new secret.
+factor-required = The operator of this server requires a second factor. Set it up to go on.
+factor-open = Set it up
+factor-manage = Manage
+factor-none = You sign in without a second factor.
+factor-short = second factor
+factor-reset = Reset the second factor
+factor-reset-sure = This person signs in without a code then, and is signed out everywhere. Make sure that it is really this person who asks.
+code = Code
+code-lead = Type the code that your authenticator app shows now.
+code-hint = App lost? Type one of your recovery codes, or ask the operator of this server to reset the second factor.
+code-wrong = The code is wrong or was used already. Wait for the next one.
+code-often = Too many wrong codes. Wait five minutes, and try again.
+sign-in-late = This sign-in took too long or has ended. Begin again.
+confirm-password = Your password
+confirm-either = Your password or a code
+confirm-code = A code of your app
+confirm-wrong = The password or the code is wrong, or the code was used already. Nothing was changed. Go back and try again.
+confirm-late = This cannot be undone, so you must have signed in within the last ten minutes. Sign out, sign in again, and go on then.
+audit-add-factor = Second factor turned on
+audit-remove-factor = Second factor turned off
+audit-reset-factor = Second factor reset
+audit-recovery-codes = New recovery codes made

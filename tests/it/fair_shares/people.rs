@@ -9,6 +9,7 @@ use serde_json::json;
 use tintype::domain::model::Surface;
 use tintype::domain::person::Role;
 use tintype::domain::request::GenerateRequest;
+use tintype::service::guesses::CODE_ALLOWANCE;
 use tintype::service::limits::REPORTS;
 use tintype::service::rejections::ALLOWANCE;
 use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
@@ -21,6 +22,7 @@ use crate::rigs::service::Service;
 use crate::rigs::visitor::text;
 use crate::studio::guesses::PASSWORD;
 use crate::studio::oidc::{ADDRESSES, FORBIDDEN, Scene, refused, with_false_code};
+use crate::studio::second_factor::Ada as WithFactor;
 use crate::studio::sign_up::OPEN;
 
 /// The status of whoever takes too much.
@@ -125,6 +127,44 @@ async fn exchanges_that_come_to_nothing() {
     refused(&other, FORBIDDEN, "could not be confirmed");
     scene.service.clock.advance(Duration::from_secs(4));
     assert_eq!(scene.sign_in().await.header("location"), "/studio");
+}
+
+#[tokio::test]
+async fn codes_of_a_second_factor() {
+    let service = Service::start_with(&["--trusted-proxy", "127.0.0.1"]).await;
+    let (ada, bob) = (WithFactor::named("ada", &service).await, WithFactor::named("bob", &service).await);
+    let form = service.show_password("ada").await;
+    for number in 1..=CODE_ALLOWANCE.get() {
+        assert_eq!(form.send_from(&format!("192.0.2.{number}"), "000000").await.status, StatusCode::OK, "{number}");
+    }
+    assert_eq!(form.send_from("192.0.2.20", &ada.code()).await.status, TOO_MANY);
+    let of_bob = service.show_password("bob").await.send_from("192.0.2.20", &bob.code()).await;
+    assert_eq!(of_bob.status, StatusCode::SEE_OTHER, "{of_bob:?}");
+}
+
+#[tokio::test]
+async fn forms_of_the_studio() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let path = format!("/studio/people/{}/link", bob.person.id);
+    let proof = ada.proof().await;
+    for sent in 0..240 {
+        assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK, "{sent}");
+    }
+    let log = async || service.shared.store.audit_entries(Some(ada.account), None, 1_000).await.expect("a store").len();
+    let before = log().await;
+    let refused = ada.send_with(&path, &[], &proof, &[]).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (TOO_MANY, "1"));
+    assert!(text(&refused).contains("<html"), "{refused:?}");
+    // Without a body that could be read.
+    let unread = ada.send_with("/studio/uploads", &[], "", &[]).await;
+    assert_eq!(unread.status, TOO_MANY);
+    assert_eq!(log().await, before);
+    ada.page("/studio/people").await;
+    assert_eq!(eve.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
+    service.clock.advance(Duration::from_millis(250));
+    assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK);
 }
 
 #[tokio::test]

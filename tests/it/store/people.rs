@@ -93,17 +93,18 @@ pub async fn a_link_signs_one_person_in_once(fixture: &Fixture) -> Result<()> {
     assert_eq!(fixture.store.find_link(link).await?, Some(person.clone()));
     assert_eq!(fixture.store.find_link(Token::random().hash()).await?, None);
     let new = fixture.new_session();
-    let session = fixture.store.sign_in_by_link(link, new.clone()).await?.expect("a session");
+    let session = fixture.store.sign_in_by_link(link, None, new.clone()).await?.expect("a session");
     let expected = Session {
         id: session.id,
         person,
         seen_at: fixture.store.now(),
         expires_at: new.expires_at,
         agent: "a browser".into(),
+        by_provider: false,
     };
     assert_eq!(session, expected);
     assert_eq!(fixture.store.find_session(new.hash).await?, Some(session));
-    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?, None);
     assert_eq!(fixture.store.find_link(link).await?, None);
     Ok(())
 }
@@ -116,7 +117,7 @@ pub async fn a_link_expires_at_its_exact_millisecond(fixture: &Fixture) -> Resul
     assert_eq!(fixture.store.find_link(link).await?, Some(person));
     fixture.clock.advance(MILLISECOND);
     assert_eq!(fixture.store.find_link(link).await?, None);
-    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?, None);
     Ok(())
 }
 
@@ -127,7 +128,7 @@ pub async fn of_several_processes_that_use_a_link_one_signs_in(fixture: &Fixture
     let mut attempts = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (process, session) = (fixture.another_process(), fixture.new_session());
-        attempts.spawn(async move { process.sign_in_by_link(link, session).await });
+        attempts.spawn(async move { process.sign_in_by_link(link, None, session).await });
     }
     let mut signed_in = 0;
     while let Some(attempt) = attempts.join_next().await {
@@ -217,11 +218,11 @@ pub async fn a_disabled_account_signs_nobody_in(fixture: &Fixture) -> Result<()>
     fixture.store.change_account(account, AccountChange::Disable).await?;
     assert_eq!(fixture.store.find_session(hash).await?, None);
     assert_eq!(fixture.store.find_link(link).await?, None);
-    assert_eq!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?, None);
+    assert_eq!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?, None);
     assert_eq!(fixture.store.begin_session(person.id, None, fixture.new_session()).await?, None);
     fixture.store.change_account(account, AccountChange::Enable).await?;
     assert_eq!(fixture.store.find_session(hash).await?, Some(session));
-    assert!(fixture.store.sign_in_by_link(link, fixture.new_session()).await?.is_some());
+    assert!(fixture.store.sign_in_by_link(link, None, fixture.new_session()).await?.is_some());
     Ok(())
 }
 

@@ -224,28 +224,3 @@ async fn the_form_for_a_password_does_not_let_anybody_guess_the_present_one() {
     service.clock.advance(Duration::from_secs(60));
     assert_eq!(ada.send("/studio/password", &right).await.status, StatusCode::SEE_OTHER);
 }
-
-#[tokio::test]
-async fn a_person_sends_a_limited_number_of_forms() {
-    let service = Service::start().await;
-    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
-    let bob = service.visitor_as("ada", "bob", Role::Member).await;
-    let path = format!("/studio/people/{}/link", bob.person.id);
-    let proof = ada.proof().await;
-    for sent in 0..240 {
-        assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK, "{sent}");
-    }
-    let log = async || service.shared.store.audit_entries(Some(ada.account), None, 1_000).await.expect("a store").len();
-    let before = log().await;
-    let refused = ada.send_with(&path, &[], &proof, &[]).await;
-    assert_eq!((refused.status, refused.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
-    assert!(text(&refused).contains("<html"), "{refused:?}");
-    // Without a body that could be read.
-    let unread = ada.send_with("/studio/uploads", &[], "", &[]).await;
-    assert_eq!(unread.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(log().await, before);
-    ada.page("/studio/people").await;
-    assert_eq!(eve.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
-    service.clock.advance(std::time::Duration::from_millis(250));
-    assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK);
-}

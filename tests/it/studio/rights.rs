@@ -20,9 +20,28 @@ use crate::rigs::service::{Caller, Service};
 use crate::webhooks;
 
 /// Words that stand for `{change}` in patterns.
-const CHANGES: [&str; 20] = [
-    "disable", "enable", "rotate", "budget", "role", "link", "star", "restore", "put", "rename", "test", "events",
-    "pause", "resume", "lift", "unstar", "take", "revoke", "delete", "remove",
+const CHANGES: [&str; 21] = [
+    "disable",
+    "enable",
+    "rotate",
+    "budget",
+    "role",
+    "link",
+    "star",
+    "restore",
+    "reset-factor",
+    "put",
+    "rename",
+    "test",
+    "events",
+    "pause",
+    "resume",
+    "lift",
+    "unstar",
+    "take",
+    "revoke",
+    "delete",
+    "remove",
 ];
 
 /// A request whose head the server has accepted and whose body it waits for.

@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use tintype::domain::model::Surface;
 use tintype::domain::person::Role;
 use tintype::domain::request::GenerateRequest;
-use tintype::store::{AccountChange, Action, KeyChange};
+use tintype::store::{AccountChange, Action};
 
 use super::text;
 use crate::rigs::service::Service;
@@ -125,39 +125,4 @@ async fn the_threshold_of_low_credits_is_shown_to_its_account_and_to_the_operato
     for (visitor, path) in &paths {
         assert!(visitor.page(path).await.contains("balance falls below 40"), "{path}");
     }
-}
-
-#[tokio::test]
-async fn no_owner_avoids_the_budget_of_the_operator_by_another_key() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let store = &service.shared.store;
-    // Budgets of the owners' own keep nobody from anything.
-    let fields = [("name", "laptop"), ("budget", "10"), ("period", "month")];
-    assert_eq!(ada.send("/studio/keys", &fields).await.status, 200);
-    assert_eq!(ada.send("/studio/keys", &[("name", "phone")]).await.status, 200);
-    let key = store.list_keys(Some(ada.account)).await.expect("a store").remove(0);
-    assert!(!key.operator_budget);
-    let set = async |budget: Option<&str>| {
-        let budget = budget.map(|text| text.parse().expect("a budget"));
-        store.change_key(key.id, KeyChange::Budget(budget)).await.expect("a store").expect("the key exists")
-    };
-    assert!(set(Some("5/month")).await.operator_budget);
-    let lower = format!("/studio/keys/{}/budget", key.id);
-    assert_eq!(ada.send(&lower, &[("budget", "4"), ("period", "month")]).await.status, StatusCode::SEE_OTHER);
-    let refused = async || {
-        let refused = ada.send("/studio/keys", &[("name", "another")]).await;
-        assert!(text(&refused).contains("has set a budget for a key of this account"), "{}", text(&refused));
-        store.list_keys(Some(ada.account)).await.expect("a store").len()
-    };
-    assert_eq!(refused().await, 2);
-    assert_eq!(ada.send(&format!("/studio/keys/{}/rotate", key.id), &[("hours", "0")]).await.status, 200);
-    let rotated = store.list_keys(Some(ada.account)).await.expect("a store").remove(2);
-    assert_eq!((rotated.first_id, rotated.operator_budget), (key.id, true));
-    for id in [key.id, rotated.id] {
-        ada.send(&format!("/studio/keys/{id}/revoke"), &[]).await;
-    }
-    assert_eq!(refused().await, 3, "also when the key is revoked");
-    assert!(!set(None).await.operator_budget);
-    assert_eq!(ada.send("/studio/keys", &[("name", "another")]).await.status, 200);
 }
