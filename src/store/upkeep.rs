@@ -1,4 +1,4 @@
-//! What no request does: ends overdue tasks, removes old ones, erases prompts and audits the ledger.
+//! Upkeep, which no request waits for: ends overdue tasks, removes old ones, erases prompts and audits the ledger.
 
 use std::time::Duration;
 

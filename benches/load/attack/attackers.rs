@@ -78,7 +78,7 @@ impl Attack {
         }
     }
 
-    /// What its attackers do.
+    /// The way in which its attackers act.
     pub fn tactic(self, target: &Target) -> Tactic {
         let slow_read = "GET /docs/scalar.js HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(16);
         let slow_body = format!(

@@ -132,7 +132,7 @@ async fn failed_tasks_which_are_refunded() {
     let message = &refused.json()["error"]["message"];
     assert_eq!(message, "3 tasks of the account have failed within ten minutes, which is its limit.");
     let wait: u64 = refused.header("retry-after").parse().expect("seconds");
-    assert!((420..=421).contains(&wait), "{wait}");
+    assert!((396..=397).contains(&wait), "{wait}");
     assert_eq!(ada.credits().await, 100);
     bob.submit_prompt("a boat").await;
     service.clock.advance(Duration::from_secs(wait));
