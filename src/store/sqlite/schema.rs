@@ -13,7 +13,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 36] = [
+pub(super) const MIGRATIONS: [&str; 37] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -50,6 +50,7 @@ pub(super) const MIGRATIONS: [&str; 36] = [
     include_str!("../../../migrations/sqlite/0034_ended_journeys_and_makers.sql"),
     include_str!("../../../migrations/sqlite/0035_failed_tasks.sql"),
     include_str!("../../../migrations/sqlite/0036_budgets_of_operators.sql"),
+    include_str!("../../../migrations/sqlite/0037_indexes_of_account.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 const APPLICATION_ID: i32 = 0x7469_6E74;
