@@ -262,7 +262,7 @@ impl People {
         };
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
-            SigningUp::Done(person) => person,
+            SigningUp::Done(person) | SigningUp::Known(person) => person,
             SigningUp::NameTaken => return Ok(Welcome::NameTaken),
             SigningUp::TooMany => return Ok(Welcome::TooMany),
         };

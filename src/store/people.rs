@@ -158,6 +158,8 @@ impl std::fmt::Debug for SignUp {
 pub enum SigningUp {
     /// The account exists, and this person owns it.
     Done(Person),
+    /// This person has the identity, perhaps since a moment ago. Nothing changes, and the attempt does not count.
+    Known(Person),
     /// Another person has this name, or this text as its id. The attempt counts.
     NameTaken,
     /// The attempts of the day are used up.

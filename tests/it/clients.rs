@@ -106,7 +106,7 @@ async fn the_service_behaves_as_the_document_says() {
     let document = format!("http://{}/openapi.json", service.address);
     let effort = match std::env::var("SCHEMATHESIS_SECONDS") {
         Ok(seconds) => vec!["--max-time".to_owned(), seconds, "--max-examples".to_owned(), "1000000".to_owned()],
-        Err(_) => ["--max-examples", "12", "--seed", "1"].map(str::to_owned).into(),
+        Err(_) => ["--max-examples", "6", "--seed", "1"].map(str::to_owned).into(),
     };
     let said = tokio::task::spawn_blocking(move || {
         let folder = workshop();

@@ -394,10 +394,10 @@ async fn prompts_of_failed_tasks_are_erased_after_their_time_and_their_tasks_sta
         service.shared.store.inspect_task(id).await.expect("a store").expect("the task exists").request.prompt
     };
     let before = caller.task(&failed).await;
-    service.clock.advance(SECOND * 7_199);
+    service.clock.advance(SECOND * 7_180);
     service.sweeper.erase_failed_prompts().await;
     assert_eq!(prompt(&failed).await, "a boat [[fail]]");
-    service.clock.advance(SECOND * 2);
+    service.clock.advance(SECOND * 10);
     service.sweeper.erase_failed_prompts().await;
     assert_eq!((prompt(&failed).await.as_str(), prompt(&completed).await.as_str()), ("", "a boat"));
     assert_eq!(caller.task(&failed).await, before);

@@ -159,6 +159,7 @@ macro_rules! suite {
                     the_name_of_an_account_keeps_no_person_out,
                     attempts_are_limited_by_source_and_day_and_then_forgotten,
                     of_several_processes_one_opens_an_account_of_a_name,
+                    of_several_processes_one_opens_an_account_of_an_identity,
                 }
                 rights {
                     a_store_with_the_right_of_a_session_writes_only_while_that_holds,

@@ -11,14 +11,17 @@ use crate::domain::person::Person;
 use crate::fault::Effect;
 use crate::store::{Action, Deed, Identities, Linking, Result};
 
+/// Finds the person with the identity $1, $2.
+pub(super) fn find() -> String {
+    format!(
+        "SELECT {PERSON} FROM people p JOIN person_identities i ON i.person_id = p.id WHERE i.issuer = $1 AND i.subject = $2"
+    )
+}
+
 #[async_trait]
 impl Identities for PostgresStore {
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
-        let sql = format!(
-            "SELECT {PERSON} FROM people p JOIN person_identities i ON i.person_id = p.id
-             WHERE i.issuer = $1 AND i.subject = $2"
-        );
-        self.database.read_one(&sql, &[&identity.issuer, &identity.subject]).await?.as_ref().map(person).transpose()
+        self.database.read_one(&find(), &[&identity.issuer, &identity.subject]).await?.as_ref().map(person).transpose()
     }
 
     async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {

@@ -3,9 +3,10 @@
 use tokio_postgres::Transaction;
 
 use super::accounts::check;
-use super::audit_log;
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
+use super::people::person;
+use super::{audit_log, identities};
 use crate::domain::identity::Identity;
 use crate::domain::person::{Person, Role};
 use crate::store::people::SIGN_UP_NOTE;
@@ -48,6 +49,13 @@ pub(super) async fn sign_up(
     new: &SignUp,
 ) -> std::result::Result<SigningUp, Failure> {
     check(new.credits)?;
+    if let Credential::Identity(Identity { issuer, subject }) = &new.credential {
+        // Another sign-up with it may be under way, in any process.
+        begun.execute("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))", &[issuer, subject]).await?;
+        if let Some(row) = begun.query_opt(&identities::find(), &[issuer, subject]).await? {
+            return Ok(SigningUp::Known(person(&row)?));
+        }
+    }
     let now = database.now();
     if begun.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
         return Ok(SigningUp::TooMany);

@@ -74,7 +74,7 @@ pub(super) fn create_first(
     }
     match create(writing, name, credits, Rank::Administrator)? {
         AccountCreation::Created(account) => {
-            create_key(writing, account.id, key)?;
+            lines::create_key(writing, account.id, key, None, true)?;
             Ok(Some(account))
         }
         AccountCreation::NameTaken => Ok(None),

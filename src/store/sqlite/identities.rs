@@ -1,7 +1,7 @@
 //! Statements for identities.
 
 use async_trait::async_trait;
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::SqliteStore;
 use super::people::person;
@@ -11,6 +11,12 @@ use crate::domain::model::Id;
 use crate::domain::person::Person;
 use crate::fault::Effect;
 use crate::store::{Action, Deed, Identities, Linking, Result};
+
+pub(super) fn find(connection: &Connection, identity: &Identity) -> rusqlite::Result<Option<Person>> {
+    let sql = "SELECT p.* FROM people p JOIN person_identities i ON i.person_id = p.id
+        WHERE i.issuer = ?1 AND i.subject = ?2";
+    connection.prepare_cached(sql)?.query_row([&identity.issuer, &identity.subject], person).optional()
+}
 
 /// The person ?1, who has an identity of the provider ?2.
 const OF_PERSON: &str = "SELECT p.* FROM people p JOIN person_identities i ON i.person_id = p.id
@@ -43,11 +49,7 @@ fn unlink(writing: &mut Writing, person_id: Id, issuer: &str) -> rusqlite::Resul
 #[async_trait]
 impl Identities for SqliteStore {
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
-        let sql = "SELECT p.* FROM people p JOIN person_identities i ON i.person_id = p.id
-            WHERE i.issuer = ?1 AND i.subject = ?2";
-        self.read(|connection| {
-            connection.prepare_cached(sql)?.query_row([&identity.issuer, &identity.subject], person).optional()
-        })
+        self.read(|connection| find(connection, identity))
     }
 
     async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {

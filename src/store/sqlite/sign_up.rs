@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::accounts::{Entry, check_limit};
-use super::audit_log;
 use super::writer::Writing;
+use super::{audit_log, identities};
 use crate::clock::Timestamp;
 use crate::domain::identity::Identity;
 use crate::domain::model::EntryKind;
@@ -17,6 +17,11 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
     let now = writing.clock.now();
     let (account_id, id) = (writing.ids.next(now), writing.ids.next(now));
     let connection = &writing.connection;
+    if let Credential::Identity(identity) = &new.credential
+        && let Some(person) = identities::find(connection, identity)?
+    {
+        return Ok(SigningUp::Known(person));
+    }
     let counted = connection
         .prepare_cached(
             "INSERT INTO sign_ups (source, day, count) SELECT ?1, ?2, 1 WHERE ?3 > 0

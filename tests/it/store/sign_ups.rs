@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tintype::domain::identity::Identity;
 use tintype::domain::model::EntryKind;
 use tintype::domain::person::{Person, Role};
 use tintype::store::{AccountChange, Action, Actor, Credential, PersonCreation, Result, SignUp, SigningUp, Via};
@@ -107,5 +108,20 @@ pub async fn of_several_processes_one_opens_an_account_of_a_name(fixture: &Fixtu
     let done = [one?, two?].into_iter().filter(|outcome| matches!(outcome, SigningUp::Done(_))).count();
     assert_eq!((done, fixture.store.list_accounts().await?.len()), (1, 1));
     assert_eq!(fixture.store.sign_ups_of(SOURCE).await?, 2);
+    Ok(())
+}
+
+pub async fn of_several_processes_one_opens_an_account_of_an_identity(fixture: &Fixture) -> Result<()> {
+    let identity = Identity { issuer: "https://id.example.com".into(), subject: "42".into() };
+    let new = || SignUp { credential: Credential::Identity(identity.clone()), ..new("ada") };
+    let other = fixture.another_process();
+    let outcomes = tokio::join!(fixture.store.sign_up(new()), other.sign_up(new()));
+    let ((SigningUp::Done(done), SigningUp::Known(known)) | (SigningUp::Known(known), SigningUp::Done(done))) =
+        (outcomes.0?, outcomes.1?)
+    else {
+        panic!("one opens an account, and the other finds it")
+    };
+    assert_eq!(known, done);
+    assert_eq!((fixture.store.list_accounts().await?.len(), fixture.store.sign_ups_of(SOURCE).await?), (1, 1));
     Ok(())
 }
