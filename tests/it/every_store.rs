@@ -3,17 +3,15 @@
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process.
-const MODULES: [&str; 31] = [
+const MODULES: [&str; 29] = [
     "audit_log::entries",
     "auth::",
     "budgets::",
     "endings::",
     "engines::diffusion::broken::a_task_",
-    "envelope::",
     "fair_shares::",
     "fetching::",
     "files::",
-    "https::",
     "limits::",
     "list::",
     "openai_aliases::a_",
@@ -37,8 +35,15 @@ const MODULES: [&str; 31] = [
     "work::",
 ];
 
-/// Tests of programs of their own, which open a browser.
-const OF_PROGRAMS: [&str; 3] = ["studio::all_day::", "studio::browser::", "studio::references::"];
+/// Tests of what a browser shows, and of programs of their own. They take long, and the database makes no difference to them.
+const OF_PAGES: [&str; 6] = [
+    "studio::accessible::",
+    "studio::all_day::",
+    "studio::browser::",
+    "studio::references::",
+    "studio::shifts::",
+    "studio::snippets::",
+];
 
 /// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
 /// waits.
@@ -51,7 +56,7 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
     // The tests of the store already run on every database.
-    let others = ON_A_PAUSED_CLOCK.iter().chain(&OF_PROGRAMS).chain(&["store::"]).flat_map(|name| ["--skip", name]);
+    let others = ON_A_PAUSED_CLOCK.iter().chain(&OF_PAGES).chain(&["store::"]).flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());
 }
 

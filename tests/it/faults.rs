@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::NamedTempFile;
 use tintype::clock::Timestamp;
 use tintype::config::{LEASE, ORPHAN_AGE};
 use tintype::domain::endpoint::AddedBy;
@@ -26,8 +26,7 @@ use tintype_engine::picture::Picture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::rigs::binary::{self, Server};
-use crate::rigs::http::{Answer, GENERATE, TASKS, ended, try_send};
+use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
 use crate::rigs::service::{Service, new_key};
 use crate::webhooks;
 
@@ -35,7 +34,7 @@ use crate::webhooks;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fault at these effects ends the process, so tests need the real program.
-const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
+pub const OF_A_PROCESS: [Effect; 2] = [Effect::Commit, Effect::Checkpoint];
 
 /// A service with one injected fault, in which every durable effect happens at least once.
 struct Scene {
@@ -421,80 +420,31 @@ async fn live_through(fault: &str) {
     scene.check_removed(fault).await;
 }
 
-/// Every point but those of a process.
-async fn live_through_all(action: &str) {
-    for point in Point::all().filter(|point| OF_A_PROCESS.iter().all(|effect| !is_of(*point, *effect))) {
-        live_through(&format!("{point}={action}")).await;
-    }
+/// The faults of an action at every point but those of a process.
+fn faults(action: &str) -> Vec<String> {
+    let points = Point::all().filter(|point| OF_A_PROCESS.iter().all(|effect| !is_of(*point, *effect)));
+    points.map(|point| format!("{point}={action}")).collect()
 }
 
-fn is_of(point: Point, effect: Effect) -> bool {
+pub fn is_of(point: Point, effect: Effect) -> bool {
     point == Point::before(effect) || point == Point::after(effect)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_at_any_point_loses_nothing() {
-    live_through_all("error").await;
+    for fault in faults("error") {
+        live_through(&fault).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_at_any_point_loses_nothing() {
-    live_through_all("panic").await;
+    for fault in faults("panic") {
+        live_through(&fault).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delay_at_any_point_loses_nothing() {
-    live_through_all("delay").await;
-}
-
-/// The commit that fails: later than the commits of a start and of an idle worker.
-const TURN: usize = 40;
-
-/// Submits until the process ends or enough tasks are acknowledged, and returns those.
-async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
-    let mut acknowledged = Vec::new();
-    for _ in 0..TURN {
-        let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat [[fail]]"}"#).await
-        else {
-            break;
-        };
-        if answer.status == StatusCode::OK {
-            acknowledged.push(answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned());
-        }
-    }
-    acknowledged
-}
-
-#[tokio::test]
-async fn a_process_exits_when_the_outcome_of_a_commit_is_unknown() {
-    let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
-    for point in points {
-        for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {
-            let turn = if is_of(point, Effect::Commit) { TURN } else { 1 };
-            let fault = format!("{point}={action}@{turn}");
-            let data = TempDir::new().expect("a directory");
-            // The first start leaves a write-ahead log, and the second checkpoints it before the first submit.
-            let server = Server::start(data.path(), &[]);
-            let key = server.first_key().expect("a key");
-            server.stop();
-            let mut server = Server::start(data.path(), &["--test-fault", &fault]);
-            let acknowledged = submit_while_it_lasts(&server, &key).await;
-            assert!(!acknowledged.is_empty(), "{fault}");
-            if action == "delay" {
-                server.signal("TERM");
-            }
-            let status = tokio::time::timeout(PATIENCE, server.until_ended()).await.expect(&fault);
-            assert_eq!(status.code(), code, "{fault}");
-
-            let server = Server::start(data.path(), &[]);
-            for task_id in &acknowledged {
-                assert_eq!(ended(&server, &key, task_id).await["status"], "failed", "{fault}");
-            }
-            server.stop();
-            let audit = binary::json(data.path(), &["credits", "audit"]);
-            assert_eq!(audit["drifts"], json!([]), "{fault}");
-            let unanswered = audit["tasks"].as_u64().expect("a number") - acknowledged.len() as u64;
-            assert!(unanswered <= 1, "{fault}: only the submit that got no answer may have made a task");
-        }
-    }
+async fn delays_at_all_points_lose_nothing() {
+    live_through(&faults("delay").join(",")).await;
 }

@@ -6,15 +6,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::Request;
+use hyper::{Request, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tintype::fault::{Effect, Point};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
+use crate::faults::{OF_A_PROCESS, is_of};
 use crate::rigs::binary::{self, Server, refused, serve_on, tintype};
 use crate::rigs::certificates::certificate;
-use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit};
+use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
 use crate::rigs::ports::Port;
 
 /// Time limit of every wait.
@@ -419,4 +421,56 @@ async fn https_is_served_from_certificate_files() {
     let said =
         refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--tls-cert", files[3], "--tls-key", files[1]]);
     assert!(said.contains(".pem"), "{said}");
+}
+
+/// The commit that fails: later than the commits of a start and of an idle worker.
+const TURN: usize = 40;
+
+/// Submits until the process ends or enough tasks are acknowledged, and returns those.
+async fn submit_while_it_lasts(server: &Server, key: &str) -> Vec<String> {
+    let mut acknowledged = Vec::new();
+    for _ in 0..TURN {
+        let Some(answer) = try_send(server.address, "POST", GENERATE, key, r#"{"prompt": "a boat [[fail]]"}"#).await
+        else {
+            break;
+        };
+        if answer.status == StatusCode::OK {
+            acknowledged.push(answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned());
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test]
+async fn a_process_exits_when_the_outcome_of_a_commit_is_unknown() {
+    let points = Point::all().filter(|point| OF_A_PROCESS.iter().any(|effect| is_of(*point, *effect)));
+    for point in points {
+        for (action, code) in [("error", Some(74)), ("panic", Some(70)), ("kill", None), ("delay", Some(0))] {
+            let turn = if is_of(point, Effect::Commit) { TURN } else { 1 };
+            let fault = format!("{point}={action}@{turn}");
+            let data = TempDir::new().expect("a directory");
+            // The first start leaves a write-ahead log, and the second checkpoints it before the first submit.
+            let server = Server::start(data.path(), &[]);
+            let key = server.first_key().expect("a key");
+            server.stop();
+            let mut server = Server::start(data.path(), &["--test-fault", &fault]);
+            let acknowledged = submit_while_it_lasts(&server, &key).await;
+            assert!(!acknowledged.is_empty(), "{fault}");
+            if action == "delay" {
+                server.signal("TERM");
+            }
+            let status = tokio::time::timeout(PATIENCE, server.until_ended()).await.expect(&fault);
+            assert_eq!(status.code(), code, "{fault}");
+
+            let server = Server::start(data.path(), &[]);
+            for task_id in &acknowledged {
+                assert_eq!(ended(&server, &key, task_id).await["status"], "failed", "{fault}");
+            }
+            server.stop();
+            let audit = binary::json(data.path(), &["credits", "audit"]);
+            assert_eq!(audit["drifts"], json!([]), "{fault}");
+            let unanswered = audit["tasks"].as_u64().expect("a number") - acknowledged.len() as u64;
+            assert!(unanswered <= 1, "{fault}: only the submit that got no answer may have made a task");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::rigs::service::Backend;
 /// Steps in a case.
 pub const STEPS: std::ops::RangeInclusive<usize> = 40..=60;
 /// Cases in a run, unless `PROPTEST_CASES` is set.
-const CASES: u32 = 30;
+const CASES: u32 = 20;
 /// The file with the seeds of failures: an absolute path, because the working directory may differ.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/store_model/proptest-regressions.txt");
 
