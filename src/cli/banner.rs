@@ -1,7 +1,7 @@
 //! The lines that a server prints when it is ready, and the first key of a new installation.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,9 +37,9 @@ pub(super) enum FirstKey {
 }
 
 impl FirstKey {
-    /// Creates an account with some credits and a key if the database has no account. The key goes to the terminal if
-    /// there is one. Otherwise standard output may be a journal that others read, so it goes into a file.
-    pub(super) async fn create(store: &dyn Store, data: &Path) -> Result<Option<Self>, Failure> {
+    /// Creates an account with some credits and a key if the database has no account. The key is shown on a terminal.
+    /// Otherwise standard output may be a journal that others read, so it goes into a file.
+    pub(super) async fn create(store: &dyn Store, data: &Path, shown: bool) -> Result<Option<Self>, Failure> {
         let secret = KeySecret::random();
         let key = NewKey {
             hash: secret.hash(),
@@ -53,7 +53,7 @@ impl FirstKey {
         if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {
             return Ok(None);
         }
-        if io::stdout().is_terminal() {
+        if shown {
             return Ok(Some(Self::Shown(secret)));
         }
         let path = std::path::absolute(data)?.join(FIRST_KEY);
@@ -61,6 +61,20 @@ impl FirstKey {
             Ok(()) => Self::Saved(path),
             Err(error) => Self::Lost(path, error),
         }))
+    }
+
+    /// Writes where the key is as an event of the log.
+    pub(super) fn log(&self) {
+        match self {
+            Self::Shown(_) => {}
+            Self::Saved(path) => {
+                tracing::info!(account = FIRST_ACCOUNT, file = %path.display(), "saved the first API key")
+            }
+            Self::Lost(path, error) => {
+                let file = path.display();
+                tracing::error!(account = FIRST_ACCOUNT, %file, %error, "could not save the first API key: create another one with `tintype key create`")
+            }
+        }
     }
 
     /// The key, and commands to paste, for an API at `url`.
@@ -121,34 +135,62 @@ pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Opt
     (sketches && !has_models).then_some(lines)
 }
 
-/// Tells the operator of a new installation how to sign in to the studio: by a link on the terminal, or else in a file that
-/// only its owner can read.
-pub(super) async fn announce_studio(store: Arc<dyn Store>, data: &Path, url: &str) -> Result<(), Failure> {
-    let account = find_account(&*store, FIRST_ACCOUNT).await?;
-    let (link, _) = link_of_account(store, &account, url).await?;
-    let (program, place) = (quoted(&program()), quoted(data));
-    let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
-    let minutes = LINK_LIFE.as_secs() / 60;
-    if io::stdout().is_terminal() {
-        say(&format!(
-            "\nTo make pictures in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
-             Another one: {again}"
-        ));
-        return Ok(());
+/// The link by which the operator of a new installation signs in to the studio.
+#[derive(Debug)]
+pub(super) struct FirstLink {
+    /// On the terminal, or else in a file that only its owner can read.
+    link: Result<String, PathBuf>,
+    /// Why the file could not be written.
+    lost: Option<io::Error>,
+    /// The command for another one.
+    again: String,
+}
+
+impl FirstLink {
+    /// Makes the link for a studio at `url`.
+    pub(super) async fn create(store: Arc<dyn Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
+        let account = find_account(&*store, FIRST_ACCOUNT).await?;
+        let (link, _) = link_of_account(store, &account, url).await?;
+        let (program, place) = (quoted(&program()), quoted(data));
+        let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
+        if shown {
+            return Ok(Self { link: Ok(link), lost: None, again });
+        }
+        let path = std::path::absolute(data)?.join(FIRST_LINK);
+        let lost = save(&path, &link).err();
+        Ok(Self { link: Err(path), lost, again })
     }
-    let path = std::path::absolute(data)?.join(FIRST_LINK);
-    match save(&path, &link) {
-        Ok(()) => say(&format!(
-            "\nTo make pictures in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
-             {}\n\nAnother one: {again}",
-            path.display()
-        )),
-        Err(error) => say(&format!(
-            "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {again}",
-            path.display()
-        )),
+
+    /// The link, or where it is.
+    pub(super) fn announce(&self) {
+        let (again, minutes) = (&self.again, LINK_LIFE.as_secs() / 60);
+        match (&self.link, &self.lost) {
+            (Ok(link), _) => say(&format!(
+                "\nTo make pictures in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
+                 Another one: {again}"
+            )),
+            (Err(path), None) => say(&format!(
+                "\nTo make pictures in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
+                 {}\n\nAnother one: {again}",
+                path.display()
+            )),
+            (Err(path), Some(error)) => say(&format!(
+                "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {again}",
+                path.display()
+            )),
+        }
     }
-    Ok(())
+
+    /// Writes where the link is as an event of the log.
+    pub(super) fn log(&self) {
+        match (&self.link, &self.lost) {
+            (Ok(_), _) => {}
+            (Err(path), None) => tracing::info!(file = %path.display(), "saved the first sign-in link"),
+            (Err(path), Some(error)) => {
+                tracing::error!(file = %path.display(), %error, again = self.again, "could not save the first sign-in link")
+            }
+        }
+    }
 }
 
 /// Writes a file that only its owner can read, in place of one that an earlier installation left.

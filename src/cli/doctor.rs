@@ -110,6 +110,12 @@ fn clock() -> Result<String, String> {
 
 fn directory(data: &DataSettings) -> Result<String, String> {
     if !is_there(&data.data)? {
+        if let DatabaseUrl::Sqlite(_) = data.database()? {
+            return Err(format!(
+                "there is no directory {}: name that of the installation with --data; the first start of a new one creates it",
+                data.data.display()
+            ));
+        }
         return Ok(format!("none yet; the first start creates {}", data.data.display()));
     }
     writable(&data.data)?;

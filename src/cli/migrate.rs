@@ -12,16 +12,16 @@ use crate::config::{DataSettings, DatabaseUrl};
 use crate::data_dir::{self, DataLock};
 use crate::domain::text::counted;
 use crate::fault::Faults;
-use crate::store::Audit;
-use crate::store::postgres::{Import, PostgresStore};
-use crate::store::sqlite::Snapshot;
+use crate::store::postgres::{self, Import, PostgresStore};
+use crate::store::sqlite::{self, Snapshot, mark_as_moved};
+use crate::store::{Audit, StoreError};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 No server may be running on the SQLite database, and the PostgreSQL database must have no accounts. The command \
-copies everything in one transaction and commits it only if the ledger in PostgreSQL matches. The SQLite database \
-stays unchanged: never start a server on it again, or its tasks will run twice. Result files are not moved; set \
---files to their location.")]
+copies everything in one transaction and commits it only if the ledger in PostgreSQL matches. The SQLite database is \
+marked as moved: every command refuses it from then on and says where its content is. --take-back removes the mark. \
+Result files are not moved; set --files to their location.")]
 pub(super) struct MigrateArgs {
     /// Database to move, as sqlite:PATH
     #[arg(long, value_name = "URL")]
@@ -29,6 +29,9 @@ pub(super) struct MigrateArgs {
     /// Destination, as postgres://USER:PASSWORD@HOST/DATABASE [default: --database]
     #[arg(long, value_name = "URL")]
     to: Option<DatabaseUrl>,
+    /// Return to the SQLite database: remove its mark, and copy nothing. Later changes stay in PostgreSQL
+    #[arg(long, conflicts_with = "to")]
+    take_back: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -48,6 +51,9 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     let DatabaseUrl::Sqlite(from) = &args.from else {
         return Err(Failure("--from must be sqlite:PATH: only a SQLite installation can be migrated".into()));
     };
+    if args.take_back {
+        return take_back(from, args.json);
+    }
     let to = match args.to {
         Some(to) => to,
         None => data.database()?,
@@ -59,12 +65,21 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     let bar = progress::bar(!args.json);
     bar.set_message("copying the SQLite database");
     let _lock = lock(from)?;
-    let (source, expected) = copy_of(from)?;
     let store = PostgresStore::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default()).await?;
-    bar.set_message("moving");
-    let imported = store.import(&source, &expected, |rows| bar.inc(rows)).await;
+    // Before the copy, which nothing may overtake. Whatever interrupts this command, two databases are never in use.
+    mark_as_moved(from, &postgres::describe(&to)?)?;
+    let moving = async {
+        let (source, expected) = copy_of(from)?;
+        bar.set_message("moving");
+        Ok::<_, Failure>(store.import(&source, &expected, |rows| bar.inc(rows)).await)
+    };
+    let imported = moving.await;
     bar.finish_and_clear();
-    match imported? {
+    // Without an answer to the commit, the rows may be there.
+    if !matches!(imported, Ok(Ok(Import::Done(_)) | Err(StoreError::Unknown(_)))) {
+        sqlite::take_back(from)?;
+    }
+    match imported?? {
         Import::Done(books) => {
             let moved = Moved {
                 from: from.display().to_string(),
@@ -87,10 +102,26 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     }
 }
 
+/// Removes the mark of an earlier migration.
+fn take_back(database: &Path, json: bool) -> Outcome {
+    existing_file(database)?;
+    let _lock = lock(database)?;
+    let was_moved = sqlite::take_back(database)?;
+    let path = database.display().to_string();
+    show(json, &serde_json::json!({ "from": path, "was_moved": was_moved }), || {
+        if was_moved {
+            format!(
+                "{path} can be used again. Stop every process that uses the PostgreSQL database first: the two know nothing of each other."
+            )
+        } else {
+            format!("{path} was not moved, so nothing was changed.")
+        }
+    })
+}
+
 fn text(moved: &Moved<'_>) -> String {
     format!(
-        "Moved {}; all balances match. {} is unchanged: from now on start servers with --database postgres://…, and \
-         never again on the SQLite database.",
+        "Moved {}; all balances match. From now on use --database postgres://…; every command refuses {}.",
         contents(moved.books),
         moved.from
     )
@@ -115,7 +146,7 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     if copy.exists() {
         std::fs::remove_file(copy)?;
     }
-    let taken = Snapshot::take(database, copy).and_then(|()| Snapshot::open(copy));
+    let taken = Snapshot::take_moved(database, copy).and_then(|()| Snapshot::open(copy));
     // The file does not exist if the snapshot failed.
     drop(std::fs::remove_file(copy));
     let source = taken?;

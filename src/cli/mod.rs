@@ -40,6 +40,7 @@ mod files;
 mod following;
 mod generate;
 mod get;
+mod health;
 mod key;
 mod library;
 mod mcp;
@@ -54,6 +55,7 @@ mod progress;
 mod queue;
 mod restore;
 mod serve;
+mod started;
 mod task;
 mod terminal;
 mod usage;
@@ -154,6 +156,8 @@ enum Command {
     Config(configuration::ConfigCommand),
     /// Check that this machine and its data can run a server
     Doctor(doctor::DoctorArgs),
+    /// Ask a server on this machine whether it works
+    Health(health::HealthArgs),
     /// Print the OpenAPI description of the API
     Openapi,
     /// Print the script that completes this command in a shell
@@ -227,17 +231,21 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if cli.command.is_server() {
+    let is_server = cli.command.is_server();
+    if is_server {
         allocator::set_up(&arguments);
     }
     let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
-    let outcome =
-        privileges::become_owner(&mut command, &mut data).and_then(|()| run(command, &data, &read.settings, exporter));
+    let outcome = privileges::become_owner(&mut command, &mut data)
+        .and_then(|()| run(command, &data, &read.settings, cli.log_format, exporter));
     match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
-            eprintln!("tintype: {}", terminal::visible(&message));
+            match cli.log_format {
+                LogFormat::Json if is_server => tracing::error!("{message}"),
+                _ => eprintln!("tintype: {}", terminal::visible(&message)),
+            }
             ExitCode::FAILURE
         }
     }
@@ -292,7 +300,13 @@ fn explain(error: SettingsError) -> ExitCode {
     }
 }
 
-fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporter: Option<Exporter>) -> Outcome {
+fn run(
+    command: Command,
+    data: &DataSettings,
+    settings: &[ShownSetting],
+    format: LogFormat,
+    exporter: Option<Exporter>,
+) -> Outcome {
     let mut runtime = if command.is_server() {
         tokio::runtime::Builder::new_multi_thread()
     } else {
@@ -302,9 +316,9 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
     let sending = exporter.map(|exporter| exporter.start(runtime.handle())).transpose()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(args) => serve::run(args, data, serve::Role::Everything).await,
-            Command::Api(args) => serve::run(args, data, serve::Role::Api).await,
-            Command::Worker(args) => serve::run(args, data, serve::Role::Worker).await,
+            Command::Serve(args) => serve::run(args, data, serve::Role::Everything, format).await,
+            Command::Api(args) => serve::run(args, data, serve::Role::Api, format).await,
+            Command::Worker(args) => serve::run(args, data, serve::Role::Worker, format).await,
             Command::Account(command) => account::run(command, data).await,
             Command::Person(command) => person::run(command, data).await,
             Command::Key(command) => key::run(command, data).await,
@@ -327,6 +341,7 @@ fn run(command: Command, data: &DataSettings, settings: &[ShownSetting], exporte
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Config(command) => configuration::run(command, settings),
             Command::Doctor(args) => doctor::run(args, data).await,
+            Command::Health(args) => health::run(args).await,
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
                 print_line(&crate::http::docs::openapi_json());

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::owners::{ListArgs, open_account};
 use super::{Failure, Outcome, open_store, say, show, table};
-use crate::config::{DataSettings, base_url, secret_in};
+use crate::config::{DataSettings, root_url, secret_in};
 use crate::domain::key::Suspension;
 use crate::domain::model::Account;
 use crate::domain::names::new_person_name;
@@ -75,7 +75,7 @@ pub(super) struct LinkArgs {
 #[derive(Debug, Args)]
 pub(super) struct ShownLinkArgs {
     /// URL at which people reach the studio
-    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = base_url)]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = root_url)]
     public_url: String,
     /// Print JSON
     #[arg(long)]

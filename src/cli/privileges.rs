@@ -35,6 +35,7 @@ impl Command {
             | Self::Get(_)
             | Self::Mcp(_)
             | Self::Config(_)
+            | Self::Health(_)
             | Self::Openapi
             | Self::Completions(_)
             | Self::Man(_)

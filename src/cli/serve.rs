@@ -1,6 +1,7 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
 use std::cmp::Reverse;
+use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,8 +13,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::banner::{FirstKey, announce_studio, towards_real_pictures};
-use super::{Failure, Outcome, open_files, operator, say};
+use super::banner::FirstKey;
+use super::started::{Started, notify_supervisor, shows_secrets};
+use super::{Failure, LogFormat, Outcome, open_files, operator};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
 use crate::data_dir;
@@ -27,7 +29,7 @@ use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use crate::store::postgres::{self, PostgresStore};
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Rescue, Store, StoreError};
 use crate::worker::Worker;
@@ -48,22 +50,22 @@ pub(super) enum Role {
 }
 
 /// The parts of a server process. Each role needs only some of them.
-struct Parts {
-    shared: Arc<Shared>,
+pub(super) struct Parts {
+    pub(super) shared: Arc<Shared>,
     sweeper: Arc<Sweeper>,
-    api: Option<Arc<ApiState>>,
+    pub(super) api: Option<Arc<ApiState>>,
     /// In a process with the API.
     deliverer: Option<Arc<Deliverer>>,
-    rendering: Option<Rendering>,
+    pub(super) rendering: Option<Rendering>,
 }
 
 /// The parts of a process that renders.
-struct Rendering {
+pub(super) struct Rendering {
     /// One for each engine.
     workers: Vec<Arc<Worker>>,
-    policy: Arc<Policy>,
+    pub(super) policy: Arc<Policy>,
     /// Description of each engine, one sentence.
-    engines: Vec<String>,
+    pub(super) engines: Vec<String>,
 }
 
 /// An engine that was chosen and is not built yet.
@@ -129,7 +131,7 @@ impl Listeners {
     }
 }
 
-pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Outcome {
+pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, format: LogFormat) -> Outcome {
     let ServeArgs { server } = args;
     let mut signals = StopSignals::catch()?;
     let database = data.database()?;
@@ -170,13 +172,12 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role) -> Out
         parts.sweeper.sweep(Rescue::All).await;
     }
     let store = parts.shared.store.acting(operator(data));
-    let key = if parts.api.is_some() { FirstKey::create(&*store, &data.data).await? } else { None };
-    announce(&parts, &server, data, &listeners.places()?)?;
-    if let (Some(url), Some(key)) = (&url, key) {
-        key.announce(url);
-        announce_studio(store, &data.data, server.public_url.as_deref().unwrap_or(url)).await?;
-    }
-    say("\nReady.");
+    let key = match &parts.api {
+        Some(_) => FirstKey::create(&*store, &data.data, shows_secrets(format)).await?,
+        None => None,
+    };
+    let started = Started { parts: &parts, server: &server, data, places: listeners.places()? };
+    started.report(format, store, url.as_deref(), key).await?;
     work(parts, listeners, server.shutdown_delay, &mut signals).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -332,6 +333,7 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         }
         _ = running.join_next() => true,
     };
+    notify_supervisor("STOPPING=1");
     readiness.stop();
     stop.cancel();
     let end = async {
@@ -361,17 +363,32 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl StopSignals {
     fn catch() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
     async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {}
+            }
+            // The terminal was closed, or else somebody wants files to be read again.
+            if io::stdout().is_terminal() {
+                return "SIGHUP";
+            }
+            tracing::info!(
+                "SIGHUP changes nothing: certificates and the policy are read again when their files change"
+            );
         }
     }
 }
@@ -433,42 +450,4 @@ async fn open_store(
             Ok(Arc::new(store))
         }
     }
-}
-
-/// Prints the addresses and locations of this server on standard output.
-fn announce(parts: &Parts, server: &ServerSettings, data: &DataSettings, places: &[String]) -> Result<(), Failure> {
-    say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
-    for place in places {
-        let url = if place.starts_with("unix:") { place.clone() } else { format!("{place}/api/v1") };
-        say(&format!("  API     {url}"));
-    }
-    if let Some(url) = places.iter().find(|place| !place.starts_with("unix:")) {
-        say(&format!("  Studio  {url}/studio"));
-        say(&format!("  Docs    {url}/docs/"));
-    }
-    say(&format!("  Data    {}", data.data.display()));
-    if let DatabaseUrl::Postgres(url) = data.database()? {
-        say(&format!("  Tasks   {}", postgres::describe(&url)?));
-    }
-    if parts.shared.files.directory().is_none() {
-        say(&format!("  Files   {}", parts.shared.files.describe()));
-    }
-    for engine in parts.rendering.iter().flat_map(|rendering| &rendering.engines) {
-        say(&format!("  Engine  {engine}"));
-    }
-    if parts.rendering.is_some()
-        && let Some(lines) = towards_real_pictures(&engines::configured(&server.worker.engine, &data.data)?, &data.data)
-    {
-        say(&lines);
-    }
-    if let Some(redis) = parts.api.as_ref().and_then(|api| api.limits.redis()) {
-        say(&format!("  Limits  Redis at {redis}"));
-    }
-    if server.retention.retention.is_some() {
-        say(&format!("  Age     {}", server.retention));
-    }
-    if let Some(policy) = parts.rendering.as_ref().and_then(|rendering| rendering.policy.describe()) {
-        say(&format!("  Policy  {policy}"));
-    }
-    Ok(())
 }

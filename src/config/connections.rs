@@ -69,15 +69,15 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The defaults. `keep_alive` is longer than a minute because most proxies drop idle connections after 60 s, and
-    /// the proxy should be the side that closes.
+    /// The defaults. A proxy must be the side that closes an idle connection, or else it may send a request just then. nginx
+    /// and balancers of clouds close after 60 s, Traefik after 90 s, Caddy after 120 s; `keep_alive` is longer.
     pub const DEFAULT: Self = Self {
         first_byte: Duration::from_secs(10),
         handshake: Duration::from_secs(10),
         header: Duration::from_secs(15),
         body_idle: Duration::from_secs(10),
         body_total: Duration::from_secs(30),
-        keep_alive: Duration::from_secs(75),
+        keep_alive: Duration::from_secs(130),
         write_stall: Duration::from_secs(30),
         heartbeat: Duration::from_secs(10),
         max_connections: 8_192,

@@ -104,6 +104,12 @@ pub fn terminal_graphics() -> Option<Graphics> {
     if kitty { Some(Graphics::Kitty) } else { iterm.then_some(Graphics::Iterm) }
 }
 
+/// The socket at which systemd waits for the state of this process.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn notify_socket() -> Option<PathBuf> {
+    std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The directory for temporary files.
 pub fn temporary_directory() -> PathBuf {
     std::env::temp_dir()

@@ -40,8 +40,8 @@ pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
-    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, program, secret_in, temporary_directory,
-    terminal_graphics, variable_or, was_started_again,
+    Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, notify_socket, program, secret_in,
+    temporary_directory, terminal_graphics, variable_or, was_started_again,
 };
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
@@ -60,6 +60,6 @@ pub use self::second_factor::{RequiredFor, SecondFactorSettings};
 pub use self::server::ServerSettings;
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
-pub use self::values::{base_url, duration, lifetime, rate};
+pub use self::values::{duration, lifetime, rate, root_url};
 pub use self::webhooks::WebhookSettings;
 pub use self::worker::WorkerSettings;

@@ -19,7 +19,7 @@ use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
 use super::second_factor::SecondFactorSettings;
 use super::sign_up::SignUpSettings;
-use super::values::{base_url, collector_url, duration, size};
+use super::values::{collector_url, duration, root_url, size};
 use super::webhooks::WebhookSettings;
 use super::worker::WorkerSettings;
 use crate::fault::Faults;
@@ -37,8 +37,8 @@ pub struct ServerSettings {
     /// Base URL of an OpenTelemetry collector that takes traces over HTTP, such as `http://127.0.0.1:4318` [default: none]
     #[arg(long, env = "TINTYPE_OTLP", value_name = "URL", value_parser = collector_url)]
     pub otlp: Option<String>,
-    /// URL at which callers reach the API [default: the listen address]
-    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = base_url)]
+    /// URL at which callers reach the API, without a path [default: the listen address]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = root_url)]
     pub public_url: Option<String>,
     #[command(flatten)]
     /// Location of the result files.

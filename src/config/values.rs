@@ -44,6 +44,21 @@ pub fn base_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
+/// Parses the URL of a whole server: [`base_url`] without a path, since pages, cookies and redirects begin at the root.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn root_url(text: &str) -> Result<String, String> {
+    let url = base_url(text)?;
+    match url::Url::parse(&url).map(|parsed| parsed.path().to_owned()) {
+        Ok(path) if path != "/" => Err(format!(
+            "{text:?} has the path {path}, and Tintype is reached at a host name of its own: give it one, such as \
+             https://images.example.com"
+        )),
+        _ => Ok(url),
+    }
+}
+
 /// Parses the base URL of a collector of traces, which is logged and must hold no secret.
 ///
 /// # Errors

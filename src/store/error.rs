@@ -51,6 +51,17 @@ pub enum OpenError {
     /// The database contains tables of another program.
     #[error("the {0} is a database of another program: Tintype needs a database or a schema of its own")]
     Foreign(String),
+    /// The content of the database was moved to another one, or an interrupted command was about to move it.
+    #[error(
+        "{path} was moved to the {to}: use that one with --database postgres://…; `tintype migrate --from sqlite:{path} --take-back` \
+         returns to the state before the move"
+    )]
+    Moved {
+        /// The file.
+        path: String,
+        /// Description of the other database, without a password.
+        to: String,
+    },
     /// An earlier release wrote the database, and it cannot be migrated because it is opened read-only.
     #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
     Older {

@@ -157,15 +157,23 @@ fn sqlite(data: &TempDir) -> String {
 async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let key = installation(data.path()).await;
-    let before = std::fs::read(data.path().join("tintype.db")).unwrap();
+    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
+    let (before, audit) = (everything(&source).await, source.audit().await.unwrap());
+    drop(source);
     let url = cluster().url(elsewhere.path());
     let moved = binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert_eq!((&moved["accounts"], &moved["tasks"]), (&json!(3), &json!(5)), "{moved}");
-    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
-    assert_eq!(everything(&*target).await, everything(&source).await);
-    assert_eq!(target.audit().await.unwrap(), source.audit().await.unwrap());
-    assert_eq!(std::fs::read(data.path().join("tintype.db")).unwrap(), before, "the source is not changed");
+    assert_eq!(everything(&*target).await, before);
+    assert_eq!(target.audit().await.unwrap(), audit);
+    let took_back = binary::json(data.path(), &["migrate", "--from", &sqlite(&data), "--take-back"]);
+    assert_eq!(took_back["was_moved"], true);
+    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
+    assert_eq!(
+        (everything(&source).await, source.audit().await.unwrap()),
+        (before, audit),
+        "the source is not changed"
+    );
     drop(source);
 
     let server = Server::start(elsewhere.path(), &["--database", &url]);
@@ -255,6 +263,59 @@ async fn the_progress_of_attempts_is_not_migrated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_command_refuses_a_database_that_was_moved_and_says_where_it_went() {
+    let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let key = installation(data.path()).await;
+    let secret = "hunter2-of-the-database";
+    let url = cluster().url(elsewhere.path()).replace("postgres://tintype@", &format!("postgres://tintype:{secret}@"));
+    binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
+    let (from, backup) = (sqlite(&data), data.path().join("backup").display().to_string());
+    let commands: &[&[&str]] = &[
+        &["serve", "--listen", "127.0.0.1:0"],
+        &["account", "list"],
+        &["account", "create", "bob"],
+        &["key", "list"],
+        &["key", "revoke", "000000000000000000000"],
+        &["credits", "grant", "ada", "5"],
+        &["credits", "audit"],
+        &["usage", "--by", "key"],
+        &["person", "list"],
+        &["webhook", "list"],
+        &["task", "list"],
+        &["queue", "pause"],
+        &["files", "adopt"],
+        &["backup", &backup],
+        &["migrate", "--from", &from, "--to", &url],
+    ];
+    for command in commands {
+        let said = binary::refused(data.path(), command);
+        assert!(said.contains("was moved to the PostgreSQL database \"postgres\""), "{command:?}: {said}");
+        assert!(said.contains("--take-back") && !said.contains(secret), "{command:?}: {said}");
+    }
+    let doctor = binary::run(data.path(), ["doctor"]);
+    let said = String::from_utf8_lossy(&doctor.stdout);
+    assert!(!doctor.status.success() && said.contains("was moved to the PostgreSQL"), "{said}");
+    assert!(!std::fs::exists(&backup).unwrap());
+    // The move is one to what earlier releases see as another program's database.
+    let file = rusqlite::Connection::open(data.path().join("tintype.db")).unwrap();
+    let id: i64 = file.query_row("PRAGMA application_id", [], |row| row.get(0)).unwrap();
+    drop(file);
+    assert_ne!(id, 0x7469_6E74);
+
+    // The documented way back.
+    let said = binary::json(data.path(), &["migrate", "--from", &from, "--take-back"]);
+    assert_eq!(said["was_moved"], true);
+    let server = Server::start(data.path(), &[]);
+    binary::json(data.path(), &["queue", "resume"]);
+    let task = submit(&server, &key, "a boat").await;
+    assert_eq!(ended(&server, &key, &task).await["status"], "completed");
+    let said = binary::refused(data.path(), &["migrate", "--from", &from, "--take-back"]);
+    assert!(said.contains("another server"), "{said}");
+    server.stop();
+    assert_eq!(binary::json(data.path(), &["migrate", "--from", &from, "--take-back"])["was_moved"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn migrate_is_refused_into_a_database_in_use() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(data.path()).await;
@@ -263,6 +324,7 @@ async fn migrate_is_refused_into_a_database_in_use() {
     target.create_account("eve", 3).await.unwrap();
     let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert!(said.contains("already has accounts"), "{said}");
+    binary::json(data.path(), &["account", "list"]);
     assert_eq!(target.audit().await.unwrap().accounts, 1);
 }
 
@@ -311,6 +373,7 @@ async fn a_ledger_that_does_not_balance_is_not_migrated() {
     let url = cluster().url(elsewhere.path());
     let said = binary::refused(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     assert!(said.contains("credits audit"), "{said}");
+    binary::json(data.path(), &["account", "list"]);
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     assert_eq!(target.audit().await.unwrap().accounts, 0);
 }

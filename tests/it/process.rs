@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use tintype::fault::{Effect, Point};
 use tokio::net::TcpStream;
@@ -367,22 +367,6 @@ async fn metrics_have_a_listener_of_their_own() {
     assert!(!text.contains("tt_") && !text.contains("boat"));
     send(server.address, "GET", "/metrics", "", "").await.assert_error(404, "NOT_FOUND");
     server.stop();
-}
-
-#[test]
-fn logs_can_be_json() {
-    let data = TempDir::new().expect("a directory");
-    let mut command = tintype();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data"]).arg(data.path());
-    let log = data.path().join("log");
-    command.stderr(std::fs::File::create(&log).expect("a file"));
-    Server::spawn(command).stop();
-    let log = std::fs::read_to_string(&log).expect("a log");
-    assert!(!log.is_empty());
-    for line in log.lines() {
-        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        assert!(line["timestamp"].is_string() && line["level"].is_string() && line["message"].is_string(), "{line}");
-    }
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ pub mod oidc;
 pub mod packages;
 pub mod ports;
 pub mod postgres;
+pub mod proxy;
 pub mod receiver;
 pub mod redis;
 pub mod s3;

@@ -261,7 +261,7 @@ async fn neither_https_nor_the_client_leaks_keys_or_prompts() {
     let (moderation_url, _) = talkative_endpoint().await;
     let mut scene = Scene::new(&moderation_url);
     let (cert, key_file, out) = (scene.text("etc/cert.pem"), scene.text("etc/key.pem"), scene.text("pictures"));
-    let server = scene.serve(&["--production", "--tls-cert", &cert, "--tls-key", &key_file, "--log-format", "json"]);
+    let server = scene.serve(&["--production", "--tls-cert", &cert, "--tls-key", &key_file]);
     let key = server.first_key().expect("a key");
     scene.keys.push(key.clone());
     let url = format!("https://{}", server.address);

@@ -111,7 +111,8 @@ impl Engine for Sketch {
         match rehearsal.ending {
             Some(Ending::Fail) => return Err(EngineError::Permanent("the prompt rehearses a failure".into())),
             Some(Ending::Policy) => return Err(EngineError::Refused("the prompt rehearses a refusal".into())),
-            Some(Ending::Panic) => panic!("the prompt rehearses a panic"),
+            // Without a report of the panic, which would ask for a report of a bug.
+            Some(Ending::Panic) => std::panic::resume_unwind(Box::new("the prompt rehearses a panic")),
             Some(Ending::Hang) => {
                 cancel.cancelled().await;
                 return Err(cancelled());

@@ -32,6 +32,7 @@ mod gallery;
 mod grants;
 mod identities;
 mod lines;
+mod moved;
 mod people;
 #[cfg(test)]
 mod plans;
@@ -50,6 +51,7 @@ mod uploads;
 mod writer;
 
 use self::connection::{Readers, connect};
+pub use self::moved::{mark_as_moved, take_back};
 use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 

@@ -8,6 +8,7 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use super::connection::BUSY_TIMEOUT;
+use super::moved::{self, MOVED_ID};
 use super::{companions, writer};
 use crate::owner;
 use crate::store::OpenError;
@@ -53,7 +54,7 @@ pub(super) const MIGRATIONS: [&str; 37] = [
     include_str!("../../../migrations/sqlite/0037_indexes_of_account.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
-const APPLICATION_ID: i32 = 0x7469_6E74;
+pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;
 /// Length of the shortest non-empty SQLite file: its smallest page size.
 const MIN_FILE_BYTES: u64 = 512;
 
@@ -99,6 +100,7 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path) -> std::result::
         Schema::Ours => false,
         Schema::Empty | Schema::Older(_) => true,
         Schema::Foreign => return Err(OpenError::Foreign(name(path))),
+        Schema::Moved(to) => return Err(OpenError::Moved { path: path.display().to_string(), to }),
         Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
     };
     // A copy made by `Snapshot::take` is not in WAL mode.
@@ -129,6 +131,8 @@ pub(super) enum Schema {
     Older(i64),
     Newer(i64),
     Foreign,
+    /// Its content is in the database that this describes.
+    Moved(String),
 }
 
 pub(super) fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
@@ -137,6 +141,9 @@ pub(super) fn schema(connection: &Connection) -> rusqlite::Result<Schema> {
     let application = pragma(&snapshot, "PRAGMA application_id")?;
     let objects = pragma(&snapshot, "SELECT count(*) FROM sqlite_schema")?;
     let found = pragma(&snapshot, "PRAGMA user_version")?;
+    if application == i64::from(MOVED_ID) {
+        return Ok(Schema::Moved(moved::destination(&snapshot)?));
+    }
     if application != i64::from(APPLICATION_ID) {
         return Ok(if application == 0 && objects == 0 { Schema::Empty } else { Schema::Foreign });
     }

@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
+use super::moved::take_back;
 use super::schema::{MIGRATIONS, Schema, check_permission, is_a_fragment, name, schema};
 use super::{audit, companions, files, integrity, queue, tasks};
 use crate::domain::files_marker::FilesMarker;
@@ -40,14 +41,19 @@ impl Snapshot {
             Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
             Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
             Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
+            Schema::Moved(to) => return Err(OpenError::Moved { path: database.display().to_string(), to }),
         }
-        // SQLite's backup API starts over whenever another process writes. VACUUM INTO reads in one transaction,
-        // during which others can write to the write-ahead log.
-        connection
-            .prepare("VACUUM INTO ?1")
-            .and_then(|mut vacuum| vacuum.execute([PathText(copy)]))
-            .map_err(|error| OpenError::Copy { path: copy.display().to_string(), error: error.to_string() })
-            .map(drop)
+        copy_into(&connection, copy)
+    }
+
+    /// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the content of `copy` is then undefined.
+    pub fn take_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
+        let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE);
+        copy_into(&connection.map_err(|error| unusable(database, &error))?, copy)?;
+        take_back(copy).map(drop)
     }
 
     /// Opens a file with the current schema or an older one.
@@ -87,6 +93,7 @@ impl Snapshot {
             Schema::Older(_) => false,
             Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
             Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(path))),
+            Schema::Moved(to) => return Err(OpenError::Moved { path: path.display().to_string(), to }),
         };
         Ok(Self { connection, current })
     }
@@ -169,4 +176,14 @@ impl ToSql for PathText<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0.as_os_str().as_bytes())))
     }
+}
+
+/// SQLite's backup API starts over whenever another process writes. VACUUM INTO reads in one transaction, during which
+/// others can write to the write-ahead log.
+fn copy_into(connection: &Connection, copy: &Path) -> std::result::Result<(), OpenError> {
+    connection
+        .prepare("VACUUM INTO ?1")
+        .and_then(|mut vacuum| vacuum.execute([PathText(copy)]))
+        .map_err(|error| OpenError::Copy { path: copy.display().to_string(), error: error.to_string() })
+        .map(drop)
 }

@@ -1,0 +1,84 @@
+//! `tintype health` asks a server on this machine how it is, for containers and supervisors without an HTTP client.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::{Outcome, show};
+use crate::config::{ListenAddress, duration};
+
+/// Longest answer that is read.
+const MAX_ANSWER: u64 = 16 * 1024;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Asks /readyz, or /healthz with --alive, of the server that listens on the first of these addresses. Exits with 0 if the \
+server answers with 200, and with 1 otherwise.")]
+pub(super) struct HealthArgs {
+    /// Addresses that the server listens on, as for `tintype serve`
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
+    listen: Vec<ListenAddress>,
+    /// Only ask whether the process answers, not whether it can work
+    #[arg(long)]
+    alive: bool,
+    /// Longest wait for the answer
+    #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = duration)]
+    timeout: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Health {
+    ok: bool,
+    address: String,
+    detail: String,
+}
+
+pub(super) async fn run(args: HealthArgs) -> Outcome {
+    let address = args.listen.first().ok_or("--listen names no address")?;
+    let path = if args.alive { "/healthz" } else { "/readyz" };
+    let asked = tokio::time::timeout(args.timeout, ask(address, path)).await;
+    let asked = asked.unwrap_or_else(|_| Err(io::Error::other("no answer in time")));
+    let (ok, detail) = match asked {
+        Ok(status) => (status == "200", format!("{path} answers {status}")),
+        Err(error) => (false, error.to_string()),
+    };
+    let health = Health { ok, address: address.to_string(), detail };
+    show(args.json, &health, || {
+        format!("{}  {}: {}", if ok { "ok  " } else { "FAIL" }, health.address, health.detail)
+    })?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The status of an answer. A server with a certificate answers these paths without TLS as well.
+async fn ask(address: &ListenAddress, path: &str) -> io::Result<String> {
+    match address {
+        ListenAddress::Socket(socket) => status(UnixStream::connect(socket).await?, path).await,
+        ListenAddress::Address(address) if address.ip().is_unspecified() => {
+            status(TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())).await?, path).await
+        }
+        ListenAddress::Address(address) => status(TcpStream::connect(address).await?, path).await,
+        ListenAddress::Everywhere(port) => {
+            status(TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).await?, path).await
+        }
+        ListenAddress::Name(name, port) => status(TcpStream::connect((name.as_str(), *port)).await?, path).await,
+    }
+}
+
+async fn status<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, path: &str) -> io::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    status.map(str::to_owned).ok_or_else(|| io::Error::other("the answer is not one of an HTTP server"))
+}

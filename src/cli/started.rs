@@ -1,0 +1,142 @@
+//! How a server reports that it is ready: in lines for people, or as one event of the log, and to systemd.
+
+use std::io::{self, IsTerminal as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+
+use super::banner::{FirstKey, FirstLink, towards_real_pictures};
+use super::serve::Parts;
+use super::{Failure, LogFormat, say};
+use crate::config::{self, DataSettings, DatabaseUrl, ServerSettings};
+use crate::engines;
+use crate::store::{Store, postgres};
+
+/// A server that is ready.
+pub(super) struct Started<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) server: &'a ServerSettings,
+    pub(super) data: &'a DataSettings,
+    /// URLs, and the paths of sockets.
+    pub(super) places: Vec<String>,
+}
+
+/// Whether the first key may be printed.
+pub(super) fn shows_secrets(format: LogFormat) -> bool {
+    matches!(format, LogFormat::Text) && io::stdout().is_terminal()
+}
+
+impl Started<'_> {
+    /// Reports it, with the first key of a new installation, whose API is at `url`.
+    pub(super) async fn report(
+        &self,
+        format: LogFormat,
+        store: Arc<dyn Store>,
+        url: Option<&str>,
+        key: Option<FirstKey>,
+    ) -> Result<(), Failure> {
+        if matches!(format, LogFormat::Text) {
+            self.announce()?;
+        }
+        if let (Some(url), Some(key)) = (url, key) {
+            let public = self.server.public_url.as_deref().unwrap_or(url);
+            let link = FirstLink::create(store, &self.data.data, public, shows_secrets(format)).await?;
+            match format {
+                LogFormat::Text => {
+                    key.announce(url);
+                    link.announce();
+                }
+                LogFormat::Json => {
+                    key.log();
+                    link.log();
+                }
+            }
+        }
+        match format {
+            LogFormat::Text => say("\nReady."),
+            LogFormat::Json => self.log()?,
+        }
+        notify_supervisor("READY=1");
+        Ok(())
+    }
+
+    /// Where the tasks are.
+    fn database(&self) -> Result<String, Failure> {
+        Ok(match self.data.database()? {
+            DatabaseUrl::Sqlite(path) => format!("SQLite database {}", path.display()),
+            DatabaseUrl::Postgres(url) => postgres::describe(&url)?,
+        })
+    }
+
+    /// Writes one event.
+    fn log(&self) -> Result<(), Failure> {
+        let engines: Vec<_> = self.parts.rendering.iter().flat_map(|rendering| rendering.engines.clone()).collect();
+        let database = self.database()?;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            addresses = self.places.join(", "),
+            data = %self.data.data.display(),
+            database,
+            files = self.parts.shared.files.describe(),
+            engine = engines.join(", "),
+            "started"
+        );
+        Ok(())
+    }
+
+    /// Prints the addresses and locations of this server on standard output.
+    fn announce(&self) -> Result<(), Failure> {
+        let Self { parts, server, data, places } = self;
+        say(&format!("Tintype {} is running.\n", env!("CARGO_PKG_VERSION")));
+        for place in places {
+            let url = if place.starts_with("unix:") { place.clone() } else { format!("{place}/api/v1") };
+            say(&format!("  API     {url}"));
+        }
+        if let Some(url) = places.iter().find(|place| !place.starts_with("unix:")) {
+            say(&format!("  Studio  {url}/studio"));
+            say(&format!("  Docs    {url}/docs/"));
+        }
+        say(&format!("  Data    {}", data.data.display()));
+        if matches!(data.database()?, DatabaseUrl::Postgres(_)) {
+            say(&format!("  Tasks   {}", self.database()?));
+        }
+        if parts.shared.files.directory().is_none() {
+            say(&format!("  Files   {}", parts.shared.files.describe()));
+        }
+        for engine in parts.rendering.iter().flat_map(|rendering| &rendering.engines) {
+            say(&format!("  Engine  {engine}"));
+        }
+        if parts.rendering.is_some()
+            && let Some(lines) =
+                towards_real_pictures(&engines::configured(&server.worker.engine, &data.data)?, &data.data)
+        {
+            say(&lines);
+        }
+        if let Some(redis) = parts.api.as_ref().and_then(|api| api.limits.redis()) {
+            say(&format!("  Limits  Redis at {redis}"));
+        }
+        if server.retention.retention.is_some() {
+            say(&format!("  Age     {}", server.retention));
+        }
+        if let Some(policy) = parts.rendering.as_ref().and_then(|rendering| rendering.policy.describe()) {
+            say(&format!("  Policy  {policy}"));
+        }
+        Ok(())
+    }
+}
+
+/// Tells systemd the state of this process, if it asked for that.
+pub(super) fn notify_supervisor(state: &str) {
+    let Some(path) = config::notify_socket() else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        let address = match path.as_os_str().as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        socket.send_to_addr(state.as_bytes(), &address)
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "could not tell systemd the state of this server");
+    }
+}
