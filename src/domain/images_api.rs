@@ -1,13 +1,8 @@
 //! The documents of OpenAI's Images API, as its clients and servers exchange them.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-
-/// Most pictures of one answer.
-pub const MAX_PICTURES: usize = 10;
+use serde::{Deserialize, Serialize};
 
 /// The body of `POST /images/generations`. A field that is `None` is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,49 +32,24 @@ pub struct GenerationRequest {
     pub ref_images: Option<Vec<String>>,
 }
 
-/// The answer to a generation or an edit. It may be an error under a status of 200.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The answer to a generation or an edit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ImagesAnswer<'a> {
     /// Time of the answer in seconds since 1970.
-    #[serde(default)]
     pub created: i64,
-    /// The pictures, up to [`MAX_PICTURES`]; any further ones are not kept.
-    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty", deserialize_with = "first_pictures")]
+    /// The pictures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<ImageData<'a>>,
 }
 
-/// Reads a list that may be as long as its sender likes.
-fn first_pictures<'a, D: Deserializer<'a>>(list: D) -> Result<Vec<ImageData<'a>>, D::Error> {
-    struct First;
-    impl<'a> Visitor<'a> for First {
-        type Value = Vec<ImageData<'a>>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of pictures")
-        }
-
-        fn visit_seq<A: SeqAccess<'a>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut pictures = Vec::new();
-            while pictures.len() < MAX_PICTURES
-                && let Some(picture) = list.next_element()?
-            {
-                pictures.push(picture);
-            }
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-            Ok(pictures)
-        }
-    }
-    list.deserialize_seq(First)
-}
-
 /// One picture: its file in base64, or the URL of its file.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ImageData<'a> {
     /// The file in base64.
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub b64_json: Option<Cow<'a, str>>,
     /// The URL of the file.
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<Cow<'a, str>>,
 }
 
@@ -105,17 +75,4 @@ pub struct ErrorObject {
     /// The exact error, such as `moderation_blocked`. Some servers send a number.
     #[serde(default)]
     pub code: Option<serde_json::Value>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_keeps_no_more_pictures_than_there_can_be() {
-        let answer = format!(r#"{{"data": [{{"b64_json": "AA=="}}, {}{{}}]}}"#, "{},".repeat(1_000));
-        let answer: ImagesAnswer<'_> = serde_json::from_str(&answer).expect("an answer");
-        assert_eq!(answer.data.len(), MAX_PICTURES);
-        assert_eq!(answer.data[0].b64_json.as_deref(), Some("AA=="));
-    }
 }

@@ -6,16 +6,17 @@
 
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use tintype_engine::EngineError;
 use url::Url;
 
 use super::Surroundings;
 use crate::config::EngineSettings;
-use crate::outbound::{Proxies, client_builder, describe};
+use crate::outbound::{Proxies, asked_wait, client_builder, describe};
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Less than a probe may take: a host that does not connect is down, and a server that connects and says nothing is slow.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// A server that renders is silent for minutes; these probes keep routers from forgetting its connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 /// So much is read of an answer that is an error, in bytes. Its words stand at the beginning.
@@ -24,6 +25,30 @@ const MAX_ERROR: usize = 64 * 1024;
 const MAX_CODE: usize = 64;
 /// Longest message of a server that is quoted, in characters.
 const MAX_QUOTE: usize = 300;
+
+/// Statuses that no prompt causes, and what the operator can do about them. Those without advice pass by themselves: the
+/// server is busy or starting, or a proxy does not reach it.
+const NOT_OF_THE_WORK: [(u16, &str); 15] = [
+    (401, CHECK_KEY),
+    (402, "the provider wants to be paid"),
+    (403, CHECK_KEY),
+    (404, CHECK_URL),
+    (405, CHECK_URL),
+    (429, ""),
+    (502, ""),
+    (503, ""),
+    (504, ""),
+    // Of a content delivery network whose origin is down, slow, or unreachable.
+    (520, ""),
+    (521, ""),
+    (522, ""),
+    (523, ""),
+    (524, ""),
+    // Of Anthropic's API and proxies that follow it: overloaded.
+    (529, ""),
+];
+const CHECK_KEY: &str = "check --engine-key and what it may do";
+const CHECK_URL: &str = "check the URL of the engine and the name of its model";
 
 /// One server that renders.
 #[derive(Debug)]
@@ -61,6 +86,8 @@ pub struct Words {
     pub code: Option<String>,
     /// A sentence, which may repeat the prompt.
     pub message: Option<String>,
+    /// The remedy of an error that no prompt causes, so that only the operator can end it.
+    pub advice: Option<&'static str>,
 }
 
 /// Failure of one server.
@@ -70,6 +97,19 @@ pub struct Fault {
     pub error: EngineError,
     /// The time that the server asks to be left alone.
     pub pause: Option<Duration>,
+    /// How far the request came.
+    pub contact: Contact,
+}
+
+/// How far a request came that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contact {
+    /// There was no connection: nothing listens there.
+    Refused,
+    /// The time for the answer passed. A server may be silent because it is loading a model.
+    Silent,
+    /// There was an answer, or a part of one.
+    Heard,
 }
 
 impl Fault {
@@ -84,7 +124,7 @@ impl Fault {
 
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
-        Self { error, pause: None }
+        Self { error, pause: None, contact: Contact::Heard }
     }
 }
 
@@ -186,7 +226,7 @@ impl Endpoint {
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| {
             let cause = format!("{name} gave no whole answer within {:.0} s", limit.as_secs_f64());
-            Err(EngineError::Temporary(cause).into())
+            Err(Fault { contact: Contact::Silent, ..EngineError::Temporary(cause).into() })
         })
     }
 
@@ -210,7 +250,10 @@ impl Endpoint {
         let connected = !error.is_connect();
         // The URL stands before it already.
         let cause = format!("{}: {}", self.name(), describe(&error.without_url()));
-        Fault::from(if connected { EngineError::Temporary(cause) } else { EngineError::NotAvailable(cause) })
+        match connected {
+            true => EngineError::Temporary(cause).into(),
+            false => Fault { contact: Contact::Refused, ..EngineError::NotAvailable(cause).into() },
+        }
     }
 
     fn redirected(&self, response: &Response) -> Fault {
@@ -226,15 +269,16 @@ impl Endpoint {
     pub fn failure(&self, answer: &Answer, words: &Words) -> Fault {
         let status = answer.status.as_u16();
         let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
-        let retry_after = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let pause = retry_after.map(Duration::from_secs);
-        let error = match status {
-            401 | 403 => EngineError::NotAvailable(format!("{cause}: check --engine-key and what it may do")),
-            429 | 503 => EngineError::NotAvailable(cause),
-            400..=499 if !matches!(status, 408 | 409 | 425) => EngineError::Permanent(cause),
-            _ => EngineError::Temporary(cause),
+        let known = NOT_OF_THE_WORK.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
+        let error = match words.advice.or(known) {
+            Some("") => EngineError::NotAvailable(cause),
+            Some(advice) => EngineError::NotAvailable(format!("{cause}: {advice}")),
+            None if answer.status.is_client_error() && !matches!(status, 408 | 409 | 425) => {
+                EngineError::Permanent(cause)
+            }
+            None => EngineError::Temporary(cause),
         };
-        Fault { error, pause }
+        Fault { pause: asked_wait(&answer.headers), ..error.into() }
     }
 
     /// The words of a server for the operator. The log must not show its sentence, which may repeat the prompt.

@@ -17,12 +17,14 @@ use tintype_engine::{Brief, EngineError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::endpoint::Fault;
+use super::endpoint::{Contact, Fault};
 
 /// Wait before a server that was set aside is probed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait that a server may ask for.
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
+/// Time for a probe; less than the worker waits for one.
+const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// A server that turned so many pieces of work away in a row is to blame itself.
@@ -177,7 +179,7 @@ impl<S: Server> Servers<S> {
                     self.shared.states()[seat.index].turned_away.clear();
                     return Ok(done);
                 }
-                Err(Fault { error: EngineError::NotAvailable(cause), pause }) => {
+                Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
                     let turned_away = TurnedAway { cause, pause };
                     if let Some(turned_away) = self.judge(seat.index, work, turned_away).await {
                         tried.insert(seat.index, turned_away);
@@ -199,7 +201,7 @@ impl<S: Server> Servers<S> {
         // A server that asks to be left alone is not probed.
         let (aside, pause) = match turned_away.pause {
             Some(pause) => (several, Some(pause)),
-            None => match self.shared.servers[index].probe().await {
+            None => match ask(&*self.shared.servers[index]).await {
                 Ok(()) => (false, None),
                 Err(fault) => (true, fault.pause),
             },
@@ -224,7 +226,7 @@ impl<S: Server> Servers<S> {
                 Some(cause) => Err(cause),
                 None => {
                     server.known().map_err(cause_of)?;
-                    server.probe().await.map_err(|fault| {
+                    ask(&**server).await.map_err(|fault| {
                         let cause = cause_of(fault.error);
                         self.shared.set_aside(index, cause.clone(), fault.pause);
                         cause
@@ -312,12 +314,28 @@ impl<S: Server> Shared<S> {
     }
 }
 
+/// Probes a server. One that is silent is slow and not dead: it may be loading a model, or describe many files.
+async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
+    match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
+        Ok(Err(Fault { contact: Contact::Silent, .. })) | Err(_) => {
+            let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
+            tracing::warn!(
+                server,
+                seconds,
+                "a server of the engine is slow to answer a probe; it gets work all the same"
+            );
+            Ok(())
+        }
+        Ok(probed) => probed,
+    }
+}
+
 /// Probes a server that was set aside until it takes work again, or its engine is gone.
 async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
     tokio::time::sleep(pause).await;
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        match shared.servers[index].probe().await {
+        match ask(&*shared.servers[index]).await {
             Ok(()) => {
                 tracing::info!(server = shared.servers[index].name(), "a server of the engine takes work again");
                 shared.states()[index].aside = None;

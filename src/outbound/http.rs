@@ -1,6 +1,9 @@
 //! The set-up that all HTTP clients of the service share. Each client adds its own time limits.
 
+use std::time::Duration;
+
 use reqwest::ClientBuilder;
+use reqwest::header::{DATE, HeaderMap, HeaderName, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use tokio_rustls::rustls;
 
@@ -51,8 +54,49 @@ pub fn client_builder(authorities: Option<&[u8]>, proxies: Proxies) -> Result<Cl
     })
 }
 
+/// The wait that an answer asks for by `Retry-After`: seconds, or a date of HTTP. A date is taken by the clock that set the
+/// `Date` of the answer, because the clocks of two machines differ.
+pub fn asked_wait(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let asked = text(RETRY_AFTER)?;
+    if let Ok(seconds) = asked.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let time = |text: &str| jiff::fmt::rfc2822::parse(text).ok().map(|time| time.timestamp().as_millisecond());
+    let wait = time(asked)?.saturating_sub(time(text(DATE)?)?);
+    Some(Duration::from_millis(u64::try_from(wait).unwrap_or_default()))
+}
+
 /// An error and its causes on one line.
 pub fn describe(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_asked_for_in_seconds_or_by_a_date() {
+        let now = "Thu, 26 Nov 2026 00:00:00 GMT";
+        for (asked, date, seconds) in [
+            ("3", None, Some(3.0)),
+            (" 0 ", None, Some(0.0)),
+            ("1.5", None, Some(1.5)),
+            ("Thu, 26 Nov 2026 00:00:04 GMT", Some(now), Some(4.0)),
+            ("Wed, 25 Nov 2026 00:00:04 GMT", Some(now), Some(0.0)),
+            ("Thu, 26 Nov 2026 00:00:04 GMT", None, None),
+            ("-1", None, None),
+            ("NaN", None, None),
+            ("soon", Some(now), None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, asked.parse().expect("a value"));
+            if let Some(date) = date {
+                headers.insert(DATE, date.parse().expect("a value"));
+            }
+            assert_eq!(asked_wait(&headers).map(|wait| wait.as_secs_f64()), seconds, "{asked}");
+        }
+    }
 }

@@ -8,4 +8,4 @@ pub mod receivers;
 pub mod references;
 pub mod trust;
 
-pub use http::{Proxies, SetupError, client_builder, describe};
+pub use http::{Proxies, SetupError, asked_wait, client_builder, describe};

@@ -9,6 +9,7 @@ use super::Result;
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
+use crate::store::Lease;
 
 /// The limit of references in a claim that takes any task.
 pub const ANY_REFERENCES: u32 = u32::MAX;
@@ -144,6 +145,9 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 
     /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
     async fn engines(&self) -> Result<Vec<EngineState>>;
+
+    /// Those of these leases that are lost, without a write.
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>>;
 
     /// The random secret for signing cursors, which all processes on this database share.
     async fn cursor_secret(&self) -> Result<[u8; 32]>;

@@ -329,21 +329,36 @@ impl Worker {
             return;
         }
         match self.shared.store.renew(leases, self.settings.lease).await {
-            Ok(lost) => {
-                for lease in lost {
-                    // An attempt whose task has just ended has no lease either, and is no longer held.
-                    if self.held.cancel(lease) {
-                        tracing::warn!(task = %lease.task_id, "lease lost; the attempt is cancelled");
-                    }
-                }
-            }
+            Ok(lost) => self.cancel(lost),
             Err(error) => tracing::error!(%error, "could not renew leases; trying again at the next heartbeat"),
+        }
+    }
+
+    /// Cancels the attempts whose lease is lost, because somebody ended their tasks. A heartbeat would find them later.
+    pub async fn cancel_lost(&self) {
+        let leases = self.held.leases();
+        if leases.is_empty() {
+            return;
+        }
+        match self.shared.store.lost(leases).await {
+            Ok(lost) => self.cancel(lost),
+            Err(error) => tracing::debug!(%error, "could not look for lost leases; trying again soon"),
+        }
+    }
+
+    fn cancel(&self, lost: Vec<Lease>) {
+        for lease in lost {
+            // An attempt whose task has just ended has no lease either, and is no longer held.
+            if self.held.cancel(lease) {
+                tracing::warn!(task = %lease.task_id, "lease lost; the attempt is cancelled");
+            }
         }
     }
 
     async fn report_progress_forever(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PROGRESS_EVERY).await;
+            self.cancel_lost().await;
             self.report_progress().await;
         }
     }

@@ -19,6 +19,7 @@ mod command;
 mod diffusion;
 mod openai;
 mod openai_faults;
+mod openai_quirks;
 pub mod servers;
 mod several;
 
@@ -154,6 +155,28 @@ async fn a_lost_lease_cancels_the_render() {
     assert!(engine.cancelled.load(Ordering::SeqCst));
     service.work().await;
     assert_eq!(caller.task(&task_id).await["status"], "completed", "by another worker");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_an_operator_ends_stops_its_render_within_two_seconds() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(worker(&service, info(), &engine).run(stop.clone()));
+    engine.began.notified().await;
+    let TaskId(id) = task_id.parse().expect("a task_id");
+    // Another process may do this, so that no ending of this process tells of it.
+    service.shared.store.fail_unleased(id, "Ended.").await.expect("a store").expect("it was processing");
+    let ended = tokio::time::Instant::now();
+    while !engine.cancelled.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(ended.elapsed() <= Duration::from_secs(2), "{:?}", ended.elapsed());
+    stop.cancel();
+    running.await.expect("no panic");
+    assert_eq!((caller.task(&task_id).await["error"].as_str(), caller.credits().await), (Some("Ended."), 100));
 }
 
 #[tokio::test(start_paused = true)]

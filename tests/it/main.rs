@@ -65,6 +65,7 @@ mod read;
 mod redis;
 mod references_fetch;
 mod references_oracle;
+mod references_quirks;
 mod retention;
 mod root;
 mod s3;

@@ -1,6 +1,6 @@
 //! Reference images downloaded over real TLS from a server on loopback.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{Cursor, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -21,11 +21,13 @@ use crate::rigs::binary::TINTYPE;
 use crate::rigs::certificates::certificate;
 use crate::rigs::service::Service;
 
-const HOST: &str = "images.example.com";
+pub const HOST: &str = "images.example.com";
 
 /// The reply of the server for one path.
 #[derive(Clone)]
-enum Reply {
+pub enum Reply {
+    /// One after the other, and the last one again and again.
+    InTurn(Arc<Mutex<VecDeque<Reply>>>),
     /// These bytes, and then it closes.
     Whole(Vec<u8>),
     /// These bytes, once all requests have arrived at the barrier.
@@ -39,7 +41,18 @@ enum Reply {
 }
 
 impl Reply {
-    fn ok(body: &[u8]) -> Self {
+    pub fn in_turn(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::InTurn(Arc::new(Mutex::new(replies.into_iter().collect())))
+    }
+
+    /// The reply to this request.
+    fn next(self) -> Self {
+        let Self::InTurn(replies) = self else { return self };
+        let mut replies = replies.lock().unwrap();
+        if replies.len() > 1 { replies.pop_front().unwrap() } else { replies[0].clone() }
+    }
+
+    pub fn ok(body: &[u8]) -> Self {
         Self::Whole(answer("200 OK", "", body))
     }
 
@@ -48,13 +61,13 @@ impl Reply {
     }
 }
 
-fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+pub fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
 /// A TLS server for [`HOST`], with an authority of its own.
-struct Server {
+pub struct Server {
     address: SocketAddr,
     ca_pem: String,
     /// The request heads so far.
@@ -62,7 +75,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start<const N: usize>(replies: [(&str, Reply); N]) -> Self {
+    pub async fn start<const N: usize>(replies: [(&str, Reply); N]) -> Self {
         Self::start_as(HOST, replies).await
     }
 
@@ -81,7 +94,7 @@ impl Server {
         server
     }
 
-    fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.heads.lock().unwrap().len()
     }
 
@@ -92,11 +105,12 @@ impl Server {
     }
 
     /// The size of the picture at `path`.
-    async fn fetch(&self, path: &str) -> Result<(u32, u32), FaultKind> {
-        self.fetch_with(ReferenceOptions::default(), path).await
+    pub async fn fetch(&self, path: &str) -> Result<(u32, u32), FaultKind> {
+        let hasty = ReferenceOptions { retry_pause: Duration::from_millis(1), ..ReferenceOptions::default() };
+        self.fetch_with(hasty, path).await
     }
 
-    async fn fetch_with(&self, options: ReferenceOptions, path: &str) -> Result<(u32, u32), FaultKind> {
+    pub async fn fetch_with(&self, options: ReferenceOptions, path: &str) -> Result<(u32, u32), FaultKind> {
         match self.references(options).fetch(&[url(path)]).await {
             Ok(pictures) => {
                 assert_eq!(pictures.len(), 1);
@@ -127,7 +141,8 @@ async fn converse(
     let path = head.split(' ').nth(1).unwrap().to_owned();
     heads.lock().unwrap().push(head);
     let reply = replies.get(&path).cloned().unwrap_or_else(|| Reply::Whole(answer("404 Not Found", "", b"no")));
-    match reply {
+    match reply.next() {
+        Reply::InTurn(_) => unreachable!("replies in turn are not nested"),
         Reply::Whole(bytes) => drop(stream.write_all(&bytes).await),
         Reply::Together(barrier, bytes) => {
             barrier.wait().await;
@@ -155,13 +170,13 @@ async fn converse(
     drop(stream.shutdown().await);
 }
 
-fn picture(format: ImageFormat, width: u32, height: u32) -> Vec<u8> {
+pub fn picture(format: ImageFormat, width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Cursor::new(Vec::new());
     RgbImage::from_pixel(width, height, image::Rgb([200, 40, 90])).write_to(&mut bytes, format).unwrap();
     bytes.into_inner()
 }
 
-fn png() -> Vec<u8> {
+pub fn png() -> Vec<u8> {
     picture(ImageFormat::Png, 6, 4)
 }
 
@@ -312,15 +327,16 @@ async fn the_format_of_a_picture_is_found_from_its_content() {
         ("/mislabelled", Reply::Whole(answer("200 OK", "Content-Type: text/html\r\n", &png()))),
     ])
     .await;
-    for path in ["/html", "/empty", "/gif", "/damaged"] {
+    for path in ["/html", "/empty", "/gif"] {
         assert_eq!(server.fetch(path).await, Err(FaultKind::NotAnImage), "{path}");
     }
+    assert_eq!(server.fetch("/damaged").await, Err(FaultKind::Damaged));
     assert_eq!(server.fetch("/wide").await, Err(FaultKind::TooLarge));
     assert_eq!(server.fetch("/mislabelled").await, Ok((6, 4)));
 }
 
 #[tokio::test]
-async fn chunked_bodies_are_read_and_compressed_or_truncated_ones_refused() {
+async fn chunked_bodies_are_read_and_mislabelled_or_truncated_ones_refused() {
     let chunked = [
         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n", png().len()).as_bytes(),
         &png(),

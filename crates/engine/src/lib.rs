@@ -13,6 +13,7 @@ pub use tokio_util::sync::CancellationToken;
 
 mod colours;
 pub mod frames;
+mod jpeg;
 pub mod picture;
 
 pub use picture::Picture;

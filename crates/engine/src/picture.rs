@@ -11,14 +11,14 @@ use image::{
     RgbImage, imageops,
 };
 
-use crate::colours;
+use crate::{colours, jpeg};
 
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
 /// Most pixels of a reference picture: enough for a photo of 48 megapixels.
 pub const MAX_PIXELS: u64 = 8_192 * 6_144;
 /// Most memory that the decoder may allocate for one reference picture, in bytes.
-const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
+pub(crate) const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
 /// References are scaled down to fit a square of this side, because no engine uses more detail.
 pub const REFERENCE_SIDE: u32 = 1_024;
 /// Pictures that an engine returned are scaled down to fit a square of this side: more than twice the longest side of a
@@ -120,10 +120,15 @@ impl Picture {
             None if format == ImageFormat::Png => colours::of_png(bytes),
             None => None,
         };
-        let decoded = DynamicImage::from_decoder(decoder)?;
-        let mut shrunk = if width.max(height) > side { decoded.thumbnail(side, side) } else { decoded };
+        let decoded = match format {
+            ImageFormat::Jpeg if !jpeg::has_end(bytes) => jpeg::decode_without_end(bytes)?,
+            _ => DynamicImage::from_decoder(decoder)?,
+        };
+        // Flat before it shrinks: otherwise the colours of invisible pixels, mostly black, mix with those of visible ones.
+        let flat = flatten(decoded);
+        let mut shrunk = if width.max(height) > side { flat.thumbnail(side, side) } else { flat };
         shrunk.apply_orientation(orientation);
-        let flat = flatten(&shrunk);
+        let flat = shrunk.into_rgb8();
         Ok(Self { pixels: colours.and_then(|colours| colours::in_srgb(&flat, &colours)).unwrap_or(flat) })
     }
 
@@ -175,18 +180,19 @@ impl Picture {
     }
 }
 
-/// Blends a picture with white and drops its alpha channel.
-fn flatten(picture: &DynamicImage) -> RgbImage {
+/// Blends a picture with white. Its alpha channel, if it has one, says nothing any more.
+fn flatten(picture: DynamicImage) -> DynamicImage {
     if !picture.color().has_alpha() {
-        return picture.to_rgb8();
+        return picture;
     }
-    let rgba = picture.to_rgba8();
-    RgbImage::from_fn(rgba.width(), rgba.height(), |x, y| {
-        let [r, g, b, a] = rgba.get_pixel(x, y).0;
+    let mut rgba = picture.into_rgba8();
+    for pixel in rgba.pixels_mut() {
+        let [r, g, b, a] = pixel.0;
         let over_white =
             |channel: u8| ((u32::from(channel) * u32::from(a) + 255 * (255 - u32::from(a)) + 127) / 255) as u8;
-        image::Rgb([over_white(r), over_white(g), over_white(b)])
-    })
+        pixel.0 = [over_white(r), over_white(g), over_white(b), u8::MAX];
+    }
+    DynamicImage::ImageRgba8(rgba)
 }
 
 #[cfg(test)]
@@ -232,5 +238,21 @@ mod tests {
         assert_eq!(stripes.clone().fit(120, 40), stripes);
         let grey = Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture").fit(9, 5);
         assert!(grey.as_rgb().iter().all(|level| *level == 7) && grey.as_rgb().len() == 135);
+    }
+
+    #[test]
+    fn a_transparent_picture_that_shrinks_gets_no_fringes() {
+        // github.com/lovell/sharp/issues/605: red, beside black that nobody sees.
+        let (width, height) = (2_050, 6);
+        let pixels = image::RgbaImage::from_fn(width, height, |x, _| match x % 64 {
+            0..33 => image::Rgba([255, 0, 0, 255]),
+            33 => image::Rgba([255, 0, 0, 128]),
+            _ => image::Rgba([0, 0, 0, 0]),
+        });
+        let mut png = Cursor::new(Vec::new());
+        pixels.write_to(&mut png, ImageFormat::Png).expect("a PNG");
+        let picture = Picture::decode(png.get_ref()).expect("a picture");
+        assert_eq!(picture.width(), REFERENCE_SIDE);
+        assert!(picture.as_rgb().chunks(3).all(|pixel| pixel[0] >= 254 && pixel[1] == pixel[2]), "only red and white");
     }
 }

@@ -13,6 +13,12 @@ use crate::engines::endpoint::Words;
 
 /// Longest name of a device, in characters.
 const MAX_NAME: usize = 100;
+/// Types of errors that no prompt causes, and what the operator can do.
+const OF_THE_OPERATOR: [(&str, &str); 3] = [
+    ("missing_node_type", "install the nodes that the workflow needs"),
+    ("value_not_in_list", "install the models that the workflow names"),
+    ("prompt_no_outputs", "give a workflow that saves a picture"),
+];
 
 /// A file in a folder of the server.
 #[derive(Debug, Deserialize)]
@@ -195,10 +201,12 @@ pub(super) fn words(body: &[u8]) -> Words {
     let Body { error, node_errors } = serde_json::from_slice(body).unwrap_or_default();
     let of_node = node_errors.and_then(first_node_error).unwrap_or_default();
     let of_whole = error.map_or_else(Words::default, |error| match serde_json::from_str(error.get()) {
-        Ok(message) => Words { code: None, message: Some(message) },
+        Ok(message) => Words { message: Some(message), ..Words::default() },
         Err(_) => Words::from(Complaint::read(error)),
     });
-    Words { code: of_node.code.or(of_whole.code), message: of_node.message.or(of_whole.message) }
+    let code = of_node.code.or(of_whole.code);
+    let known = OF_THE_OPERATOR.iter().find(|(known, _)| code.as_deref() == Some(known));
+    Words { code, message: of_node.message.or(of_whole.message), advice: known.map(|(_, advice)| *advice) }
 }
 
 /// An error in one of the lists of errors.
@@ -220,7 +228,7 @@ impl Complaint {
 
 impl From<Complaint> for Words {
     fn from(complaint: Complaint) -> Self {
-        Self { code: complaint.kind, message: complaint.message }
+        Self { code: complaint.kind, message: complaint.message, advice: None }
     }
 }
 
@@ -236,7 +244,7 @@ fn first_node_error(errors: &RawValue) -> Option<Words> {
     let node: Node<'_> = serde_json::from_str(first(Some(errors))?.get()).unwrap_or_default();
     let Complaint { kind, message, details } = first(node.errors).map(Complaint::read).unwrap_or_default();
     let parts: Vec<_> = [node.class_type, message, details].into_iter().flatten().collect();
-    Some(Words { code: kind, message: Some(parts.join(": ")) })
+    Some(Words { code: kind, message: Some(parts.join(": ")), advice: None })
 }
 
 /// The words of an error that ended a run.
@@ -250,7 +258,8 @@ fn error_words(details: Option<&RawValue>, otherwise: &str) -> Words {
     }
     let details = details.and_then(|details| serde_json::from_str(details.get()).ok());
     let Details { exception_type, exception_message } = details.unwrap_or_default();
-    Words { code: exception_type.or_else(|| Some(otherwise.to_owned())), message: exception_message }
+    let code = exception_type.or_else(|| Some(otherwise.to_owned()));
+    Words { code, message: exception_message, advice: None }
 }
 
 /// The first file of the folder `output`, or if there is none, the first temporary one. Nodes have other outputs besides,

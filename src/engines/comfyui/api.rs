@@ -26,11 +26,10 @@ const MAX_DESCRIPTION: usize = 4 * 1024 * 1024;
 const MAX_ANSWER: usize = 1024 * 1024;
 /// Descriptions that are asked for at the same time.
 const DESCRIPTIONS_AT_ONCE: usize = 4;
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time for a reference or a picture.
-const FILE_LIMIT: Duration = Duration::from_secs(60);
-/// Time for the answers to a probe; less than the worker waits for one.
-const PROBE_LIMIT: Duration = Duration::from_secs(4);
+/// Time for an answer that nothing large stands behind. While the server loads a model it is silent for longer.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Time for a cancellation, which a server that is loading a model hears afterwards.
+const CANCEL_LIMIT: Duration = Duration::from_secs(180);
 
 /// One server.
 #[derive(Debug)]
@@ -69,27 +68,24 @@ impl Server for ComfyServer {
     }
 
     async fn probe(&self) -> Result<(), Fault> {
-        let asking = async {
-            let answer = self.get("system_stats", MAX_ANSWER).await?;
-            if !self.json::<Stats<'_>>(&answer).map(|stats| stats.are_of_comfyui())? {
-                let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
-                return Err(self.unclear(what));
-            }
-            let asked = self.node_classes.iter().map(async |class| {
-                let answer = self.get(&format!("object_info/{}", encoded(class)), MAX_DESCRIPTION).await?;
-                let known = answers::member(self.json(&answer)?, class).is_some();
-                Ok::<_, Fault>((!known).then_some(class.as_str()))
-            });
-            let asked: Vec<_> = asked.collect();
-            let answered: Vec<_> = stream::iter(asked).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
-            let missing: Vec<_> = answered.into_iter().flatten().collect();
-            match missing.is_empty() {
-                true => Ok(()),
-                false => Err(self.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
-            }
-        };
-        let overlong = || Err(self.unclear("did not answer a probe in time"));
-        tokio::time::timeout(PROBE_LIMIT, asking).await.unwrap_or_else(|_| overlong())
+        let answer = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await?;
+        if !self.json::<Stats<'_>>(&answer).map(|stats| stats.are_of_comfyui())? {
+            let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
+            return Err(self.unclear(what));
+        }
+        let asked = self.node_classes.iter().map(async |class| {
+            let path = format!("object_info/{}", encoded(class));
+            let answer = self.get(&path, MAX_DESCRIPTION, ANSWER_LIMIT).await?;
+            let known = answers::member(self.json(&answer)?, class).is_some();
+            Ok::<_, Fault>((!known).then_some(class.as_str()))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answered: Vec<_> = stream::iter(asked).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
+        let missing: Vec<_> = answered.into_iter().flatten().collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(self.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
+        }
     }
 }
 
@@ -104,19 +100,18 @@ impl ComfyServer {
 
     /// The devices of the server; none if it does not answer.
     pub(super) async fn devices(&self) -> Vec<Device> {
-        let asked = tokio::time::timeout(PROBE_LIMIT, self.get("system_stats", MAX_ANSWER)).await;
-        let Ok(Ok(answer)) = asked else { return Vec::new() };
+        let Ok(answer) = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await else { return Vec::new() };
         self.json::<Stats<'_>>(&answer).map(|stats| stats.devices()).unwrap_or_default()
     }
 
-    async fn get(&self, path: &str, max_bytes: usize) -> Result<Answer, Fault> {
+    async fn get(&self, path: &str, max_bytes: usize, limit: Duration) -> Result<Answer, Fault> {
         let request = self.endpoint.request(Method::GET, path)?;
-        self.endpoint.send(request, max_bytes, ANSWER_LIMIT).await
+        self.endpoint.send(request, max_bytes, limit).await
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Result<Answer, Fault> {
+    async fn post(&self, path: &str, body: &Value, limit: Duration) -> Result<Answer, Fault> {
         let request = self.endpoint.request(Method::POST, path)?.header(CONTENT_TYPE, "application/json");
-        self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, ANSWER_LIMIT).await
+        self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, limit).await
     }
 
     /// The matter of an answer, which borrows from it.
@@ -142,12 +137,12 @@ impl ComfyServer {
     ///
     /// # Errors
     /// [`Fault`].
-    pub(super) async fn upload(&self, name: String, png: Bytes) -> Result<String, Fault> {
+    pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
         let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
         let part = part.map_err(|error| EngineError::Permanent(error.to_string()))?;
         let request = self.endpoint.request(Method::POST, "upload/image")?;
         let request = request.multipart(Form::new().part("image", part).text("type", "input"));
-        let answer = self.endpoint.send(request, MAX_ANSWER, FILE_LIMIT).await?;
+        let answer = self.endpoint.send(request, MAX_ANSWER, limit).await?;
         let uploaded = serde_json::from_str(self.json::<&RawValue>(&answer)?.get());
         // Another name, if a file of this one had another content.
         let Uploaded { name, subfolder } = uploaded.map_err(|_| self.unclear("did not name a file that it took"))?;
@@ -158,9 +153,9 @@ impl ComfyServer {
     ///
     /// # Errors
     /// [`Fault`]; a workflow with errors is [`EngineError::Permanent`].
-    pub(super) async fn submit(&self, graph: &Value, id: &str) -> Result<Queued, Fault> {
+    pub(super) async fn submit(&self, graph: &Value, id: &str, limit: Duration) -> Result<Queued, Fault> {
         let body = json!({ "prompt": graph, "prompt_id": id, "client_id": id });
-        let answer = self.post("prompt", &body).await?;
+        let answer = self.post("prompt", &body, limit).await?;
         let accepted: Option<Accepted<'_>> = serde_json::from_str(self.json::<&RawValue>(&answer)?.get()).ok();
         // The id becomes part of a path.
         let is_id = |id: &str| {
@@ -175,7 +170,7 @@ impl ComfyServer {
     /// The error of a workflow of which the server leaves nodes out.
     pub(super) fn incomplete(&self, words: &Words) -> EngineError {
         let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
-        EngineError::Permanent(format!("{name} does not run the whole workflow{quoted}"))
+        EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))
     }
 
     /// The error of a run that failed.
@@ -188,37 +183,38 @@ impl ComfyServer {
     ///
     /// # Errors
     /// [`Fault`]: the server gave no valid answer.
-    pub(super) async fn run(&self, id: &str) -> Result<Run, Fault> {
-        let answer = self.get(&format!("api/jobs/{id}"), MAX_WORKFLOWS).await?;
+    pub(super) async fn run(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
+        let answer = self.get(&format!("api/jobs/{id}"), MAX_WORKFLOWS, limit).await?;
         // Either the run is unknown, or the route is.
         if answer.status == StatusCode::NOT_FOUND {
-            return self.run_of_old(id).await;
+            return self.run_of_old(id, limit).await;
         }
         self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.unclear("gave a run in an unknown state"))
     }
 
     /// The state of a run in the history and the queue, which old servers have too.
-    async fn run_of_old(&self, id: &str) -> Result<Run, Fault> {
+    async fn run_of_old(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
         let waits = {
-            let answer = self.get("queue", MAX_WORKFLOWS).await?;
+            let answer = self.get("queue", MAX_WORKFLOWS, limit).await?;
             let Queue { queue_running, queue_pending } = self.json(&answer)?;
             [queue_running, queue_pending].into_iter().any(|list| entry_of(list, id).is_some())
         };
         // Asked after the queue: runs move from there into the history.
-        let answer = self.get(&format!("history/{id}"), MAX_WORKFLOWS).await?;
+        let answer = self.get(&format!("history/{id}"), MAX_WORKFLOWS, limit).await?;
         let ended = answers::run_in_history(self.json(&answer)?, id);
         Ok(ended.unwrap_or(if waits { Run::Unfinished } else { Run::Gone }))
     }
 
-    /// Fetches a file.
+    /// Fetches a file, if it is still there.
     ///
     /// # Errors
     /// [`Fault`].
-    pub(super) async fn fetch(&self, file: &File) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn fetch(&self, file: &File, limit: Duration) -> Result<Option<Vec<u8>>, Fault> {
         let request = self.endpoint.request(Method::GET, &format!("view?{}", file.query()))?;
-        let answer = self.endpoint.send(request, MAX_FILE_BYTES, FILE_LIMIT).await?;
+        let answer = self.endpoint.send(request, MAX_FILE_BYTES, limit).await?;
         match answer.status {
-            StatusCode::OK => Ok(answer.body),
+            StatusCode::OK => Ok(Some(answer.body)),
+            StatusCode::NOT_FOUND => Ok(None),
             _ => Err(self.endpoint.failure(&answer, &answers::words(&answer.body))),
         }
     }
@@ -228,17 +224,17 @@ impl ComfyServer {
     /// # Errors
     /// [`Fault`]: it is unknown whether the run goes on.
     pub(super) async fn cancel(&self, id: &str) -> Result<(), Fault> {
-        let answer = self.post(&format!("api/jobs/{id}/cancel"), &json!({})).await?;
+        let answer = self.post(&format!("api/jobs/{id}/cancel"), &json!({}), CANCEL_LIMIT).await?;
         if answer.status == StatusCode::OK {
             return Ok(());
         }
         if let Some(id) = self.queued(id, |queue| queue.queue_pending).await? {
-            self.post("queue", &json!({ "delete": [id] })).await?;
+            self.post("queue", &json!({ "delete": [id] }), CANCEL_LIMIT).await?;
         }
         // It may have begun meanwhile. An old server interrupts whatever it is running, even if it is given an id, so that it
         // is asked only while that is this run.
         if let Some(id) = self.queued(id, |queue| queue.queue_running).await? {
-            self.post("interrupt", &json!({ "prompt_id": id })).await?;
+            self.post("interrupt", &json!({ "prompt_id": id }), CANCEL_LIMIT).await?;
         }
         Ok(())
     }
@@ -249,7 +245,7 @@ impl ComfyServer {
         id: &str,
         list: impl for<'a> Fn(Queue<'a>) -> Option<&'a RawValue>,
     ) -> Result<Option<String>, Fault> {
-        let answer = self.get("queue", MAX_WORKFLOWS).await?;
+        let answer = self.get("queue", MAX_WORKFLOWS, CANCEL_LIMIT).await?;
         Ok(entry_of(list(self.json(&answer)?), id))
     }
 }

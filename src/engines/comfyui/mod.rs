@@ -21,16 +21,17 @@ use sha2::{Digest as _, Sha256};
 use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use self::api::{ComfyServer, Run};
+use self::api::{ANSWER_LIMIT, ComfyServer, Run};
 use self::events::Events;
 use self::previews::Previews;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
 use super::driver::{Driven, Driver};
-use super::endpoint::{Endpoint, Fault};
+use super::endpoint::{Contact, Endpoint, Fault};
 use super::prompt::for_engine;
 use super::results::{Results, to_pngs};
 use super::servers::{Server as _, Servers, Work};
@@ -109,6 +110,8 @@ struct Order<'a> {
     /// Names and PNGs.
     references: &'a [(String, Bytes)],
     index: usize,
+    /// Time for any answer: a server that loads a model is silent.
+    limit: Duration,
 }
 
 /// The parts of a brief that are seen while it is rendered.
@@ -129,7 +132,8 @@ impl Driver for ComfyUi {
         let shown = Shown { steps: &steps, previews: &previews };
         let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
             let (width, height, references) = (brief.width, brief.height, references.as_slice());
-            self.picture(Order { work, prompt: &prompt, width, height, seed: *seed, references, index }, shown)
+            let (seed, limit) = (*seed, brief.time_limit);
+            self.picture(Order { work, prompt: &prompt, width, height, seed, references, index, limit }, shown)
         });
         let orders: Vec<_> = orders.collect();
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
@@ -159,34 +163,50 @@ impl ComfyUi {
     async fn file(&self, server: Arc<ComfyServer>, order: &Order<'_>, shown: Shown<'_>) -> Result<Vec<u8>, Fault> {
         let mut references = Vec::with_capacity(order.references.len());
         for (name, png) in order.references {
-            references.push(server.upload(name.clone(), png.clone()).await?);
+            references.push(server.upload(name.clone(), png.clone(), order.limit).await?);
         }
+        // A server that has run this workflow with this seed before runs nothing, and may have removed the file since.
+        for seed in [order.seed, rand::random()] {
+            if let Some(file) = self.saved(&server, order, seed, &references, shown).await? {
+                return Ok(file);
+            }
+        }
+        let cause = format!("{} ran the workflow twice, which saved no picture", server.name());
+        Err(EngineError::Temporary(cause).into())
+    }
+
+    /// The file that one run of the workflow saves, if it saves one.
+    async fn saved(
+        &self,
+        server: &Arc<ComfyServer>,
+        order: &Order<'_>,
+        seed: u64,
+        references: &[String],
+        shown: Shown<'_>,
+    ) -> Result<Option<Vec<u8>>, Fault> {
         let graph = self.workflow.fill(&Values {
             prompt: order.prompt,
             width: order.width,
             height: order.height,
-            seed: order.seed,
+            seed,
             model: self.model.as_deref(),
-            references: &references,
+            references,
         });
         let id = uuid();
         let mut events = Events::open(server.endpoint(), &id).await;
-        let mut run = Submitted::begin(&server, id, graph, &self.ending).await?;
+        let mut run = Submitted::begin(server, id, graph, order.limit, &self.ending).await?;
         let on_step = |done, of| shown.steps.step(order.index, done, of);
         let ended = run.ended(&mut events, on_step, |file: &[u8]| shown.previews.show(file)).await?;
         let file = match ended {
             Run::Completed(Some(file)) => file,
-            Run::Completed(None) => {
-                let cause = format!("{} ran the workflow, which saved no picture", server.name());
-                return Err(EngineError::Temporary(cause).into());
-            }
+            Run::Completed(None) => return Ok(None),
             Run::Failed(words) => return Err(server.failed(&words).into()),
             Run::Unfinished | Run::Gone => {
                 let cause = format!("{} lost a run, most likely because it was started again", server.name());
                 return Err(EngineError::Temporary(cause).into());
             }
         };
-        server.fetch(&file).await.map_err(Fault::begun)
+        server.fetch(&file, order.limit).await.map_err(Fault::begun)
     }
 }
 
@@ -201,11 +221,17 @@ struct Submitted {
 
 impl Submitted {
     /// Queues a run. If the future is dropped meanwhile, the submit goes on, and then the run is cancelled.
-    async fn begin(server: &Arc<ComfyServer>, id: String, graph: Value, ending: &TaskTracker) -> Result<Self, Fault> {
+    async fn begin(
+        server: &Arc<ComfyServer>,
+        id: String,
+        graph: Value,
+        limit: Duration,
+        ending: &TaskTracker,
+    ) -> Result<Self, Fault> {
         let mut run = Self { server: server.clone(), id, has_ended: false, ending: ending.clone() };
         let (answer, answered) = oneshot::channel();
         ending.spawn(async move {
-            let outcome = match run.server.submit(&graph, &run.id).await {
+            let outcome = match run.server.submit(&graph, &run.id, limit).await {
                 Ok(queued) => {
                     run.id = queued.id;
                     match queued.left_out {
@@ -232,17 +258,23 @@ impl Submitted {
         self.has_ended = true;
     }
 
-    /// Waits for the end of the run.
+    /// Waits for the end of the run. A silent server is asked again without end, with more and more time for its answer: it
+    /// is loading a model.
     async fn ended(
         &mut self,
         events: &mut Events,
         on_step: impl Fn(u32, u32),
         on_preview: impl Fn(&[u8]),
     ) -> Result<Run, Fault> {
-        let mut missed = 0;
+        let (mut missed, mut heard) = (0, Instant::now());
         loop {
             drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
-            match self.server.run(&self.id).await {
+            let asked = self.server.run(&self.id, ANSWER_LIMIT.max(heard.elapsed())).await;
+            if matches!(asked, Err(Fault { contact: Contact::Silent, .. })) {
+                continue;
+            }
+            heard = Instant::now();
+            match asked {
                 Ok(Run::Unfinished) => missed = 0,
                 Ok(ended) => {
                     self.forget();

@@ -4,7 +4,9 @@
 //! closing its connection.
 
 mod answer;
+mod complaint;
 mod dialect;
+mod pictures;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,8 @@ use serde::de::IgnoredAny;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
 use url::Url;
 
-use self::answer::{Complaint, File};
+use self::answer::File;
+use self::complaint::Complaint;
 use self::dialect::{Dialect, References};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
@@ -31,8 +34,8 @@ use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use crate::config::EngineSettings;
 use crate::domain::images_api::GenerationRequest;
 
-/// Time for the answer to a probe; less than the worker waits for one.
-const PROBE_LIMIT: Duration = Duration::from_secs(4);
+/// Time for the list of models.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Largest list of models, in bytes.
 const MAX_MODELS: usize = 4 * 1024 * 1024;
 /// Bytes of an answer besides its files.
@@ -211,7 +214,7 @@ impl Server for ImagesServer {
     async fn probe(&self) -> Result<(), Fault> {
         let Self(endpoint) = self;
         let request = endpoint.request(Method::GET, "models")?;
-        let answer = endpoint.send(request, MAX_MODELS, PROBE_LIMIT).await?;
+        let answer = endpoint.send(request, MAX_MODELS, ANSWER_LIMIT).await?;
         if answer.status.is_success() && serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok() {
             return Ok(());
         }

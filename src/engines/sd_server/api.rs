@@ -206,7 +206,7 @@ impl Api {
             ("completed", Some(result), _) => Ok(Job::Completed(self.files(result.images)?)),
             ("failed" | "cancelled", _, error) => {
                 let ErrorAnswer { code, message } = error.unwrap_or(ErrorAnswer { code: None, message: None });
-                Ok(Job::Failed(Words { code: code.or(Some(job.status)), message }))
+                Ok(Job::Failed(Words { code: code.or(Some(job.status)), message, advice: None }))
             }
             _ => Err(self.unclear("gave a job in an unknown state")),
         }
@@ -260,7 +260,7 @@ fn words(answer: &Answer) -> Words {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     match text("message") {
-        Some(message) => Words { code: text("error"), message: Some(message) },
-        None => Words { code: None, message: text("error") },
+        Some(message) => Words { code: text("error"), message: Some(message), advice: None },
+        None => Words { code: None, message: text("error"), advice: None },
     }
 }

@@ -11,18 +11,19 @@ use serde_json::{Value, json};
 use tintype_engine::{Brief, EngineError, Picture, Progress, Stage};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::api::{Api, Cancellation, Job};
-use crate::engines::endpoint::Fault;
+use crate::engines::endpoint::{Contact, Fault};
 use crate::engines::prompt::for_engine;
 use crate::engines::results::Results;
 use crate::engines::supervisor::Steps;
 
 /// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
 const MOST_JOBS: usize = 2;
-/// Wait before the first poll of a brief; a job may take less than a second.
-const FIRST_POLL: Duration = Duration::from_millis(250);
-/// Wait between two polls of a brief, and between two attempts to cancel a job.
+/// Wait before the first poll of a job, which may take a twentieth of a second.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+/// Longest wait between two polls of a job, and the one between two attempts to cancel it.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// So many polls in a row may come to nothing.
 const MISSED_POLLS: u32 = 5;
@@ -143,18 +144,15 @@ impl Server {
 
     /// Waits for the end of a job.
     async fn ended(&self, id: &str, index: usize, report: &Report<'_>) -> Result<Job, EngineError> {
-        // The job before it was polled a moment ago.
-        let (mut pause, mut missed) = (if index == 0 { FIRST_POLL } else { POLL_EVERY }, 0);
+        let (began, mut missed) = (Instant::now(), 0);
         loop {
+            let pause = if missed == 0 { pause_after(began.elapsed()) } else { POLL_EVERY };
             report.pause(index, pause).await;
-            pause = POLL_EVERY;
             match self.api.job(id).await {
                 Ok(Job::Unfinished) => missed = 0,
                 Ok(ended) => return Ok(ended),
                 // Nothing listens there any more, so the job died with its server.
-                Err(Fault { error: error @ EngineError::NotAvailable(_), .. }) => {
-                    return Err(Fault::from(error).begun().error);
-                }
+                Err(fault @ Fault { contact: Contact::Refused, .. }) => return Err(fault.begun().error),
                 Err(fault) => {
                     missed += 1;
                     if missed == MISSED_POLLS {
@@ -198,7 +196,7 @@ impl Server {
         let mut missed = 0;
         while missed < MISSED_POLLS {
             match self.api.cancel(id).await {
-                Ok(Cancellation::Done) | Err(Fault { error: EngineError::NotAvailable(_), .. }) => break,
+                Ok(Cancellation::Done) | Err(Fault { contact: Contact::Refused, .. }) => break,
                 Ok(Cancellation::Rendering) => missed = 0,
                 Err(_) => missed += 1,
             }
@@ -209,6 +207,12 @@ impl Server {
         }
         self.leftovers.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// The wait before the next poll of a job that has been waited for this long: a quarter of that time, so that its end is
+/// noticed soon, whether it takes a moment or minutes.
+fn pause_after(waited: Duration) -> Duration {
+    (waited / 4).clamp(FIRST_POLL, POLL_EVERY)
 }
 
 /// Ends the child that a server runs in, for this reason.
@@ -310,4 +314,34 @@ fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Val
         ReferenceUse::Shown => {}
     }
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the end of the last of these jobs is noticed, which a server renders one after another, and the number of polls.
+    fn noticed(jobs: &[Duration]) -> (Duration, u32) {
+        let (mut now, mut rendered, mut polls) = (Duration::ZERO, Duration::ZERO, 0);
+        for job in jobs {
+            rendered += *job;
+            let began = now;
+            while now == began || now < rendered {
+                now += pause_after(now - began);
+                polls += 1;
+            }
+        }
+        (now, polls)
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_noticed_soon_whether_it_takes_a_moment_or_minutes() {
+        let (took, _) = noticed(&[Duration::from_millis(50); 4]);
+        assert!(took <= Duration::from_millis(300), "{took:?}");
+        for (seconds, most_polls) in [(1, 25), (10, 45), (120, 150)] {
+            let job = Duration::from_secs(seconds);
+            let (took, polls) = noticed(&[job]);
+            assert!(took - job <= (job / 4).min(POLL_EVERY) && polls <= most_polls, "{took:?} {polls}");
+        }
+    }
 }

@@ -6,6 +6,8 @@
 //! A caller learns little from a failure: refused, closed, silent and missing are all [`FaultKind::Unreachable`]. The
 //! exact cause is logged at debug level.
 
+mod encodings;
+mod retries;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -20,12 +22,13 @@ use reqwest::{Method, Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::public::{Lookup, PublicClient, PublicResolver, SendError, SystemLookup};
-use super::{Proxies, SetupError, client_builder, describe};
+use super::{Proxies, SetupError, asked_wait, client_builder, describe};
 use crate::domain::model::Id;
 use crate::domain::reference_url::{HTTPS_PORT, ReferenceUrl, UrlFault};
 use crate::sandbox::{DecodeError, Decoder};
 use tintype_engine::picture::{Picture, PictureError};
 
+use encodings::{Encoding, EncodingError};
 use slots::{MAX_PER_HOST, Slots};
 
 pub use slots::MAX_PER_ACCOUNT;
@@ -42,8 +45,10 @@ const MAX_ALL_DOWNLOADS: usize = 16;
 pub struct ReferenceOptions {
     /// The ports that a URL, and a redirect, may lead to.
     pub ports: Vec<u16>,
-    /// Time for one reference from the first look-up to the last byte, redirects included.
+    /// Time for one reference from the first look-up to the last byte, redirects and further tries included.
     pub time_limit: Duration,
+    /// The pause before the second try; each further one is twice as long.
+    pub retry_pause: Duration,
     /// Time for one answer to begin, from the look-up to the end of its header.
     pub first_byte_limit: Duration,
     /// The period of the minimum rate.
@@ -74,6 +79,7 @@ impl Default for ReferenceOptions {
         Self {
             ports: vec![HTTPS_PORT],
             time_limit: Duration::from_secs(20),
+            retry_pause: Duration::from_millis(300),
             first_byte_limit: Duration::from_secs(10),
             rate_period: Duration::from_secs(5),
             min_period_bytes: 16 * 1024,
@@ -103,9 +109,12 @@ pub enum FaultKind {
     /// More bytes or more pixels than allowed.
     #[error("is too large")]
     TooLarge,
-    /// Another format, damaged, or beyond the limits of the decoder.
+    /// Another format, or beyond the limits of the decoder.
     #[error("is not a PNG, JPEG or WebP image")]
     NotAnImage,
+    /// A PNG, JPEG or WebP that cannot be decoded to its end.
+    #[error("is a damaged image")]
+    Damaged,
     /// The decoder could not be started. Another attempt may succeed.
     #[error("could not be examined")]
     Unexamined,
@@ -125,15 +134,17 @@ enum FetchError {
     #[error("the body broke off: {}", describe(.0))]
     Body(reqwest::Error),
     #[error("status {0}")]
-    Status(StatusCode),
+    Status(StatusCode, Option<Duration>),
     #[error("redirect without a readable Location")]
     Location,
     #[error("redirect to a URL that {0}")]
     Redirect(#[from] UrlFault),
     #[error("more than {MAX_REDIRECTS} redirects")]
     TooManyRedirects,
-    #[error("Content-Encoding {0:?}")]
-    Encoding(HeaderValue),
+    #[error("{0}")]
+    Encoding(#[from] EncodingError),
+    #[error("the decoder of an encoding panicked")]
+    Panicked,
     #[error("more than {0} bytes")]
     TooLarge(usize),
     #[error("{0}")]
@@ -143,10 +154,24 @@ enum FetchError {
 impl FetchError {
     fn kind(&self) -> FaultKind {
         match self {
-            Self::TooLarge(_) | Self::Decode(DecodeError::Picture(PictureError::TooLarge)) => FaultKind::TooLarge,
+            Self::TooLarge(_)
+            | Self::Encoding(EncodingError::TooLarge(..))
+            | Self::Decode(DecodeError::Picture(PictureError::TooLarge)) => FaultKind::TooLarge,
+            Self::Decode(DecodeError::Picture(PictureError::Damaged(_))) => FaultKind::Damaged,
             Self::Decode(DecodeError::NotStarted(_)) => FaultKind::Unexamined,
             Self::Decode(_) => FaultKind::NotAnImage,
             _ => FaultKind::Unreachable,
+        }
+    }
+
+    /// The pause that the server asks for before another try, if one may have another outcome. A host that cannot be
+    /// connected to, or may not, is not tried again: that would help to scan it.
+    fn passes(&self) -> Option<Option<Duration>> {
+        match self {
+            Self::Status(status, asked) if retries::passes(*status) => Some(*asked),
+            Self::Send(SendError::Request(error)) if !error.is_connect() && !error.is_builder() => Some(None),
+            Self::Body(_) => Some(None),
+            _ => None,
         }
     }
 }
@@ -269,8 +294,27 @@ impl References {
     }
 
     async fn bytes_in_time(&self, url: &ReferenceUrl, slot: OwnedSemaphorePermit) -> Result<Vec<u8>, FetchError> {
-        let download = tokio::time::timeout(self.options.time_limit, self.download(url, slot));
+        let download = tokio::time::timeout(self.options.time_limit, self.tries(url, slot));
         download.await.map_err(|_| FetchError::TimeLimit)?
+    }
+
+    /// Downloads, more than once if need be. `slot` is for the host of `url`.
+    async fn tries(&self, url: &ReferenceUrl, mut slot: OwnedSemaphorePermit) -> Result<Vec<u8>, FetchError> {
+        let mut tries = 0;
+        loop {
+            let error = match self.download(url, slot).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => error,
+            };
+            tries += 1;
+            let pause = error
+                .passes()
+                .and_then(|asked| retries::pause_after(tries, self.options.retry_pause, asked, rand::random()));
+            let Some(pause) = pause else { return Err(error) };
+            tracing::debug!(url = url.loggable(), %error, ?pause, "a download failed; trying again");
+            tokio::time::sleep(pause).await;
+            slot = self.hosts.take(url.host()).await;
+        }
     }
 
     /// `slot` is for the host of `url`.
@@ -278,7 +322,11 @@ impl References {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             match self.request(&url).await? {
-                Answer::Body(response) => return self.read(response).await,
+                Answer::Body(response) => {
+                    let encodings = encodings::of(response.headers())?;
+                    let bytes = self.read(response).await?;
+                    return decoded(encodings, bytes, self.options.max_bytes).await;
+                }
                 Answer::Elsewhere(next) => url = next,
             }
             // Released first: holding one slot while waiting for another can deadlock.
@@ -305,18 +353,13 @@ impl References {
                 let location = str::from_utf8(location.as_bytes()).map_err(|_| FetchError::Location)?;
                 Ok(Answer::Elsewhere(url.redirected(location, &self.options.ports)?))
             }
-            other => Err(FetchError::Status(other)),
+            other => Err(FetchError::Status(other, asked_wait(response.headers()))),
         }
     }
 
-    /// Reads an unencoded body, up to the limits of size and pace.
+    /// Reads a body as it was sent, up to the limits of size and pace.
     async fn read(&self, mut response: Response) -> Result<Vec<u8>, FetchError> {
         let max_bytes = self.options.max_bytes;
-        let encodings = response.headers().get_all(header::CONTENT_ENCODING);
-        if let Some(encoding) = encodings.into_iter().find(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"))
-        {
-            return Err(FetchError::Encoding(encoding.clone()));
-        }
         // Memory is allocated as bytes arrive, never by the announced length.
         if response.content_length().is_some_and(|announced| announced > max_bytes as u64) {
             return Err(FetchError::TooLarge(max_bytes));
@@ -345,4 +388,16 @@ impl References {
             }
         }
     }
+}
+
+/// A body without its encodings.
+async fn decoded(encodings: Vec<Encoding>, body: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, FetchError> {
+    if encodings.is_empty() {
+        return Ok(body);
+    }
+    let decode = move || {
+        let last_first = encodings.into_iter().rev();
+        last_first.fold(Ok(body), |body, encoding| encodings::undo(encoding, &body?, max_bytes))
+    };
+    Ok(tokio::task::spawn_blocking(decode).await.map_err(|_| FetchError::Panicked)??)
 }

@@ -124,5 +124,6 @@ fn a_reference_fault_names_the_entry_in_a_sentence() {
     assert_eq!(sentence(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
     assert_eq!(sentence(0, FaultKind::TooLarge), "reference_images[0] is too large.");
     assert_eq!(sentence(3, FaultKind::NotAnImage), "reference_images[3] is not a PNG, JPEG or WebP image.");
+    assert_eq!(sentence(1, FaultKind::Damaged), "reference_images[1] is a damaged image.");
     assert_eq!(sentence(2, FaultKind::Unexamined), "reference_images[2] could not be examined.");
 }

@@ -69,6 +69,16 @@ pub(super) async fn show(database: &Database, previews: &[(Lease, Bytes)]) -> Re
     Ok(())
 }
 
+/// Those of these leases that the queue no longer has.
+pub(super) async fn lost(database: &Database, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+    let sql = "SELECT task_id, lease_epoch FROM queue WHERE task_id = ANY ($1) AND lease_until IS NOT NULL";
+    let ids: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
+    let rows = database.read(sql, &[&ids]).await?;
+    let lease = |row: &Row| Ok(Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? });
+    let held = rows.iter().map(lease).collect::<Result<Vec<Lease>>>()?;
+    Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
+}
+
 /// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
 pub(super) async fn forget_ended(database: &Database) -> Result<()> {
     for table in ["progress", "previews"] {

@@ -9,11 +9,12 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::columns::number;
 use super::connection::Parameter;
+use super::progress;
 use super::queue::millis;
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
-use crate::store::{ENGINE_SILENCE, EngineState, Fleet, Result, StoreError, WORKER_SILENCE, WorkerReport};
+use crate::store::{ENGINE_SILENCE, EngineState, Fleet, Lease, Result, StoreError, WORKER_SILENCE, WorkerReport};
 
 /// Stores a report. Deletes those of the same engine by workers that are gone, and of all engines that have not been seen
 /// for long. It skips a row that another process is writing.
@@ -102,6 +103,10 @@ impl Fleet for PostgresStore {
         );
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
         self.database.read(&sql, &[&given, &silence, &forgotten]).await?.iter().map(engine).collect()
+    }
+
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        progress::lost(&self.database, leases).await
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Actor, Cause, EngineState, Fleet, OpenError, Result, Right, StoreError, WorkerReport};
+use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, StoreError, WorkerReport};
 use crate::clock::{Clock, Timestamp};
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::{Id, IdSource};
@@ -268,6 +268,10 @@ impl Fleet for SqliteStore {
             engine.seen_at = engine.seen_at.max(*seen_at);
         }
         Ok(engines.into_values().collect())
+    }
+
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        self.read(|connection| progress::lost(connection, leases))
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {

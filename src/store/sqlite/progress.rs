@@ -45,6 +45,19 @@ pub(super) fn show(connection: &Connection, previews: &[(Lease, Bytes)]) -> rusq
     Ok(())
 }
 
+/// Those of these leases that the queue no longer has.
+pub(super) fn lost(connection: &Connection, leases: Vec<Lease>) -> rusqlite::Result<Vec<Lease>> {
+    let mut held = connection
+        .prepare_cached("SELECT 1 FROM queue WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL")?;
+    let mut lost = Vec::new();
+    for lease in leases {
+        if !held.exists(params![lease.task_id, lease.epoch])? {
+            lost.push(lease);
+        }
+    }
+    Ok(lost)
+}
+
 /// Deletes the progress and the previews of attempts that have ended.
 pub(super) fn forget_ended(connection: &Connection) -> rusqlite::Result<()> {
     for table in ["progress", "previews"] {

@@ -2,6 +2,7 @@
 
 mod contract;
 mod faults;
+mod quirks;
 mod real;
 
 use std::path::Path;

@@ -78,7 +78,7 @@ fn errors() -> Vec<(Reply, Meaning, &'static str)> {
         (openai(400, "invalid_request_error", Some("invalid_value")), Permanent, "answered 400 (invalid_value)"),
         (Reply::json(422, &detail), Permanent, "answered 422 (value_error)"),
         (Reply::json(400, &json!({ "detail": "a boat of secrets" })), Permanent, "answered 400"),
-        (Reply::json(404, &json!({ "detail": "Not Found" })), Permanent, "answered 404"),
+        (Reply::json(404, &json!({ "detail": "Not Found" })), NotAvailable, "answered 404"),
         (Reply::json(413, &json!({})), Permanent, "answered 413"),
         (openai(401, "invalid_request_error", Some("invalid_api_key")), NotAvailable, "check --engine-key"),
         (openai(403, "invalid_request_error", None), NotAvailable, "check --engine-key"),
@@ -87,7 +87,8 @@ fn errors() -> Vec<(Reply, Meaning, &'static str)> {
         (Reply::Whole(307, vec![("location", "http://10.0.0.1/".into())], Vec::new()), NotAvailable, "redirect"),
         (Reply::Whole(302, vec![("location", "/login".into())], Vec::new()), NotAvailable, "redirect"),
         (Reply::json(500, &json!({ "error": "a boat of secrets" })), Temporary, "answered 500"),
-        (html(502), Temporary, "answered 502"),
+        (html(500), Temporary, "answered 500"),
+        (html(502), NotAvailable, "answered 502"),
         (
             Reply::json(200, &json!({ "error": { "message": "a boat of secrets", "code": 7 } })),
             Temporary,

@@ -44,7 +44,7 @@ async fn a_task_is_rendered_with_a_seed_of_its_own_for_each_picture() {
 }
 
 #[tokio::test]
-async fn a_brief_is_polled_at_most_once_a_second() {
+async fn a_job_is_polled_without_haste() {
     let server = Contract::start(Mood::Working).await;
     let (_, engine) = engine(&["--engine", &server.engine()]);
     render(&engine, brief("a boat", &[1, 2])).await.expect("pictures");
@@ -53,7 +53,27 @@ async fn a_brief_is_polled_at_most_once_a_second() {
     assert_eq!(polls.len(), 4);
     let pauses: Vec<_> = polls.windows(2).map(|pair| pair[1] - pair[0]).collect();
     // The driver pauses after an answer, and the server notes a poll before its answer.
-    assert!(pauses.iter().all(|pause| pause.as_secs() > 0), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause >= Duration::from_millis(20)), "{pauses:?}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_loses_some_polls_costs_nothing() {
+    let server = Contract::start(Mood::Working).await;
+    let (_, engine) = engine(&["--engine", &server.engine()]);
+    for status in [502, 524] {
+        server.lose_polls(3, status);
+        let rendering = render(&engine, brief("a boat", &[1]));
+        let passing = async {
+            while server.lost_polls() > 0 {
+                tokio::time::pause();
+                tokio::time::advance(Duration::from_millis(500)).await;
+                tokio::time::resume();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let (rendered, ()) = tokio::join!(rendering, passing);
+        assert_eq!(rendered.expect("a picture").len(), 1, "{status}");
+    }
 }
 
 #[tokio::test]

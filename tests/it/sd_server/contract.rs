@@ -77,6 +77,8 @@ struct Inner {
     submits: usize,
     takes_submits: watch::Sender<bool>,
     polls: Vec<Instant>,
+    /// Polls that a proxy is about to lose, and its status.
+    lost_polls: (usize, u16),
 }
 
 /// The server. It stops when it is dropped.
@@ -104,6 +106,7 @@ impl Contract {
             submits: 0,
             takes_submits: watch::Sender::new(true),
             polls: Vec::new(),
+            lost_polls: (0, 502),
         }));
         let routes = Router::new()
             .route("/sdcpp/v1/capabilities", get(capabilities))
@@ -153,6 +156,16 @@ impl Contract {
     /// How many jobs were unfinished at the same time.
     pub fn most_unfinished(&self) -> usize {
         self.inner.lock().unwrap().most_unfinished
+    }
+
+    /// A proxy answers so many polls with this status.
+    pub fn lose_polls(&self, polls: usize, status: u16) {
+        self.inner.lock().unwrap().lost_polls = (polls, status);
+    }
+
+    /// Polls that are still to be lost.
+    pub fn lost_polls(&self) -> usize {
+        self.inner.lock().unwrap().lost_polls.0
     }
 
     /// The times at which it was asked about a job.
@@ -245,6 +258,11 @@ fn number(id: &str) -> usize {
 async fn job(State(inner): Shared, Path(id): Path<String>) -> Response {
     let mut inner = inner.lock().unwrap();
     inner.polls.push(Instant::now());
+    let (lost, status) = inner.lost_polls;
+    if lost > 0 {
+        inner.lost_polls.0 -= 1;
+        return refusal(status, "<html>Bad Gateway</html>");
+    }
     match inner.mood {
         Mood::Forgetting => return refusal(404, r#"{"error":"job not found"}"#),
         Mood::Expired => return refusal(410, r#"{"error":"job expired"}"#),

@@ -125,6 +125,9 @@ pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
     fx.store.release(leases[0], std::time::Duration::ZERO).await?;
     fx.store.complete(leases[2], one_file()).await?;
     fx.store.fail(leases[4], "it sank").await?;
+    assert_eq!(fx.store.lost(leases.clone()).await?, [leases[0], leases[2], leases[4]]);
+    let other = Lease { epoch: leases[1].epoch + 1, ..leases[1] };
+    assert_eq!(fx.store.lost(vec![other, leases[3]]).await?, [other]);
     assert_eq!(fx.store.renew(leases.clone(), LEASE).await?, [leases[0], leases[2], leases[4]]);
     assert_eq!(fx.store.renew(vec![leases[1], leases[3]], LEASE).await?, []);
     assert_eq!(fx.store.renew(Vec::new(), LEASE).await?, []);

@@ -38,6 +38,10 @@ pub enum Outcome {
     /// This file.
     Saves(Vec<u8>),
     SavesNothing,
+    /// A picture, but none for a workflow that ran before.
+    Cached,
+    /// The same, where a workflow that ran before names a file that somebody has removed.
+    Removed,
     /// An event such as `execution_error`, and its details.
     Ends(&'static str, Value),
     /// The server forgets it.
@@ -133,6 +137,11 @@ impl Contract {
     /// The reply to all requests whose method and path begin like this.
     pub fn reply(&self, route: &'static str, reply: Reply) {
         self.state(|state| state.faults.push((route, reply)));
+    }
+
+    /// Takes all faulty replies back.
+    pub fn recover(&self) {
+        self.state(|state| state.faults.clear());
     }
 
     /// The outcome of all runs from now on, and of those that have not ended.
@@ -279,12 +288,19 @@ impl State {
     fn outputs(&self, id: &str) -> Value {
         let file = |name: String, folder: &str| json!({ "filename": name, "subfolder": "a b", "type": folder });
         match self.outcome {
+            Outcome::Cached if self.ran_before(id) => json!({}),
             Outcome::SavesNothing => json!({ "9": { "text": ["nothing"] } }),
             _ => json!({
                 "8": { "images": [file("preview.png".into(), "temp")] },
                 "9": { "images": [file(format!("{id}.png"), "output")] },
             }),
         }
+    }
+
+    /// Whether another run before had the same graph.
+    fn ran_before(&self, id: &str) -> bool {
+        let Some(at) = self.runs.iter().position(|run| run.id == id) else { return false };
+        self.runs[..at].iter().any(|run| run.graph == self.runs[at].graph)
     }
 
     /// The end of a run in the history: its status, and the event that ended it.
@@ -451,6 +467,9 @@ fn view(state: &State, query: &str) -> Reply {
     let query: BTreeMap<_, _> = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     assert_eq!((query["subfolder"].as_str(), query["type"].as_str()), ("a b", "output"));
     let id = query["filename"].strip_suffix(".png").expect("a PNG");
+    if matches!(state.outcome, Outcome::Removed) && state.ran_before(id) {
+        return text(404, "");
+    }
     let graph = &state.runs.iter().find(|run| run.id == id).expect("a run").graph;
     let side = |name: &str| graph["5"]["inputs"][name].as_u64().expect("a side") as u32;
     let (width, height) = (side("width"), side("height"));

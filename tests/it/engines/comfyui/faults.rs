@@ -53,12 +53,12 @@ fn of_submits() -> Vec<(Fault, Meaning, &'static str)> {
     vec![
         (
             submit(Reply::json(400, &json!({ "error": error, "node_errors": node }))),
-            Permanent,
-            "400 (value_not_in_list)",
+            NotAvailable,
+            "400 (value_not_in_list): install the models",
         ),
-        (submit(Reply::json(400, &missing)), Permanent, "answered 400 (missing_node_type)"),
+        (submit(Reply::json(400, &missing)), NotAvailable, "400 (missing_node_type): install the nodes"),
         (submit(Reply::json(400, &json!({ "error": "a boat of secrets" }))), Permanent, "answered 400"),
-        (Fault::LeavesNodesOut, Permanent, "does not run the whole workflow (value_not_in_list)"),
+        (Fault::LeavesNodesOut, NotAvailable, "does not run the whole workflow (value_not_in_list)"),
         (submit(Reply::json(503, &json!({}))), NotAvailable, "answered 503"),
         (submit(Reply::json(429, &json!({}))), NotAvailable, "answered 429"),
         (submit(Reply::json(401, &json!({}))), NotAvailable, "check --engine-key"),
@@ -95,7 +95,8 @@ fn of_runs() -> Vec<(Fault, Meaning, &'static str)> {
         (polls(html(200)), Temporary, "answered 200 with text/html"),
         (polls(html(503)), Temporary, "answered 503"),
         (polls(Reply::json(200, &json!({ "status": "a boat of secrets" }))), Temporary, "unknown state"),
-        (files(html(404)), Temporary, "answered 404"),
+        (files(html(404)), Temporary, "saved no picture"),
+        (files(html(403)), Temporary, "answered 403"),
         (files(whole(302, ("location", "http://10.0.0.1/"))), Temporary, "redirect"),
         (files(Reply::Endless), Temporary, "answered with more than"),
         (files(Reply::Truncated(picture.clone())), Temporary, "http"),
@@ -131,7 +132,7 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_sentence_and_a_refun
     let failed = Outcome::Ends("execution_error", json!({ "exception_message": "a boat of secrets" }));
     for (fault, meaning) in [
         (submit(Reply::json(400, &json!({}))), Meaning::Permanent),
-        (Fault::LeavesNodesOut, Meaning::Permanent),
+        (Fault::LeavesNodesOut, Meaning::NotAvailable),
         (Fault::Run(failed), Meaning::Temporary),
         (submit(html(500)), Meaning::Temporary),
         (submit(Reply::json(503, &json!({}))), Meaning::NotAvailable),

@@ -205,7 +205,7 @@ async fn errors_of_nodes_and_of_the_workflow_are_told_without_the_prompt() {
     let engine = Files::of(&graph, &mapping).engine(&server.url(), &[]);
     let error = render(&engine, without("slow secret")).await.expect_err("a part is left out");
     assert!(
-        matches!(&error, EngineError::Permanent(text) if text.contains("whole workflow (value_smaller")),
+        matches!(&error, EngineError::TurnedAway { cause, .. } if cause.contains("whole workflow (value_smaller")),
         "{error:?}"
     );
     until(async || server.unfinished().await == 0).await;

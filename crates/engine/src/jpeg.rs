@@ -1,0 +1,114 @@
+//! JPEG files that were cut off. The decoder fills what is missing with grey, and reports nothing.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::Cursor;
+
+use image::codecs::jpeg::JpegDecoder;
+use image::{DynamicImage, ImageDecoder as _, Limits};
+
+use crate::picture::{MAX_DECODER_BYTES, PictureError};
+
+/// Marker of the end of a picture.
+const END: u8 = 0xd9;
+/// Bytes behind a file without an end. They take up less than one row of blocks, so that a picture with missing data
+/// shows them.
+const PADDING: usize = 64;
+
+/// Whether the file has the marker that ends its picture, not counting previews within its metadata.
+pub(crate) fn has_end(file: &[u8]) -> bool {
+    // The first marker begins the picture and has no length.
+    let mut rest = file.get(2..).unwrap_or_default();
+    loop {
+        // Between segments only fill bytes may stand. Decoders skip anything else, too.
+        let Some(at) = rest.windows(2).position(|pair| pair[0] == 0xff && is_marker(pair[1])) else { return false };
+        let marker = rest[at + 1];
+        if marker == END {
+            return true;
+        }
+        rest = &rest[at + 2..];
+        let Some(length) = rest.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes))) else {
+            return false;
+        };
+        // The data of a scan, which follow its header, hold no marker except those that `is_marker` passes over.
+        let Some(behind) = rest.get(length.max(2)..) else { return false };
+        rest = behind;
+    }
+}
+
+/// Whether a byte behind 0xff is a marker with a segment, or the end: not a byte of data, a restart, or a fill byte.
+fn is_marker(byte: u8) -> bool {
+    !matches!(byte, 0x00 | 0x01 | 0xd0..=0xd8 | 0xff)
+}
+
+/// Decodes a file whose end is missing, which some cameras leave out. A picture that lacks data differs with the bytes that
+/// follow; a whole one does not.
+///
+/// # Errors
+/// [`PictureError::Damaged`]: it lacks data.
+pub(crate) fn decode_without_end(file: &[u8]) -> Result<DynamicImage, PictureError> {
+    let padded = |byte: u8| -> Result<DynamicImage, PictureError> {
+        let file = [file, &[byte; PADDING], &[0xff, END]].concat();
+        let mut decoder = JpegDecoder::new(Cursor::new(file))?;
+        let mut limits = Limits::default();
+        limits.max_alloc = Some(MAX_DECODER_BYTES);
+        decoder.set_limits(limits)?;
+        Ok(DynamicImage::from_decoder(decoder)?)
+    };
+    let hash = |picture: &DynamicImage| {
+        let mut hasher = DefaultHasher::new();
+        picture.as_bytes().hash(&mut hasher);
+        hasher.finish()
+    };
+    // One at a time, because a picture may take a quarter of the memory of the process.
+    let of_zeros = hash(&padded(0x00)?);
+    let picture = padded(0x5a)?;
+    match hash(&picture) == of_zeros {
+        true => Ok(picture),
+        false => Err(PictureError::Damaged("cut off".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::RgbImage;
+    use image::codecs::jpeg::JpegEncoder;
+
+    use super::*;
+
+    /// A JPEG whose blocks all differ.
+    fn jpeg(width: u32, height: u32) -> Vec<u8> {
+        let pixels =
+            RgbImage::from_fn(width, height, |x, y| image::Rgb([(x * y) as u8, (x * 7) as u8, (y * 13) as u8]));
+        let mut file = Vec::new();
+        pixels.write_with_encoder(JpegEncoder::new_with_quality(&mut file, 90)).expect("a JPEG");
+        file
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_picture_and_not_of_a_preview_in_its_metadata() {
+        let whole = jpeg(64, 48);
+        let preview = jpeg(16, 16);
+        let length = u16::try_from(preview.len() + 2).expect("a short preview").to_be_bytes();
+        let with_preview = [&whole[..2], &[0xff, 0xe1], &length, &preview, &whole[2..]].concat();
+        for file in [&whole, &with_preview] {
+            assert!(has_end(file));
+            assert!(has_end(&[file, &b"behind"[..]].concat()));
+            for cut in 0..file.len() {
+                assert!(!has_end(&file[..cut]), "{cut} of {}", file.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_picture_that_lacks_nothing_but_its_end_is_whole_and_any_other_is_cut_off() {
+        for (width, height) in [(64, 48), (200, 8), (17, 130)] {
+            let whole = jpeg(width, height);
+            let expected = image::load_from_memory(&whole).expect("a picture");
+            assert_eq!(decode_without_end(&whole[..whole.len() - 2]).expect("a picture"), expected);
+            for tenths in 3..10 {
+                let cut = decode_without_end(&whole[..whole.len() * tenths / 10]);
+                assert!(matches!(cut, Err(PictureError::Damaged(_))), "{width}x{height} {tenths}/10");
+            }
+        }
+    }
+}

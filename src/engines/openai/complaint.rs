@@ -1,0 +1,97 @@
+//! The errors of servers, in the shapes that they have.
+
+use serde_json::Value;
+
+use super::super::endpoint::Words;
+
+/// Codes and types of the errors by which servers refuse a brief for its content.
+const REFUSALS: [&str; 5] = [
+    "content_policy_violation",
+    "moderation_blocked",
+    "content_filter",
+    "contentFilter",
+    "ResponsibleAIPolicyViolation",
+];
+/// Codes and types of errors that no prompt causes, and what the operator can do.
+const OF_THE_OPERATOR: [(&str, &str); 13] = [
+    ("billing_hard_limit_reached", PAY),
+    ("billing_not_active", PAY),
+    ("insufficient_quota", PAY),
+    ("account_deactivated", PAY),
+    ("model_not_found", OTHER_MODEL),
+    ("model_deprecated", OTHER_MODEL),
+    ("model_not_available", OTHER_MODEL),
+    ("deployment_not_found", OTHER_MODEL),
+    ("DeploymentNotFound", OTHER_MODEL),
+    ("unknown_parameter", OTHER_PROFILE),
+    ("unsupported_parameter", OTHER_PROFILE),
+    ("unknownParameter", OTHER_PROFILE),
+    ("extra_forbidden", OTHER_PROFILE),
+];
+/// Beginnings of sentences of servers that have no code for it.
+const SENTENCES_OF_THE_OPERATOR: [(&str, &str); 6] = [
+    ("Billing hard limit", PAY),
+    ("Unknown parameter: ", OTHER_PROFILE),
+    ("Unrecognized request argument", OTHER_PROFILE),
+    ("Additional properties are not allowed", OTHER_PROFILE),
+    // Of LiteLLM, for a name that it has no server for.
+    ("litellm.BadRequestError: You passed in model", OTHER_MODEL),
+    ("/images/generations: Invalid model name", OTHER_MODEL),
+];
+const PAY: &str = "see to the bill and the limits of the account at the provider";
+const OTHER_MODEL: &str = "check --model, and whether the key may use it";
+const OTHER_PROFILE: &str = "check --engine-profile and --model";
+
+/// Longest error that is parsed, in bytes. Parsed, it takes many times as much.
+const MAX_ERROR: usize = 64 * 1024;
+
+/// The words of a server about an error, and whether they refuse the brief for its content.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Complaint {
+    pub(super) words: Words,
+    pub(super) is_refusal: bool,
+}
+
+impl Complaint {
+    /// The error in a body, if it holds one: `{"error": {…}}` of OpenAI, `{"error": "…"}` of sd-server, `{"detail": …}` of
+    /// FastAPI, and the fields of an error without any of these around them.
+    pub(super) fn read(body: &[u8]) -> Option<Self> {
+        if body.len() > MAX_ERROR {
+            return None;
+        }
+        let body: Value = serde_json::from_slice(body).ok()?;
+        let found = [&body["error"], &body["detail"], &body["message"]].into_iter().find(|value| !value.is_null())?;
+        Some(match found {
+            Value::Object(_) if found["error"].is_object() => Self::of(&found["error"]),
+            Value::Object(_) => Self::of(found),
+            Value::Array(faults) => Self::of(faults.first()?),
+            Value::String(message) if body["error"].is_string() => Self::new(Vec::new(), Some(message.clone()), false),
+            _ => Self::of(&body),
+        })
+    }
+
+    /// The error in an object.
+    fn of(error: &Value) -> Self {
+        let names = [&error["code"], &error["type"], &error["inner_error"]["code"], &error["innererror"]["code"]];
+        let names = names.into_iter().filter_map(text).collect();
+        let message = ["message", "msg", "detail"].into_iter().find_map(|name| text(&error[name]));
+        Self::new(names, message, error["param"] == "model")
+    }
+
+    fn new(names: Vec<String>, message: Option<String>, is_of_model: bool) -> Self {
+        let is_refusal = names.iter().any(|name| REFUSALS.contains(&name.as_str()));
+        let by_name = OF_THE_OPERATOR.iter().find(|(name, _)| names.iter().any(|found| found == name));
+        let sentence = message.as_deref().unwrap_or_default();
+        let by_sentence = SENTENCES_OF_THE_OPERATOR.iter().find(|(begin, _)| sentence.starts_with(begin));
+        let advice = by_name.or(by_sentence).map(|(_, advice)| *advice).or(is_of_model.then_some(OTHER_MODEL));
+        Self { words: Words { code: names.into_iter().next(), message, advice }, is_refusal }
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
