@@ -117,6 +117,7 @@ async fn the_doctor_checks_the_bucket() {
     let directory = TempDir::new().expect("a directory");
     let s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;
     let data = directory.path().join("data");
+    std::fs::create_dir(&data).expect("a directory");
     let found = json(on_bucket(&data, &s3, &["doctor", "--json"])).await;
     let files = found.as_array().expect("checks").iter().find(|check| check["check"] == "files").expect("a check");
     assert!(files["ok"] == true && files["detail"].as_str().expect("text").starts_with(FILES), "{files}");

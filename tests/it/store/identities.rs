@@ -81,7 +81,7 @@ pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture
         assert_eq!(fixture.store.find_identity(&identity(subject)).await?, Some(person));
     }
     // An identity that somebody has opens nothing, and nothing of it stays.
-    assert!(fixture.store.sign_up(newcomer("eve", "1")).await.is_err());
+    assert_eq!(fixture.store.sign_up(newcomer("eve", "1")).await?, SigningUp::Known(ada));
     assert!(fixture.store.find_person("eve").await?.is_none() && fixture.store.find_account("eve").await?.is_none());
     assert_eq!(fixture.store.sign_ups_of("192.0.2.7").await?, 4);
     let log = fixture.store.audit_entries(None, None, 10).await?;
