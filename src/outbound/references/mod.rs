@@ -396,8 +396,8 @@ async fn decoded(encodings: Vec<Encoding>, body: Vec<u8>, max_bytes: usize) -> R
         return Ok(body);
     }
     let decode = move || {
-        let last_first = encodings.into_iter().rev();
-        last_first.fold(Ok(body), |body, encoding| encodings::undo(encoding, &body?, max_bytes))
+        let mut last_first = encodings.into_iter().rev();
+        last_first.try_fold(body, |body, encoding| encodings::undo(encoding, &body, max_bytes))
     };
     Ok(tokio::task::spawn_blocking(decode).await.map_err(|_| FetchError::Panicked)??)
 }
