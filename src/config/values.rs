@@ -44,7 +44,7 @@ pub fn base_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-/// Parses the URL of a whole server: [`base_url`] without a path, since pages, cookies and redirects begin at the root.
+/// Parses the base URL of a whole server. It has no path, since pages, cookies and redirects begin at the root.
 ///
 /// # Errors
 /// A sentence for the operator.
