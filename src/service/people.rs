@@ -217,11 +217,12 @@ impl People {
         }
         let name = self.known_as(name).await?;
         let password = self.hashing(move || hash(&password)).await??;
-        self.open_account(name, Credential::Password(password), source, terms, agent).await
+        let proof = Proof::Password(password.clone());
+        self.open_account(name, Credential::Password(password), proof, source, terms, agent).await
     }
 
     /// Opens an account for somebody with an identity that no person has, and begins a session. The name is for people to
-    /// read.
+    /// read. If somebody with the identity was added meanwhile, the journey that began at `began_at` signs that person in.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -229,13 +230,15 @@ impl People {
         &self,
         name: &str,
         identity: Identity,
+        began_at: Timestamp,
         source: String,
         terms: SignUpTerms,
         agent: &str,
     ) -> Result<Welcome> {
         let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
         let name = self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await?;
-        self.open_account(name, Credential::Identity(identity), source, terms, agent).await
+        let proof = Proof::Identity(identity.clone(), began_at);
+        self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
     }
 
     /// The name of the person whose name a new one looks like, or else the new one. A look-alike is taken like the name itself.
@@ -252,14 +255,11 @@ impl People {
         &self,
         name: String,
         credential: Credential,
+        proof: Proof,
         source: String,
         terms: SignUpTerms,
         agent: &str,
     ) -> Result<Welcome> {
-        let proof = match &credential {
-            Credential::Password(hash) => Proof::Password(hash.clone()),
-            Credential::Identity(identity) => Proof::Identity(identity.clone(), self.store.now()),
-        };
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
             SigningUp::Done(person) | SigningUp::Known(person) => person,

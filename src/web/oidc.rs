@@ -224,7 +224,7 @@ async fn welcome(
     }
     let Some(terms) = studio.settings.sign_up else { return Err(PageError::forbidden("oidc-unknown")) };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
-    match people.sign_up_as(&arrived.name, arrived.identity, source, terms, agent).await? {
+    match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
         Welcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up with an identity");
             Ok(enter(studio, visit, &signed_in))

@@ -181,8 +181,8 @@ impl RateLimits {
         self.max_suspended_keys > 0 && keys >= self.max_suspended_keys as usize
     }
 
-    /// Counts one request, against the limit that the key shares with those that it was rotated from, and then against that of its account. Returns the one that refuses
-    /// it, or that of the key; `None` if the key is not limited.
+    /// Counts one request: against the limit that the key shares with those that it was rotated from, and then against that of
+    /// its account. Returns the one that refuses it, or that of the key; `None` if the key is not limited.
     pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
         let of_key = match self.of(key, usage) {
             Some(limit) => self.count_under(key.first_id, usage, limit).await,
