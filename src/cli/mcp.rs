@@ -63,7 +63,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
             }
         }
         if line.len() > MAX_BODY {
-            print(&failure(&Value::Null, PARSE_ERROR, "A message must not be longer than 256 KiB."));
+            print(&failure(&Value::Null, PARSE_ERROR, "A message must not be longer than 512 KiB."));
             if skip_line(&mut input, &line).await.is_err() {
                 break;
             }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Largest request body, in bytes.
-pub const MAX_BODY: usize = 256 * 1024;
+/// Largest request body, in bytes. The longest prompt and four reference URLs fit, even with every character escaped: 32,000
+/// times twelve bytes, such as `\ud83e\udd8a`, and 4 x 4,096 times six.
+pub const MAX_BODY: usize = 512 * 1024;
 /// Largest picture that a person uploads, in bytes.
 pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
 /// Largest body of an edit with pictures, in bytes: four pictures in base64, in which a slash may take two bytes, and as much

@@ -66,6 +66,9 @@ pub struct ImagesCall {
     /// Whether the first picture to edit decides the size, if it comes with the call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_size: bool,
+    /// The size that the call named, as `WIDTHxHEIGHT`. The answer repeats it, and it changes nothing.
+    #[serde(skip)]
+    pub named_size: Option<String>,
     /// The names of fields that the service does not know.
     #[serde(skip)]
     pub ignored: IgnoredFields,
@@ -112,21 +115,27 @@ impl ImagesCall {
     ) -> Result<Self, InvalidCall> {
         fields.refuse_what_cannot_be_done(kind)?;
         let prompt = request::prompt(fields.take("prompt")).map_err(at("prompt"))?;
-        let as_urls = match fields.word("response_format")?.as_deref() {
-            None | Some("b64_json") => false,
-            Some("url") => true,
+        let asked_as_urls = match fields.word("response_format")?.as_deref() {
+            None => None,
+            Some("b64_json") => Some(false),
+            Some("url") => Some(true),
             Some(_) => return invalid("response_format", "must be b64_json or url"),
         };
         let format = fields.format()?;
-        if as_urls && format != OutputFormat::Png {
+        let model = fields.model()?;
+        if asked_as_urls == Some(true) && format != OutputFormat::Png {
             return invalid("output_format", "must be png with response_format url: the URLs serve PNG files");
         }
         let partial_images = fields.integer("partial_images", 0..=MAX_PARTIAL_IMAGES)?.unwrap_or(0);
         let stream = fields.flag("stream")?.then_some(partial_images);
+        let as_urls = asked_as_urls.unwrap_or_else(|| {
+            model.as_deref().is_some_and(answers_with_urls) && format == OutputFormat::Png && stream.is_none()
+        });
         if as_urls && stream.is_some() {
             return invalid("response_format", "must be b64_json with stream: the events hold files");
         }
-        let size = fields.size()?;
+        let named_size = fields.size()?;
+        let size = named_size.as_ref().map(|(_, ratio)| *ratio);
         let request = GenerateRequest {
             prompt,
             aspect_ratio: size.unwrap_or_default(),
@@ -137,17 +146,14 @@ impl ImagesCall {
             },
             request_id: None,
         };
-        let model = fields.word("model")?.filter(|model| !model.is_empty());
-        if model.as_ref().is_some_and(|model| model.chars().count() > MAX_MODEL_CHARS) {
-            return invalid("model", "must have at most 200 characters");
-        }
         for name in WITHOUT_EFFECT {
             fields.word(name)?;
         }
         let mut ignored = IgnoredFields::default();
         fields.rest.iter().for_each(|(name, _)| ignored.note(name));
         let auto_size = kind == CallKind::Edit && size.is_none();
-        Ok(Self { kind, request, model, format, as_urls, stream, auto_size, ignored })
+        let named_size = named_size.map(|(text, _)| text);
+        Ok(Self { kind, request, model, format, as_urls, stream, auto_size, named_size, ignored })
     }
 
     /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the prompts
@@ -156,6 +162,11 @@ impl ImagesCall {
         let choices = serde_json::to_vec(self).expect("a call is always JSON");
         Sha256::new().chain_update(salt).chain_update(choices).finalize().into()
     }
+}
+
+/// Whether OpenAI answers for this model with URLs unless the call says otherwise: its programs read nothing else.
+fn answers_with_urls(model: &str) -> bool {
+    model.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("dall-e-"))
 }
 
 fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
@@ -192,6 +203,14 @@ impl Fields {
         }
     }
 
+    fn model(&mut self) -> Result<Option<String>, InvalidCall> {
+        let model = self.word("model")?.filter(|model| !model.is_empty());
+        if model.as_ref().is_some_and(|model| model.chars().count() > MAX_MODEL_CHARS) {
+            return invalid("model", "must have at most 200 characters");
+        }
+        Ok(model)
+    }
+
     fn count(&mut self) -> Result<u8, InvalidCall> {
         match self.integer("n", 1..=MAX_IMAGES) {
             Ok(count) => Ok(count.unwrap_or(1)),
@@ -199,8 +218,8 @@ impl Fields {
         }
     }
 
-    /// The size that the call names; `None` leaves it to the service.
-    fn size(&mut self) -> Result<Option<AspectRatio>, InvalidCall> {
+    /// The size that the call names, with the nearest ratio; `None` leaves it to the service.
+    fn size(&mut self) -> Result<Option<(String, AspectRatio)>, InvalidCall> {
         let Some(text) = self.word("size")?.filter(|text| !text.is_empty() && text != "auto") else { return Ok(None) };
         let side = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -208,7 +227,7 @@ impl Fields {
         };
         let sides = text.split_once(['x', 'X']).and_then(|(width, height)| side(width).zip(side(height)));
         match sides {
-            Some((width, height)) => Ok(Some(AspectRatio::nearest(width, height))),
+            Some((width, height)) => Ok(Some((format!("{width}x{height}"), AspectRatio::nearest(width, height)))),
             None => invalid("size", "must be auto or WIDTHxHEIGHT in pixels, such as 1024x1024"),
         }
     }
@@ -283,6 +302,26 @@ mod tests {
         for size in ["0x1", "1x0", "1024", "x", "-1x1", "+1x1", "1x1x1", "4294967296x1", "1.5x1", " 1x1", "big"] {
             let fault = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect_err(size);
             assert_eq!(fault.param, Some("size"), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_model_of_openai_that_answers_with_urls_does_so_here() {
+        for (fields, as_urls) in [
+            (r#""model": "dall-e-3""#, true),
+            (r#""model": "DALL-E-2""#, true),
+            (r#""model": "dall-e-3", "response_format": "b64_json""#, false),
+            (r#""model": "dall-e-3", "response_format": null"#, true),
+            (r#""model": "dall-e-3", "output_format": "jpeg""#, false),
+            (r#""model": "dall-e-3", "stream": true"#, false),
+            (r#""model": "gpt-image-1""#, false),
+            (r#""model": "dall-e""#, false),
+            (r#""model": "my-dall-e-3""#, false),
+            (r#""model": "dall-é-3""#, false),
+            (r#""n": 1"#, false),
+        ] {
+            let call = generation(&format!(r#"{{"prompt": "a", {fields}}}"#)).expect(fields);
+            assert_eq!(call.as_urls, as_urls, "{fields}");
         }
     }
 

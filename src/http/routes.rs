@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 91] = [
+pub static ROUTES: [Route; 93] = [
     api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
@@ -41,6 +41,7 @@ pub static ROUTES: [Route; 91] = [
     openai(Method::GET, "/v1/models", Usage::Read, |method| on(method, openai::models::list)),
     openai(Method::GET, "/v1/models/{id}", Usage::Read, |method| on(method, openai::models::find)),
     agents(Method::POST, "/mcp", |method| on(method, mcp::post)),
+    agents(Method::POST, "/mcp/", |method| on(method, mcp::post)),
     open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
     open(Surface::Docs, "/", |method| on(method, docs::page)),
     open(Surface::Docs, "/favicon.ico", |method| on(method, docs::page)),
@@ -48,6 +49,7 @@ pub static ROUTES: [Route; 91] = [
     open(Surface::Docs, "/docs/", |method| on(method, docs::page)),
     open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::page)),
     open(Surface::Docs, "/openapi.json", |method| on(method, docs::page)),
+    open(Surface::Docs, "/openapi-other.json", |method| on(method, docs::page)),
     page(Method::GET, "/studio", |method| on(method, studio::create)),
     page(Method::GET, "/studio/older", |method| on(method, studio::older)),
     page(Method::POST, "/studio/tasks", |method| on(method, studio::submit)),

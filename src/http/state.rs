@@ -41,6 +41,8 @@ pub struct ApiSettings {
     pub redis: Option<RedisServer>,
     /// The host of `--public-url`, with its port if it is not the usual one.
     pub public_host: Option<String>,
+    /// The host of the address that it listens on, or of its certificate from ACME.
+    pub listening_host: Option<String>,
     /// The URLs of result files.
     pub file_links: FileLinks,
     /// Ports allowed in reference image URLs.
@@ -80,6 +82,7 @@ impl ApiSettings {
             limits: settings.limits.clone(),
             redis: settings.redis.server()?,
             public_host: settings.public_url.as_deref().and_then(host_of),
+            listening_host: host_of(listening_url),
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),

@@ -12,11 +12,14 @@ use crate::domain::model::Id;
 /// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
 /// minutes, and a client that waits for two attempts before it comes back within half an hour.
 pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
+/// The same for a call of a client that does not count its attempts: the task ends within ten minutes, and the client comes
+/// back at once.
+pub const FOUND_UNCOUNTED_WITHIN: Duration = Duration::from_secs(11 * 60);
 /// Calls and their idempotency keys are known for this long at least.
 pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One attempt at a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Call {
     /// Identifies the choices of the call.
     pub digest: [u8; 32],
@@ -24,6 +27,9 @@ pub struct Call {
     pub idempotency: Option<[u8; 32]>,
     /// The number of attempts before this one, as the client counts.
     pub attempt: u32,
+    /// Whether the client counts. The call of one that does not may be a new one with the same words, so it takes over
+    /// only what its caller has given up, soon after.
+    pub counted: bool,
     /// A random number, which identifies this attempt as the one that waits for the task.
     pub holder: i64,
     /// Whether its caller would see previews of the pictures.
@@ -31,7 +37,13 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether an earlier attempt may have made its task.
+    /// The tasks that it may take over: those of fewer attempts than this number, submitted at this time at the earliest.
+    pub(super) fn reach(&self, now: Timestamp) -> (u32, Id) {
+        let (attempts, within) = if self.counted { (self.attempt, FOUND_WITHIN) } else { (1, FOUND_UNCOUNTED_WITHIN) };
+        (attempts, Id::floor(now.saturating_sub(within)))
+    }
+
+    /// Whether its client says that an earlier attempt may have made its task.
     pub fn may_repeat(&self) -> bool {
         self.attempt > 0 || self.idempotency.is_some()
     }
@@ -88,10 +100,10 @@ pub enum CallEnd {
 /// Calls of OpenAI's dialect. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their tasks.
 #[async_trait]
 pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
-    /// Finds the task of an earlier attempt at a call that may repeat one, with the same key. With an idempotency key: the
+    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key: the
     /// task of that key, for every such call. Otherwise the call takes the task over: of those with the same digest,
     /// lower attempt and undelivered answer one that no call holds or, without any, the oldest. Of several calls at
-    /// once each takes another task.
+    /// once each takes another task. The call of a client that does not count takes only a task that no call holds.
     async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment>;
 
     /// Whether this attempt still holds the task, so that it may answer.

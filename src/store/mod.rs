@@ -38,7 +38,7 @@ mod uploads;
 pub use self::accounts::{AccountChange, AccountCreation, Accounts, REFUND_LIFE, Rank, Taking};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
-pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, Origin};
+pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNTED_WITHIN, Origin};
 pub use self::deliveries::{
     AttemptEnd, AttemptFailure, AttemptWrite, Deliveries, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
 };

@@ -65,6 +65,7 @@ use crate::service::usage::Usage;
 
 pub use self::error::{PageError, Written, write_error};
 pub use self::session::check_https;
+pub use self::snippets::TEMPLATES as SNIPPETS;
 pub use self::texts::Texts;
 
 /// The handlers, which `crate::http` puts into its table of routes.

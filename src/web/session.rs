@@ -304,7 +304,7 @@ impl Form {
 pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {
-    /// Reads a form of at most 256 KiB; of a repeated field the last one counts.
+    /// Reads a form of at most 512 KiB; of a repeated field the last one counts.
     pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> std::result::Result<Self, PageError> {
         let form = "application/x-www-form-urlencoded";
         let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();

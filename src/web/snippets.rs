@@ -72,69 +72,47 @@ impl Snippets {
     /// `base` is the address of this server, without a slash at the end.
     pub(super) fn new(base: &str, request: &GenerateRequest) -> Self {
         let (address, fields) = (Value::from(base), fields(request));
-        // A line of a here-document: an argument would be too long for the kernel if the prompt is long.
-        let shell = format!(
-            "curl --fail-with-body {} \\\n  -H \"Authorization: Bearer $TINTYPE_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  --data-binary @- <<'JSON'\n{}\nJSON\n",
-            quoted(&format!("{base}/api/v1/images/generate")),
-            literal(&fields, Escapes::Pairs)
-        );
-        // The address comes first in each, then the request.
-        let filled = |template: &str, escapes| {
-            let (start, rest) = template.split_once("BASE").expect("the template has an address");
-            let (middle, end) = rest.split_once("REQUEST").expect("the template has a request");
-            format!("{start}{}{middle}{}{end}", literal(&address, escapes), literal(&fields, escapes))
+        let filled = |template: &str, address: &str, key: &str, escapes| {
+            let (body, mut text, mut rest) = (literal(&fields, escapes), String::new(), template);
+            for (place, part) in [("__BASE__", address), ("__KEY__", key), ("__REQUEST__", &body)] {
+                let (before, after) = rest.split_once(place).expect("the template has this place");
+                text.push_str(before);
+                text.push_str(part);
+                rest = after;
+            }
+            text + rest
         };
-        Self { shell, python: filled(PYTHON, Escapes::Numbers), javascript: filled(JAVASCRIPT, Escapes::Pairs) }
+        let [shell, python, javascript] = TEMPLATES;
+        Self {
+            shell: filled(shell, &quoted(base), "$TINTYPE_KEY", Escapes::Pairs),
+            python: filled(
+                python,
+                &literal(&address, Escapes::Numbers),
+                "os.environ.get(\"TINTYPE_KEY\", \"\")",
+                Escapes::Numbers,
+            ),
+            javascript: filled(
+                javascript,
+                &literal(&address, Escapes::Pairs),
+                "process.env.TINTYPE_KEY",
+                Escapes::Pairs,
+            ),
+        }
     }
 }
 
-const PYTHON: &str = r#"import json, os, time, urllib.request
-
-base = BASE
-
-def call(path, body=None):
-    request = urllib.request.Request(base + path, data=body and json.dumps(body).encode())
-    request.add_header("Authorization", "Bearer " + os.environ["TINTYPE_API_KEY"])
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["data"]
-
-task = call("/api/v1/images/generate", REQUEST)
-while task["status"] == "processing":
-    time.sleep(5)
-    task = call("/api/v1/images/task/" + task["task_id"])
-print(task["error"] or [image["url"] for image in task["images"]])
-"#;
-
-const JAVASCRIPT: &str = r#"const base = BASE;
-
-async function call(path, body) {
-  const answer = await fetch(base + path, {
-    method: body ? "POST" : "GET",
-    headers: { Authorization: `Bearer ${process.env.TINTYPE_API_KEY}`, "Content-Type": "application/json" },
-    body: body && JSON.stringify(body),
-  });
-  if (!answer.ok) throw new Error(await answer.text());
-  return (await answer.json()).data;
-}
-
-(async () => {
-  let task = await call("/api/v1/images/generate", REQUEST);
-  while (task.status === "processing") {
-    await new Promise((resolve) => setTimeout(resolve, 5000));
-    task = await call(`/api/v1/images/task/${task.task_id}`);
-  }
-  console.log(task.error ?? task.images.map((image) => image.url));
-})();
-"#;
+/// The programs, with places for the address of the server, the key and the body, in this order. The page `/docs/` fills
+/// them too. The body of the shell is a line of a here-document: an argument would be too long for the kernel if the prompt
+/// is long.
+pub const TEMPLATES: [&str; 3] =
+    [include_str!("pages/snippet.sh"), include_str!("pages/snippet.py"), include_str!("pages/snippet.js")];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::request::AspectRatio;
 
-    const NASTY: &str =
-        "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\nJSON\n\u{202e}\u{0}\u{e0001}\u{e007f}\u{feff} BASE REQUEST";
+    const NASTY: &str = "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\nJSON\n\u{202e}\u{0}\u{e0001}\u{e007f}\u{feff} __BASE__ __REQUEST__";
 
     fn request(prompt: &str) -> GenerateRequest {
         GenerateRequest {
@@ -156,8 +134,8 @@ mod tests {
             assert_eq!(snippet.matches(&body).count(), 1);
         }
         // The shell reads the here-document up to the line with its name alone.
-        let (_, document) = snippets.shell.split_once("<<'JSON'\n").expect("a document");
-        assert_eq!(document, format!("{body}\nJSON\n"));
+        let (_, document) = snippets.shell.split_once("<<'JSON' || exit 1\n").expect("a document");
+        assert!(document.starts_with(&format!("{body}\nJSON\n")), "{document}");
         for (_, snippet) in snippets.all() {
             assert!(!snippet.chars().any(|character| character != '\n' && is_hidden(character)), "{snippet}");
         }

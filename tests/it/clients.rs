@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+use tintype::http::docs::{openapi_json, other_openapi_json};
 
 use crate::rigs::binary::Server;
 use crate::rigs::packages::{npm, python, run};
@@ -14,7 +15,8 @@ use crate::tidy::root;
 /// A folder with the document, and links to the programs and settings in `tests/it/clients/`.
 fn workshop() -> TempDir {
     let folder = TempDir::new().expect("a directory");
-    std::fs::write(folder.path().join("openapi.json"), tintype::http::docs::openapi_json()).expect("a file");
+    std::fs::write(folder.path().join("openapi.json"), openapi_json()).expect("a file");
+    std::fs::write(folder.path().join("openapi-other.json"), other_openapi_json()).expect("a file");
     for entry in std::fs::read_dir(root().join("tests/it/clients")).expect("a folder") {
         let path = entry.expect("an entry").path();
         std::fs::copy(&path, folder.path().join(path.file_name().expect("a name"))).expect("a copy");
@@ -52,12 +54,15 @@ fn assert_image(said: &str, server: &Server) {
 }
 
 #[test]
-fn checkers_find_nothing_in_the_document() {
+fn checkers_find_nothing_in_the_documents() {
     let folder = workshop();
+    let documents = ["openapi.json", "openapi-other.json"];
     let mut spectral = node_program(folder.path(), "spectral");
-    let flags = ["lint", "--ruleset", "spectral.yaml", "--fail-severity", "hint", "openapi.json"];
-    run(spectral.args(flags));
-    run(Command::new("node").args(["lint.mjs", "openapi.json"]).current_dir(folder.path()));
+    spectral.args(["lint", "--ruleset", "spectral.yaml", "--fail-severity", "hint"]);
+    run(spectral.args(documents));
+    for document in documents {
+        run(Command::new("node").args(["lint.mjs", document]).current_dir(folder.path()));
+    }
 }
 
 #[test]
@@ -89,6 +94,33 @@ fn the_python_client_runs_a_task() {
     let key = server.first_key().expect("a key");
     let said = run(python_program(folder.path(), "python3").args(["task.py", &server.url(), &key]));
     assert_image(&said, &server);
+    server.stop();
+}
+
+/// openapi-generator runs on Java, which comes with its package.
+#[test]
+fn clients_of_openapi_generator_run_a_task() {
+    let folder = workshop();
+    let without = "apiTests=false,modelTests=false,apiDocs=false,modelDocs=false";
+    for (generator, output, properties) in
+        [("python", "generated_client", ""), ("typescript-fetch", "generated", "importFileExtension=.js")]
+    {
+        let mut generate = python_program(folder.path(), "openapi-generator-cli");
+        generate.args(["generate", "--input-spec", "openapi.json", "--generator-name", generator, "--output", output]);
+        run(generate.args(["--global-property", without, "--additional-properties", properties]));
+    }
+    let strictly = ["--strict", "--module", "NodeNext", "--target", "ES2022", "--types", "node", "--outDir", "built"];
+    run(node_program(folder.path(), "tsc").args(strictly).arg("generated.ts"));
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &["--read-rate", "0"]);
+    let key = server.first_key().expect("a key");
+    let mut of_python = python_program(folder.path(), "python3");
+    of_python.args(["generated.py", &server.url(), &key]).env("PYTHONPATH", folder.path().join("generated_client"));
+    let mut of_typescript = Command::new("node");
+    of_typescript.args(["built/generated.js", &server.url(), &key]).current_dir(folder.path());
+    for program in [&mut of_python, &mut of_typescript] {
+        assert_image(&run(program), &server);
+    }
     server.stop();
 }
 

@@ -182,7 +182,7 @@ impl Scene {
     /// A call of OpenAI's dialect that is repeated, and delivers nothing.
     async fn call_again(&self) {
         let (store, key_id) = (self.service.shared.store.clone(), self.account.id);
-        let call = Call { digest: [7; 32], idempotency: None, attempt: 1, holder: 1, wants_previews: false };
+        let call = Call { digest: [7; 32], attempt: 1, counted: true, holder: 1, ..Call::default() };
         attempt(async move {
             if let Attachment::Task(id) = store.attach_call(key_id, call).await? {
                 store.end_call(id, call.holder, CallEnd::HungUp).await?;

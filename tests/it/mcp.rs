@@ -308,6 +308,107 @@ async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
     assert_eq!(caller.credits().await, 6, "two tasks were charged");
 }
 
+/// Requests as programs send them that follow a part of the protocol, and the type of the answer.
+const PROGRAMS: [(&str, &str, &[(&str, &str)], &str); 7] = [
+    ("the official clients", "/mcp", &[("accept", "application/json, text/event-stream")], "text/event-stream"),
+    ("curl, httpx, requests", "/mcp", &[("accept", "*/*")], "application/json"),
+    ("axios", "/mcp", &[("accept", "application/json, text/plain, */*")], "application/json"),
+    ("Go's net/http, which sends none (mcptools, issue 69)", "/mcp", &[], "application/json"),
+    (
+        "clients for JSON alone (dify-plugin-tools-mcp_sse, issue 70)",
+        "/mcp",
+        &[("accept", "application/json")],
+        "application/json",
+    ),
+    (
+        "clients for streams alone (composio, issue 2152)",
+        "/mcp",
+        &[("accept", "text/event-stream")],
+        "text/event-stream",
+    ),
+    (
+        "gateways that complete the path (fastmcp, issue 1867; mcpo, issue 209)",
+        "/mcp/",
+        &[("accept", "*/*")],
+        "application/json",
+    ),
+];
+
+#[tokio::test]
+async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let authorization = caller.authorization();
+    let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+    for (what, path, headers, kind) in PROGRAMS {
+        let params = json!({ "name": "get_credits", "arguments": null, "_meta": { "progressToken": 7 } });
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+        let answer = service.call("POST", path, &[&usual, headers].concat(), call).await;
+        assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, kind), "{what}: {answer:?}");
+        assert!(String::from_utf8_lossy(&answer.body).contains("\"credits\":100"), "{what}: {answer:?}");
+    }
+    // One that takes no stream gets no report before its answer.
+    let params = json!({
+        "name": "generate_image", "arguments": { "prompt": "a boat", "pictures": "none" }, "_meta": { "progressToken": 7 },
+    });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+    let headers = [&usual[..], &[("accept", "application/json")]].concat();
+    let work = async {
+        service.waiting(1).await;
+        service.work().await;
+    };
+    let (answer, ()) = tokio::join!(service.call("POST", "/mcp", &headers, call), work);
+    assert_eq!(answer.json()["result"]["structuredContent"]["status"], "completed", "{answer:?}");
+    service.call("GET", "/mcp/", &usual, "").await.assert_error(405, "INVALID_REQUEST");
+}
+
+/// Models write null for what they leave out (SparkyFitness, issue 1540), and frameworks for all arguments (keeperhub, issue
+/// 2108).
+#[tokio::test]
+async fn an_argument_that_is_null_is_left_out() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let made = json!({
+        "prompt": "a boat", "aspect_ratio": null, "n": null, "reference_images": null, "pictures": null,
+        "wait_seconds": 0.0, "seed": null,
+    });
+    let made = caller.tool("generate_image", &made).await;
+    assert_eq!(made["structuredContent"]["status"], "processing", "{made}");
+    assert_eq!(made["structuredContent"]["ignored_fields"], Value::Null, "{made}");
+    let id = &made["structuredContent"]["task_id"];
+    let found = json!({ "task_id": id, "wait_seconds": null, "pictures": null });
+    assert_eq!(caller.tool("get_task", &found).await["isError"], false);
+    let listed = caller.tool("list_tasks", &json!({ "limit": null, "cursor": null })).await;
+    assert_eq!(&listed["structuredContent"]["items"][0]["task_id"], id, "{listed}");
+    let refused = caller.tool("generate_image", &json!({ "prompt": null })).await;
+    assert_eq!(refused["content"][0]["text"], "INVALID_REQUEST: prompt is required.");
+}
+
+#[tokio::test]
+async fn a_page_of_this_server_is_of_its_own_origin() {
+    let named = Service::start_with(&["--public-url", "https://images.example.com"]).await;
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    let caller = named.caller("ada", 0).await;
+    let address = named.address.to_string();
+    for (origin, status) in [
+        (format!("http://{address}"), 200),
+        ("https://images.example.com".into(), 200),
+        ("https://IMAGES.example.com".into(), 200),
+        ("https://images.example.com:8443".into(), 403),
+        ("http://127.0.0.1:1".into(), 403),
+        (address, 403),
+    ] {
+        assert_eq!(caller.message(&ping, &[("origin", &origin)]).await.status.as_u16(), status, "{origin}");
+    }
+    // A name that only the request knows may have been made to point here.
+    let request = hyper::Request::post("/mcp").header("host", "evil.example.com:80");
+    let request =
+        request.header("origin", "http://evil.example.com:80").header("authorization", caller.authorization());
+    let request = request.header("content-type", "application/json");
+    let body = http_body_util::Full::new(bytes::Bytes::from(ping.to_string()));
+    named.send(request.body(body).expect("a request")).await.assert_error(403, "INVALID_REQUEST");
+}
+
 #[tokio::test]
 async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
     let service = Service::start_with(&["--cors-origin", "https://app.example.com"]).await;
@@ -340,10 +441,11 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         let refused = caller.message(&call(params), &[]).await;
         assert!(!String::from_utf8_lossy(&refused.body).contains("\"result\""), "{refused:?}");
     }
-    let long = call(json!({ "name": "generate_image", "arguments": { "prompt": "a".repeat(300_000) } }));
+    let long = call(json!({ "name": "generate_image", "arguments": { "prompt": "a".repeat(600_000) } }));
     caller.message(&long, &[]).await.assert_error(413, "INVALID_REQUEST");
     let authorization = caller.authorization();
-    let plain = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-    service.call("POST", "/mcp", &plain, ping.to_string()).await.assert_error(400, "INVALID_REQUEST");
+    let page =
+        [("authorization", authorization.as_str()), ("content-type", "application/json"), ("accept", "text/html")];
+    service.call("POST", "/mcp", &page, ping.to_string()).await.assert_error(400, "INVALID_REQUEST");
     assert_eq!(caller.credits().await, 10);
 }

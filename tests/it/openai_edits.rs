@@ -152,7 +152,7 @@ async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
     ];
     let answer = worked(&service, caller.edit_form(&in_form)).await;
     let body = answer.json();
-    assert_eq!((body["data"].as_array().map(Vec::len), &body["size"]), (Some(2), &json!("1248x832")), "{body}");
+    assert_eq!((body["data"].as_array().map(Vec::len), &body["size"]), (Some(2), &json!("1536x1024")), "{body}");
     let task = caller.task(task_of(&answer)).await;
     assert_eq!((&task["status"], &task["type"]), (&json!("completed"), &json!("image-to-image")));
     assert_eq!(caller.references(task_of(&answer)).await, ["30", "10"]);

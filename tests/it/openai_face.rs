@@ -56,10 +56,11 @@ fn picture(data: &Value) -> Vec<u8> {
 async fn a_generation_is_a_task_of_the_native_api() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    let answer = call(&caller, json!({ "prompt": "a boat", "n": 2, "size": "1792x1024", "model": "dall-e-3" })).await;
+    let answer =
+        call(&caller, json!({ "prompt": "a boat", "n": 2, "size": "1792x1024", "model": "gpt-image-1" })).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let body = answer.json();
-    assert_eq!((&body["size"], &body["output_format"]), (&json!("1280x720"), &json!("png")));
+    assert_eq!((&body["size"], &body["output_format"]), (&json!("1792x1024"), &json!("png")));
     assert_eq!(body["usage"]["total_tokens"], 4);
     assert!(body["created"].as_i64().is_some_and(|created| created >= 1_795_262_400));
     let task = caller.task(&task_of(&answer)).await;
@@ -142,7 +143,7 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
     for body in ["", "[]", "{", "null", r#"{"prompt": "a", "prompt": "b"}"#, &"[".repeat(200_000), &nested(20_000)] {
         error(&call_with(&caller, &[], body).await, 400);
     }
-    error(&call_with(&caller, &[], &format!("\"{}\"", "a".repeat(300_000))).await, 413);
+    error(&call_with(&caller, &[], &format!("\"{}\"", "a".repeat(600_000))).await, 413);
     assert_eq!(caller.credits().await, 100);
 }
 
@@ -224,7 +225,7 @@ async fn any_name_is_a_model() {
     let service = Service::start().await;
     let caller = service.caller("ada", 0).await;
     let models = caller.get("/v1/models").await.json();
-    let model = json!({ "id": "imgmodel", "object": "model", "created": 0, "owned_by": "tintype" });
+    let model = json!({ "id": "imgmodel", "object": "model", "created": 1_795_262_400, "owned_by": "tintype" });
     assert_eq!(models, json!({ "object": "list", "data": [model] }));
     assert_eq!(caller.get("/v1/models/dall-e-3").await.json()["id"], "dall-e-3");
 }

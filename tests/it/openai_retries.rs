@@ -77,6 +77,45 @@ async fn a_new_call_with_the_same_words_is_another_task() {
     assert_eq!(caller.credits().await, 96);
 }
 
+/// Python's aiohttp and others repeat a call whose connection a proxy closed after 60 s, without a sign (ComfyUI, pull request
+/// 16204; lionagi, issue 2393).
+#[tokio::test]
+async fn a_client_that_counts_nothing_is_charged_once_for_a_call_that_it_gave_up_and_repeats() {
+    // Its database writes in the order of the requests.
+    let service = Service::start_on_sqlite(&[]).await;
+    let caller = service.caller("ada", 100).await;
+    tokio::select! {
+        answer = call(&caller, &[], BODY) => panic!("answered: {answer:?}"),
+        () = service.waiting(1) => {}
+    }
+    service.waiting(0).await;
+    let other = worked(&service, call(&caller, &[], r#"{"prompt": "a ship"}"#)).await;
+    assert_eq!(caller.credits().await, 96, "a call with other words is a task of its own");
+    // The worker has done its task meanwhile.
+    let again = call(&caller, &[], BODY).await;
+    assert_ne!(task_of(&other), task_of(&again));
+    assert_eq!(
+        (caller.task(task_of(&again)).await["status"].clone(), caller.credits().await),
+        (json!("completed"), 96)
+    );
+    let new = worked(&service, call(&caller, &[], BODY)).await;
+    assert_ne!(task_of(&new), task_of(&again), "the answer of the first was delivered");
+    assert_eq!(caller.credits().await, 94);
+}
+
+#[tokio::test]
+async fn two_calls_at_once_of_a_client_that_counts_nothing_are_two_tasks() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let work = async {
+        service.waiting(2).await;
+        service.work().await;
+    };
+    let (one, other, ()) = tokio::join!(call(&caller, &[], BODY), call(&caller, &[], BODY), work);
+    assert_ne!(task_of(&one), task_of(&other));
+    assert_eq!(caller.credits().await, 96);
+}
+
 #[tokio::test]
 async fn an_attempt_that_still_waits_gives_way_to_the_next_one() {
     let service = Service::start().await;

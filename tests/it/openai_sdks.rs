@@ -41,7 +41,7 @@ async fn check(mut program: Command) {
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!(said["pictures"], json!(["89504e47", "89504e47"]), "{said}");
     assert!(said["attempts"].as_str().is_some_and(|attempts| attempts != "0"), "{said}");
-    assert_eq!(said["edited"], "832x1248", "{said}");
+    assert_eq!(said["edited"], "1024x1536", "{said}");
     assert_eq!(caller.references(said["edit"].as_str().expect("an id")).await, ["30", "20"]);
     let errors = json!([
         ["BadRequestError", null, "mask"],
@@ -69,7 +69,7 @@ async fn check_streams(mut program: Command) {
         service.work().await;
     }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
-    let picture = json!(["image_generation.completed", "89504e47", "1248x832"]);
+    let picture = json!(["image_generation.completed", "89504e47", "1536x1024"]);
     assert_eq!(said["generated"], json!([picture, picture]), "{said}");
     assert_eq!(said["edited"], json!([["image_edit.completed", "52494646", "1248x832"]]), "{said}");
     assert_eq!((&said["attempts"], &said["refusal"][1]), (&json!("1"), &json!("content_policy_violation")), "{said}");
@@ -159,7 +159,7 @@ async fn litellm_generates_and_edits() {
     }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!(said["generated"], json!(["89504e47", "89504e47"]), "{said}");
-    assert_eq!((&said["size"], &said["tokens"]), (&json!("1248x832"), &json!(4)), "{said}");
+    assert_eq!((&said["size"], &said["tokens"]), (&json!("1536x1024"), &json!(4)), "{said}");
     assert_eq!(said["edited"], json!(["89504e47"]), "{said}");
     assert_eq!(said["errors"], json!(["RateLimitError", "AuthenticationError", "BadRequestError"]), "{said}");
     let newest = &caller.get(TASKS).await.json()["data"]["items"][0];

@@ -138,7 +138,7 @@ async fn a_stream_brings_one_event_for_each_picture_in_their_order() {
         let created_at = about["created_at"].as_i64().expect("a time");
         assert!((1_795_262_400..1_795_262_500).contains(&created_at), "{created_at}");
         let expected = json!({
-            "type": "image_generation.completed", "created_at": created_at, "size": "1248x832", "quality": "auto",
+            "type": "image_generation.completed", "created_at": created_at, "size": "1536x1024", "quality": "auto",
             "background": "opaque", "output_format": "png",
             "usage": { "input_tokens": 0, "input_tokens_details": { "image_tokens": 0, "text_tokens": 0 },
                 "output_tokens": 2, "total_tokens": 2 },

@@ -189,6 +189,7 @@ macro_rules! suite {
                     a_repeated_call_takes_the_task_over_and_is_not_charged,
                     a_first_attempt_and_another_key_and_other_choices_make_tasks_of_their_own,
                     a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_others,
+                    a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_a_short_time,
                     an_idempotency_key_names_one_task_whatever_becomes_of_it,
                     of_attempts_at_once_in_several_processes_each_takes_another_task,
                     old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_account,

@@ -121,7 +121,6 @@ fn bad_bodies() -> Vec<(Vec<u8>, &'static str)> {
         text("{", "JSON"),
         text("{} {}", "JSON"),
         text("{}\u{0}", "JSON"),
-        text("\u{feff}{\"prompt\": \"a boat\"}", "JSON"),
         text("{'prompt': 'a boat'}", "JSON"),
         text("{\"prompt\": \"a boat\",}", "JSON"),
         text("{\"prompt\": \"a\nboat\"}", "JSON"),
@@ -293,8 +292,8 @@ async fn large_bodies_are_413() {
         let body = r#"{"prompt": "a boat", "pad": ""}"#;
         body.replace("\"\"", &format!("\"{}\"", "x".repeat(size - body.len())))
     };
-    assert_eq!(caller.post(padded(256 * 1024)).await.status, 200);
-    caller.post(padded(256 * 1024 + 1)).await.assert_error(413, "INVALID_REQUEST");
+    assert_eq!(caller.post(padded(512 * 1024)).await.status, 200);
+    caller.post(padded(512 * 1024 + 1)).await.assert_error(413, "INVALID_REQUEST");
     assert_eq!(caller.credits().await, 8);
 }
 

@@ -9,16 +9,18 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 
+use super::coding::Coding;
 use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::http::pipeline::error::ApiError;
 
-/// Reads a body whose `Content-Type` is JSON, within the limits of size and time.
+/// Reads a body whose `Content-Type` is JSON, within the limits of size and time, as UTF-8 without its compression.
 pub(in crate::http) async fn read_json(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {
     if !is_json(request.headers()) {
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
     }
+    let coding = Coding::of(request.headers())?;
     let reading = tokio::time::timeout(limits.body_total, read_body(request.into_body(), limits.body_idle));
-    reading.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)))
+    coding.text(reading.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)))?)
 }
 
 /// Reads a whole body, with at most `idle` between two parts.

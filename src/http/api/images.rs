@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::body::read_json;
 use super::hints::{with_place, with_poll_hint};
 use super::prefer::Wait;
+use super::words::{ContentType, CreatedStatus, ModelWord, StatusWord, SubmittedTask, TypeWord};
 use super::{Success, examples, success};
 use crate::clock::Timestamp;
 use crate::domain::ignored_fields::IgnoredFields;
@@ -43,45 +44,6 @@ pub struct Image {
     /// Always `image/png`.
     #[schema(value_type = ContentType)]
     content_type: &'static str,
-}
-
-/// The format of a result image.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ContentType)]
-#[expect(dead_code, reason = "documents the only format")]
-enum ContentType {
-    #[serde(rename = "image/png")]
-    Png,
-}
-
-/// The neutral name of the generator and its model.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = ModelName)]
-#[expect(dead_code, reason = "documents model::MODEL_NAME")]
-enum ModelWord {
-    ImgModel,
-}
-
-/// The state of a task. It changes once, from `processing` to `completed` or `failed`.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = Status)]
-#[expect(dead_code, reason = "documents the words of model::Status")]
-enum StatusWord {
-    Processing,
-    Completed,
-    Failed,
-}
-
-/// `image-to-image` if the task has reference images, otherwise `text-to-image`.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schema(as = TaskType)]
-#[expect(dead_code, reason = "documents the words of model::Task::type_name")]
-enum TypeWord {
-    TextToImage,
-    ImageToImage,
 }
 
 /// A task, as polling and listing return it.
@@ -132,8 +94,8 @@ pub struct CreatedTask {
     /// The identifier to poll with.
     #[schema(value_type = String, pattern = "^imgmodel-[A-Za-z0-9_-]{21}$")]
     task_id: TaskId,
-    /// Poll while this is `processing`.
-    #[schema(value_type = StatusWord)]
+    /// Always `processing`: poll the task.
+    #[schema(value_type = CreatedStatus)]
     status: &'static str,
     /// Always `imgmodel`.
     #[schema(value_type = ModelWord)]
@@ -333,8 +295,12 @@ pub(in crate::http) fn naming(ignored: IgnoredFields, mut response: Response) ->
     )),
     responses(
         (status = 200, description = "Accepted and charged. The task is processing; if it ended during the wait that \
-            `Prefer` asked for, `data` has all fields of a task.", body = Success<CreatedTask>,
-            example = json!(examples::created())),
+            `Prefer` asked for, `data` has all fields of a task.", body = Success<SubmittedTask>, examples(
+            ("Created" = (summary = "Poll the task", value = json!(examples::created()))),
+            ("Completed" = (summary = "It completed during the wait", value = json!(examples::completed()))),
+            ("Failed" = (summary = "It failed during the wait: the credits are refunded",
+                value = json!(examples::failed()))),
+        )),
         (status = 400, description = "`INVALID_REQUEST`: the message names the field and its rule.", body = ErrorBody,
             example = json!(examples::invalid("n must be an integer from 1 to 4."))),
     ),

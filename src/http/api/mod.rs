@@ -8,10 +8,12 @@ use utoipa::ToSchema;
 
 pub mod account;
 pub(in crate::http) mod body;
+pub(in crate::http) mod coding;
 mod examples;
 pub(in crate::http) mod hints;
 pub mod images;
 pub(in crate::http) mod prefer;
+mod words;
 
 /// The body of every success.
 #[derive(Debug, Serialize, ToSchema)]

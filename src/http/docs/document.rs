@@ -16,6 +16,7 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi as _};
 
 use super::super::pipeline::error::ApiError;
+use super::submitted;
 use crate::domain::request::AspectRatio;
 
 /// The request id of the examples.
@@ -134,7 +135,13 @@ fn refusals_by_status() -> impl Iterator<Item = Refusal> {
             "ContentTooLarge",
             StatusCode::PAYLOAD_TOO_LARGE,
             WithBody,
-            "`INVALID_REQUEST`: the body is larger than 256 KiB.",
+            "`INVALID_REQUEST`: the body is larger than 512 KiB.",
+        ),
+        (
+            "UnsupportedMediaType",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            WithBody,
+            "`INVALID_REQUEST`: the body is compressed otherwise than with gzip or deflate.",
         ),
         ("UriTooLong", StatusCode::URI_TOO_LONG, All, "`INVALID_REQUEST`: path and query are too long."),
         (
@@ -158,7 +165,9 @@ fn refusals_by_status() -> impl Iterator<Item = Refusal> {
     ];
     rows.into_iter().map(|(name, status, operations, description)| {
         let header = (status == StatusCode::METHOD_NOT_ALLOWED).then_some("Allow");
-        Refusal { name, description, example: ApiError::of_status(status), header, operations }
+        let unreadable = status == StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        let example = if unreadable { ApiError::unknown_coding() } else { ApiError::of_status(status) };
+        Refusal { name, description, example, header, operations }
     })
 }
 
@@ -196,7 +205,7 @@ pub fn example(error: &ApiError) -> Value {
 }
 
 /// The headers of responses: name, type, an example, and a description.
-fn headers() -> [(&'static str, Type, Value, &'static str); 12] {
+fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
     [
         ("X-Request-Id", Type::String, json!(EXAMPLE_REQUEST_ID), "Names this request. Quote it to support."),
         (
@@ -249,6 +258,12 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 12] {
             json!("aspect, seed"),
             "The fields of the body that the service does not know and has ignored. Absent if there are none.",
         ),
+        (
+            "Preference-Applied",
+            Type::String,
+            json!("wait=30"),
+            "The wait of `Prefer`, if the task has ended. Absent otherwise.",
+        ),
         ("Retry-After", Type::Integer, json!(7), "Seconds to wait before the next request, at least 1."),
         ("WWW-Authenticate", Type::String, json!("Bearer"), "Always `Bearer`."),
         ("Allow", Type::String, json!("GET,HEAD"), "The methods of this path."),
@@ -268,9 +283,10 @@ impl Modify for Headers {
         for (path, operation) in operations(document) {
             let mut own = Vec::new();
             if Operations::WithBody.include(path, operation) {
-                own.extend(["X-Poll-After", "X-Expected-Wait", "X-Ignored-Fields"]);
+                own.extend(["X-Poll-After", "X-Expected-Wait", "X-Ignored-Fields", "Preference-Applied"]);
             } else if Operations::OfOneTask.include(path, operation) {
                 own.extend(["X-Poll-After", "X-Queue-Position", "X-Expected-Wait", "X-Progress", "X-Steps"]);
+                own.push("Preference-Applied");
             }
             for (status, response) in &mut operation.responses.responses {
                 let RefOr::T(response) = response else { continue };
@@ -317,6 +333,7 @@ impl Modify for Names {
         if let Some(RefOr::T(Schema::Object(ratios))) = components.schemas.get_mut("AspectRatio") {
             ratios.extensions = Some(ratio_names());
         }
+        submitted::describe(components);
         let schemas = std::mem::take(&mut components.schemas);
         components.schemas = schemas.into_iter().map(|(name, schema)| refer_to_data(name, schema)).collect();
         for (_, operation) in operations(document) {

@@ -17,8 +17,10 @@ pub(super) use self::document::openapi;
 pub use self::document::openapi_json;
 use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
 use super::pipeline::error::ApiError;
+use crate::web::SNIPPETS;
 
 pub(super) mod document;
+mod submitted;
 
 /// Allows scripts, pictures and requests of this server only. The reference sets inline styles, and has pictures in its
 /// style sheet.
@@ -48,18 +50,19 @@ const STUDIO_SCRIPT: [&str; 4] = [
 ];
 
 /// Every page with its path.
-static PAGES: [(&str, Page); 11] = [
+static PAGES: [(&str, Page); 12] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
     ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
     ("/docs/page.css", Page::new(STYLE, || include_str!("pages/page.css").into())),
     ("/docs/page.js", Page::new(SCRIPT, || include_str!("pages/page.js").into())),
-    ("/docs/quick-start.js", Page::new(SCRIPT, || include_str!("pages/quick-start.js").into())),
+    ("/docs/quick-start.js", Page::new(SCRIPT, quick_start)),
     ("/docs/scalar.js", Page::new(SCRIPT, scalar)),
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/studio/assets/studio.css", Page::new(STYLE, || STUDIO_STYLE.concat().into())),
     ("/studio/assets/studio.js", Page::new(SCRIPT, || STUDIO_SCRIPT.concat().into())),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
+    ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];
 
 /// A page or a part of one.
@@ -83,9 +86,22 @@ struct Representation {
     etag: HeaderValue,
 }
 
+/// The OpenAPI document of the other surfaces: OpenAI's dialect, the tools for agents, result files and health. It is
+/// written by hand, because their handlers read and write shapes of others; a test compares it with the routes.
+pub fn other_openapi_json() -> String {
+    include_str!("other.json").replacen("\"VERSION\"", concat!("\"", env!("CARGO_PKG_VERSION"), "\""), 1)
+}
+
 /// The program that shows the reference.
 fn scalar() -> Bytes {
     scalar_api_reference::get_asset("scalar.js").expect("the crate embeds this file").into()
+}
+
+/// The script of the quick start, after the programs that it shows.
+fn quick_start() -> Bytes {
+    let [curl, python, javascript] = SNIPPETS;
+    let templates = serde_json::json!({ "curl": curl, "python": python, "javascript": javascript });
+    format!("\"use strict\";\nconst templates = {templates};\n{}", include_str!("pages/quick-start.js")).into()
 }
 
 impl Page {

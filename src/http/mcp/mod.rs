@@ -3,6 +3,7 @@
 //!
 //! Its tools call the handlers of the native API, whose rules, limits and tasks are theirs.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -15,6 +16,7 @@ use http_body_util::Full;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
+use self::forms::Forms;
 use self::rooms::Rooms;
 use self::tools::Tools;
 use super::api::body::read_json;
@@ -26,10 +28,11 @@ use super::state::ApiState;
 use crate::web::Written;
 
 mod definitions;
+mod forms;
 mod rooms;
 mod tools;
 
-/// `POST /mcp`
+/// `POST /mcp`, and `/mcp/`, as some programs complete it
 pub(super) async fn post(
     State(api): State<Arc<ApiState>>,
     State(readiness): State<Readiness>,
@@ -38,15 +41,20 @@ pub(super) async fn post(
     request: Request,
 ) -> Result<Response, ApiError> {
     check_origin(&api, request.headers())?;
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    let forms = Forms::of(&parts.headers).ok_or_else(|| {
+        ApiError::invalid_request("The header Accept must allow application/json or text/event-stream.")
+    })?;
     let limits = &api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
     caller.check_again(&api).await?;
     let rooms = Rooms::default();
-    let tools = Tools { api, readiness, caller, request_id, rooms: rooms.clone() };
+    Forms::name_both(&mut parts.headers);
+    let tools = Tools { api, readiness, caller, request_id, rooms: rooms.clone(), reports: forms.stream };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
+        .with_json_response(forms.json)
         // These are checked above, and by the routes of this server.
         .disable_allowed_hosts()
         .disable_allowed_origins();
@@ -65,27 +73,36 @@ fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = origins.next() else { return Ok(()) };
     let allowed = &api.settings.origins;
     let is_any = !allowed.are_none() && !allowed.are_listed();
-    let text = origin.to_str().unwrap_or_default();
-    let own = api
-        .settings
-        .public_host
-        .as_deref()
-        .zip(text.split_once("://"))
-        .is_some_and(|(own, (_, host))| own.eq_ignore_ascii_case(host));
+    let own = origin.to_str().is_ok_and(|origin| is_own(origin, api, headers));
     if origins.next().is_none() && (is_any || own || allowed.contain(origin.as_bytes())) {
         return Ok(());
     }
     Err(ApiError::refused_origin())
 }
 
+/// Whether an origin is this server. A name that only the caller gives may have been made to look like it; an address cannot.
+fn is_own(origin: &str, api: &ApiState, headers: &HeaderMap) -> bool {
+    let Some((_, host)) = origin.split_once("://") else { return false };
+    let is = |own: &str| own.eq_ignore_ascii_case(host);
+    let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    [&api.settings.public_host, &api.settings.listening_host].into_iter().flatten().any(|own| is(own))
+        || named.is_some_and(|named| is(named) && is_address(named))
+}
+
+/// Whether a host is an address or `localhost`, with or without a port.
+fn is_address(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
 /// The answer; an error of the transport, which is plain text, in the envelope of errors.
 fn in_envelope(mut answer: Response) -> Response {
     let is_json = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     match answer.status() {
-        StatusCode::NOT_ACCEPTABLE => {
-            let message = "The header Accept must name application/json and text/event-stream.";
-            ApiError::invalid_request(message).into_response()
-        }
         // The transport gives this status to every body that it cannot read.
         StatusCode::UNSUPPORTED_MEDIA_TYPE => {
             let message =

@@ -51,6 +51,8 @@ pub(super) struct Tools {
     pub(super) request_id: RequestId,
     /// Memory of the answer.
     pub(super) rooms: Rooms,
+    /// Whether the client takes reports before the answer.
+    pub(super) reports: bool,
 }
 
 /// The pictures in an answer.
@@ -128,6 +130,8 @@ impl Tools {
         let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("pictures");
+        // Many agents write null for an argument that they leave out.
+        arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, Usage::Submit).await.map_err(sentence_of)?;
         let body = Body::from(Value::Object(arguments).to_string());
         let mut request = Request::new(body);
@@ -173,7 +177,7 @@ impl Tools {
 
     /// Waits for the end of a task. Reports to a client that wants that; ends when the client hangs up.
     async fn wait(&self, task_id: TaskId, limit: Duration, context: &RequestContext<RoleServer>) -> Result<(), String> {
-        let token = context.meta.get_progress_token();
+        let token = context.meta.get_progress_token().filter(|_| self.reports);
         let whole = async {
             let mut reports = 0_u32;
             let mut left = limit;
@@ -307,7 +311,12 @@ fn text_of(value: &Value) -> &str {
 fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
     let seconds = match arguments.get("wait_seconds") {
         None | Some(Value::Null) => Some(usual),
-        Some(given) => given.as_u64().filter(|seconds| *seconds <= MAX_WAIT),
+        // The value counts, not its spelling: 30.0 is 30.
+        Some(given) => {
+            let whole =
+                given.as_f64().filter(|seconds| seconds.fract() == 0.0 && (0.0..=MAX_WAIT as f64).contains(seconds));
+            whole.map(|seconds| seconds as u64)
+        }
     };
     let seconds = seconds.ok_or_else(|| format!("wait_seconds must be an integer from 0 to {MAX_WAIT}."))?;
     Ok(Duration::from_secs(seconds))

@@ -16,6 +16,7 @@ use crate::domain::model::CREDITS_PER_IMAGE;
 use crate::domain::multipart::{Multipart, Piece};
 use crate::domain::request::MAX_REFERENCES;
 use crate::http::api::body::is_json;
+use crate::http::api::coding::{Coding, text};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -42,6 +43,10 @@ pub(super) async fn read(
         return Err(ApiError::invalid_request(
             "The header Content-Type must be multipart/form-data with a boundary, or application/json.",
         ));
+    }
+    // Pictures hardly shrink, and go to the disk as they arrive.
+    if Coding::of(&parts.headers)? != Coding::Plain {
+        return Err(ApiError::unknown_coding());
     }
     let most = if form.is_some() { MAX_FORM } else { MAX_EDIT_BODY };
     if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
@@ -71,7 +76,7 @@ pub(super) async fn read(
 }
 
 fn too_large() -> ApiError {
-    ApiError::too_large("The body is larger than 4 images of 20 MiB and 256 KiB of other fields.", None)
+    ApiError::too_large("The body is larger than 4 images of 20 MiB and 512 KiB of other fields.", None)
 }
 
 fn too_slow() -> ApiError {
@@ -121,7 +126,7 @@ async fn read_json(
             }
         }
     }
-    Ok(Fields::of_json(&reader.into_json())?)
+    Ok(Fields::of_json(&text(reader.into_json().into())?)?)
 }
 
 /// The part of a form that is being read.

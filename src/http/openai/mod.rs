@@ -77,7 +77,7 @@ pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Resp
 }
 
 /// The answer that a call wants. The rest of the call goes while its task is made: a prompt may be long.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Wanted {
     kind: CallKind,
     format: OutputFormat,
@@ -85,6 +85,8 @@ struct Wanted {
     /// For a stream of events, the most partial images.
     stream: Option<u8>,
     aspect_ratio: AspectRatio,
+    /// The size that the call named.
+    named_size: Option<String>,
     /// The cost of the task in credits.
     cost: i64,
 }
@@ -97,14 +99,15 @@ impl Wanted {
             as_urls: call.as_urls,
             stream: call.stream,
             aspect_ratio: call.request.aspect_ratio,
+            named_size: call.named_size.clone(),
             cost: call.request.cost(),
         }
     }
 
-    /// The size of the pictures, as `WIDTHxHEIGHT`.
+    /// The size in answers, as `WIDTHxHEIGHT`: the one that the call named, as OpenAI's API does, or that of the pictures.
     fn size(&self) -> String {
         let (width, height) = self.aspect_ratio.size();
-        format!("{width}x{height}")
+        self.named_size.clone().unwrap_or_else(|| format!("{width}x{height}"))
     }
 }
 
@@ -224,7 +227,7 @@ async fn task_of(
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
-        if attempt.may_repeat() {
+        if attempt.may_repeat() || !(attempt.counted || looks > 0) {
             match api.shared.store.with_right(caller.right()).attach_call(caller.key_id, attempt).await? {
                 Attachment::Task(id) => {
                     pictures.remove().await;

@@ -15,12 +15,14 @@ use crate::http::state::ApiState;
 
 /// Longest name of a model that is repeated, in bytes.
 const MAX_NAME: usize = 800;
+/// Models have no date here; 0 would be shown as 1970. This is 21 November 2026, 12:00 UTC.
+const CREATED: i64 = 1_795_262_400;
 
 #[derive(Serialize)]
 struct Model<'a> {
     id: &'a str,
     object: &'static str,
-    /// Seconds since 1970. Models have no date here.
+    /// Seconds since 1970.
     created: i64,
     owned_by: &'static str,
 }
@@ -32,7 +34,7 @@ struct Models<'a> {
 }
 
 fn model(id: &str) -> Model<'_> {
-    Model { id, object: "model", created: 0, owned_by: "tintype" }
+    Model { id, object: "model", created: CREATED, owned_by: "tintype" }
 }
 
 /// `GET /v1/models`

@@ -147,8 +147,16 @@ impl ApiError {
 
     /// 403 for a page of a site that may not call this server.
     pub fn refused_origin() -> Self {
-        let message = "Pages of this origin may not call this server; the operator allows them with --cors-origin.";
+        let message = "Pages of this origin may not call this server; the operator allows them with --cors-origin, or \
+                       names this server with --public-url.";
         Self::new(StatusCode::FORBIDDEN, ErrorCode::InvalidRequest, message)
+    }
+
+    /// The error for a compression of the body that this server cannot read.
+    pub fn unknown_coding() -> Self {
+        let message =
+            "The Content-Encoding of the body must be gzip or deflate, or absent; images of an edit come without one.";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorCode::InvalidRequest, message)
     }
 
     /// 404 for a path.
@@ -180,7 +188,7 @@ impl ApiError {
                 (ErrorCode::InvalidRequest, "The request's headers are too large or too many.")
             }
             StatusCode::URI_TOO_LONG => (ErrorCode::InvalidRequest, "The request's path is too long."),
-            StatusCode::PAYLOAD_TOO_LARGE => (ErrorCode::InvalidRequest, "The body is larger than 256 KiB."),
+            StatusCode::PAYLOAD_TOO_LARGE => (ErrorCode::InvalidRequest, "The body is larger than 512 KiB."),
             StatusCode::REQUEST_TIMEOUT => (ErrorCode::InvalidRequest, "The body did not arrive in time."),
             StatusCode::RANGE_NOT_SATISFIABLE => (ErrorCode::InvalidRequest, "The file is shorter than that range."),
             StatusCode::SERVICE_UNAVAILABLE => (ErrorCode::InternalError, "The service is not ready."),

@@ -19,6 +19,8 @@ const MAX_IDEMPOTENCY_KEY: usize = 255;
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::http) struct Repeat {
     attempt: u32,
+    /// Whether the client counts its attempts.
+    counted: bool,
     idempotency: Option<[u8; 32]>,
 }
 
@@ -32,7 +34,7 @@ impl Repeat {
             (Some(key), None) if (1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()) => Some(Sha256::digest(key).into()),
             _ => return Err(ApiError::invalid_request("Idempotency-Key must have 1 to 255 characters.")),
         };
-        Ok(Self { attempt, idempotency })
+        Ok(Self { attempt, counted: headers.contains_key(&RETRY_COUNT), idempotency })
     }
 
     /// Whether an earlier attempt may have made the task of the request.
@@ -49,6 +51,7 @@ impl Repeat {
     pub(in crate::http) fn call(self, key_id: Id, call: &ImagesCall) -> Call {
         let digest = call.digest(key_id.as_str().as_bytes());
         let wants_previews = call.stream.is_some_and(|partial_images| partial_images > 0);
-        Call { digest, idempotency: self.idempotency, attempt: self.attempt, holder: rand::random(), wants_previews }
+        let Self { attempt, counted, idempotency } = self;
+        Call { digest, idempotency, attempt, counted, holder: rand::random(), wants_previews }
     }
 }

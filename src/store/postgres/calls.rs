@@ -6,20 +6,20 @@ use super::PostgresStore;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::calls::FOUND_WITHIN;
 use crate::store::{Attachment, Call, CallEnd, Calls, Result};
 
-/// Takes over a task for the attempt $3 of the holder $4. The lock makes concurrent attempts wait for each other; the
-/// update repeats the conditions, because the row may have changed before the lock.
+/// Takes over a task of fewer attempts than $3 for the attempt $7 of the holder $4. The lock makes concurrent attempts wait
+/// for each other; the update repeats the conditions, because the row may have changed before the lock.
 const ATTACH: &str = "
     WITH free AS MATERIALIZED (
         SELECT task_id FROM calls
         WHERE key_id = $1 AND digest = $2 AND idempotency IS NULL AND delivered_at IS NULL AND attempt < $3
-            AND task_id >= $5
+            AND task_id >= $5 AND ($6 OR holder IS NULL)
         ORDER BY holder IS NOT NULL, task_id LIMIT 1 FOR UPDATE SKIP LOCKED
     )
-    UPDATE calls SET attempt = $3, holder = $4 FROM free
-    WHERE calls.task_id = free.task_id AND delivered_at IS NULL AND attempt < $3 RETURNING calls.task_id";
+    UPDATE calls SET attempt = $7, holder = $4 FROM free
+    WHERE calls.task_id = free.task_id AND delivered_at IS NULL AND attempt < $3 AND ($6 OR holder IS NULL)
+    RETURNING calls.task_id";
 
 #[async_trait]
 impl Calls for PostgresStore {
@@ -33,9 +33,11 @@ impl Calls for PostgresStore {
             return Ok(if same { Attachment::Task(row.try_get("task_id")?) } else { Attachment::OtherChoices });
         }
         let attach = async {
-            let since = Id::floor(self.database.now().saturating_sub(FOUND_WITHIN));
-            let attempt = i64::from(call.attempt);
-            let rows = self.statement(ATTACH, &[&key_id, &digest, &attempt, &call.holder, &since]).await?;
+            let (before, since) = call.reach(self.database.now());
+            let (before, attempt) = (i64::from(before), i64::from(call.attempt));
+            let rows = self
+                .statement(ATTACH, &[&key_id, &digest, &before, &call.holder, &since, &call.counted, &attempt])
+                .await?;
             Ok(match rows.first() {
                 Some(row) => Attachment::Task(row.try_get(0)?),
                 None => Attachment::None,

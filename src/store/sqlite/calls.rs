@@ -8,7 +8,6 @@ use super::writer::Writing;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
-use crate::store::calls::FOUND_WITHIN;
 use crate::store::{Attachment, Call, CallEnd, Calls, Result};
 
 /// The task that a call finds, and the digest of the call that made it.
@@ -18,6 +17,7 @@ pub(super) fn find(
     call: &Call,
     now: Timestamp,
 ) -> rusqlite::Result<Option<(Id, [u8; 32])>> {
+    let (attempts, since) = call.reach(now);
     let found = match call.idempotency {
         Some(idempotency) => connection
             .prepare_cached("SELECT task_id, digest FROM calls WHERE key_id = ?1 AND idempotency = ?2")?
@@ -26,13 +26,12 @@ pub(super) fn find(
             .prepare_cached(
                 "SELECT task_id, digest FROM calls
                  WHERE key_id = ?1 AND digest = ?2 AND idempotency IS NULL AND delivered_at IS NULL AND attempt < ?3
-                     AND task_id >= ?4
+                     AND task_id >= ?4 AND (?5 OR holder IS NULL)
                  ORDER BY holder IS NOT NULL, task_id LIMIT 1",
             )?
-            .query_row(
-                params![key_id, call.digest, call.attempt, Id::floor(now.saturating_sub(FOUND_WITHIN))],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            ),
+            .query_row(params![key_id, call.digest, attempts, since, call.counted], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            }),
     };
     found.optional()
 }
@@ -41,7 +40,7 @@ pub(super) fn find(
 pub(super) fn record(connection: &Connection, task_id: Id, key_id: Id, call: &Call) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let Call { digest, idempotency, attempt, holder, wants_previews: _ } = call;
+    let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
     connection.prepare_cached(sql)?.execute(params![task_id, key_id, digest, idempotency, attempt, holder])?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 // Runs a task with the client of openapi-fetch and the types of openapi-typescript: node fetch.js URL KEY
 import createClient from "openapi-fetch";
-import { AspectRatio, ErrorCode, Status, type paths } from "./schema.js";
+import { AspectRatio, CreatedTaskStatus, ErrorCode, Status, type paths } from "./schema.js";
 
 const [baseUrl = "", key = ""] = process.argv.slice(2);
 const client = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${key}` } });
@@ -16,6 +16,14 @@ async function main(): Promise<void> {
     if (found.data.status !== Status.completed) throw new Error(found.data.error ?? "no reason");
     for (const image of found.data.images ?? []) console.log(image.url, image.content_type);
     break;
+  }
+
+  for (const [prompt, end] of [["a boat", Status.completed], ["a boat [[fail]]", Status.failed]] as const) {
+    const header = { Prefer: "wait=30" };
+    const { data: waited } = await client.POST("/api/v1/images/generate", { params: { header }, body: { prompt } });
+    if (!waited || waited.data.status === CreatedTaskStatus.processing) throw new Error("the submit did not wait");
+    const { images, error: sentence } = waited.data;
+    if (`${waited.data.status}` !== end || !images !== !!sentence) throw new Error(JSON.stringify(waited));
   }
 
   const wide = { prompt: "a boat", aspect_ratio: AspectRatio.Ratio16x9, n: 2, reference_images: [] };

@@ -1,7 +1,7 @@
 // Runs a task with the client that hey-api generates: node hey.js URL KEY
 import { createClient } from "./hey/client/index.js";
 import { generate, getTask, listTasks } from "./hey/sdk.gen.js";
-import { AspectRatio, ErrorCode, Status } from "./hey/types.gen.js";
+import { AspectRatio, CreatedStatus, ErrorCode, Status } from "./hey/types.gen.js";
 
 const [baseUrl = "", key = ""] = process.argv.slice(2);
 const client = createClient({ baseUrl, auth: key });
@@ -17,6 +17,13 @@ async function main(): Promise<void> {
     if (found.data.status !== Status.COMPLETED) throw new Error(found.data.error ?? "no reason");
     for (const image of found.data.images ?? []) console.log(image.url, image.content_type);
     break;
+  }
+
+  for (const [prompt, end] of [["a boat", Status.COMPLETED], ["a boat [[fail]]", Status.FAILED]] as const) {
+    const { data: waited } = await generate({ client, headers: { Prefer: "wait=30" }, body: { prompt } });
+    if (!waited || waited.data.status === CreatedStatus.PROCESSING) throw new Error("the submit did not wait");
+    const { images, error: sentence } = waited.data;
+    if (`${waited.data.status}` !== end || !images !== !!sentence) throw new Error(JSON.stringify(waited));
   }
 
   const wide = { prompt: "a boat", aspect_ratio: AspectRatio.RATIO16X9, n: 2, reference_images: [] };

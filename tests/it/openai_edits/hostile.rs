@@ -5,7 +5,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype::clock::Timestamp;
-use tintype::config::{MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
+use tintype::config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
 use tintype::domain::model::{Id, Surface};
 use tintype::store::Right;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -70,7 +70,7 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
     assert_eq!(announce(&poor, FORM, 100, "").await, 429);
     assert_eq!(announce(&poor, "application/json", 100, "").await, 429);
     assert_eq!(announce(&poor, FORM, 100, "x-stainless-retry-count: 1\r\n").await, 100, "it may be paid for");
-    assert_eq!(announce(&ada, FORM, 4 * MAX_UPLOAD + 1_000_000, "").await, 413);
+    assert_eq!(announce(&ada, FORM, 4 * MAX_UPLOAD + 2_000_000, "").await, 413);
     assert_eq!(announce(&ada, "application/json", MAX_EDIT_BODY + 1, "").await, 413);
     assert_eq!(announce(&ada, FORM, 4 * MAX_UPLOAD, "").await, 100);
     assert_eq!(announce(&ada, FORM, 100, "").await, 429, "beyond the rate limit");
@@ -97,7 +97,7 @@ async fn a_hostile_form_leaves_nothing() {
     let image = ("name=image; filename=a.png", picture.as_slice());
     let many = vec![("name=prompt", b"".as_slice()); 5_000];
     let cut = form("b-1", &[prompt, image]);
-    let long = vec![b'a'; 300_000];
+    let long = vec![b'a'; MAX_BODY + 1];
     let cases: [(Vec<u8>, u16, Value); 16] = [
         (form("b-1", &many), 400, Value::Null),
         (form("b-2", &[prompt, image]), 400, Value::Null),

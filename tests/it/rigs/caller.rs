@@ -32,9 +32,14 @@ impl Caller<'_> {
 
     /// Submits exactly these bytes.
     pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
-        let headers = [("authorization", self.authorization()), ("content-type", "application/json".into())];
-        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        self.service.call("POST", GENERATE, &headers, body).await
+        self.post_with(&[], body).await
+    }
+
+    /// Submits exactly these bytes with these headers besides the usual ones.
+    pub async fn post_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let authorization = self.authorization();
+        let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
+        self.service.call("POST", GENERATE, &[&usual, headers].concat(), body).await
     }
 
     /// Submits and returns the reduced task.

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype::domain::model::{Id, Surface};
-use tintype::store::{AccountChange, Attachment, Call, CallEnd, Origin, Result, StartLimit, Store, Submission};
+use tintype::store::{
+    AccountChange, Attachment, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin, Result, StartLimit, Store, Submission,
+};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 fn call(attempt: u32, holder: i64) -> Call {
-    Call { digest: [7; 32], idempotency: None, attempt, holder, wants_previews: false }
+    Call { digest: [7; 32], attempt, counted: true, holder, ..Call::default() }
 }
 
 fn named(name: u8, digest: u8) -> Call {
-    Call { digest: [digest; 32], idempotency: Some([name; 32]), attempt: 0, holder: 1, wants_previews: false }
+    Call { digest: [digest; 32], idempotency: Some([name; 32]), holder: 1, ..Call::default() }
 }
 
 async fn submit(store: &dyn Store, account: Id, key_id: Id, call: Call) -> Result<Submission> {
@@ -87,6 +89,35 @@ pub async fn a_task_that_nobody_holds_is_taken_first_and_the_oldest_before_other
         assert_eq!(fx.store.attach_call(key, call(1, holder)).await?, Attachment::Task(task));
     }
     assert_eq!(fx.store.attach_call(key, call(1, 7)).await?, Attachment::None);
+    Ok(())
+}
+
+pub async fn a_call_of_a_client_that_does_not_count_takes_what_was_given_up_for_a_short_time(
+    fx: &Fixture,
+) -> Result<()> {
+    let (ada, key) = fx.caller("ada").await?;
+    let uncounted = |holder| Call { counted: false, ..call(0, holder) };
+    let task = fx.called(ada, key, uncounted(1)).await?;
+    assert_eq!(fx.store.attach_call(key, uncounted(2)).await?, Attachment::None, "its caller still waits");
+    assert!(fx.store.end_call(task, 1, CallEnd::HungUp).await?);
+    assert_eq!(fx.store.attach_call(key, uncounted(2)).await?, Attachment::Task(task));
+    assert!(fx.store.holds_call(task, 2).await?);
+    assert_eq!(fx.store.attach_call(key, uncounted(3)).await?, Attachment::None, "one call takes it");
+    assert!(fx.store.end_call(task, 2, CallEnd::HungUp).await?);
+    assert_eq!(
+        fx.store.attach_call(key, uncounted(4)).await?,
+        Attachment::Task(task),
+        "it is taken as often as given up"
+    );
+    assert!(fx.store.end_call(task, 4, CallEnd::Delivered).await?);
+    assert_eq!(fx.store.attach_call(key, uncounted(5)).await?, Attachment::None, "its answer was delivered");
+    let late = fx.called(ada, key, uncounted(6)).await?;
+    assert!(fx.store.end_call(late, 6, CallEnd::HungUp).await?);
+    let other = Call { digest: [8; 32], ..uncounted(7) };
+    assert_eq!(fx.store.attach_call(key, other).await?, Attachment::None);
+    fx.clock.advance(FOUND_UNCOUNTED_WITHIN + MILLISECOND);
+    assert_eq!(fx.store.attach_call(key, uncounted(7)).await?, Attachment::None, "nobody repeats a call so late");
+    assert_eq!(fx.store.attach_call(key, call(1, 8)).await?, Attachment::Task(late), "unless it says so");
     Ok(())
 }
 

@@ -23,7 +23,7 @@ async fn the_reference_names_this_server_and_every_operation() {
         "reference_images",
         "INSUFFICIENT_CREDITS",
         "<code>completed</code>",
-        "TINTYPE_API_KEY",
+        "TINTYPE_KEY",
         "/studio/keys",
         "/v1<",
         "/mcp<",

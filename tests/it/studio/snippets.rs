@@ -1,8 +1,9 @@
 //! The snippets of a picture's page, run as a person would who copies them.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use tempfile::TempDir;
 use tintype::domain::model::{Id, Surface};
 
 use super::Visitor;
@@ -47,16 +48,17 @@ fn program(language: &str) -> Command {
     command
 }
 
-/// Copies a snippet of the task's page, runs it until the task that it makes has ended, and returns that task's prompt and
-/// the output.
-async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, String) {
+/// Copies a snippet of the task's page, runs it until the task that it makes has ended, and returns that task's prompt, the
+/// output, and the folder in which it ran.
+async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, Output, TempDir) {
     let service = ada.service;
     let snippets = snippets(&ada.page(&format!("/studio/tasks/{id}")).await);
     assert_eq!(snippets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["curl", "Python", "JavaScript"]);
     let (_, snippet) = snippets.into_iter().find(|(name, _)| name == language).expect("a snippet");
     let caller = service.caller(&format!("{language} {id}"), 10).await;
     let mut command = program(language);
-    command.env("TINTYPE_API_KEY", &caller.key).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let folder = TempDir::new().expect("a directory");
+    command.current_dir(folder.path()).env("TINTYPE_KEY", &caller.key).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = command.stdin(Stdio::piped()).spawn().expect("it starts");
     let said = tokio::task::spawn_blocking(move || {
         running.stdin.take().expect("its input").write_all(snippet.as_bytes()).expect("it reads");
@@ -75,10 +77,15 @@ async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, String) {
     };
     service.work().await;
     let output = said.await.expect("no panic");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{language}: {text} {}", String::from_utf8_lossy(&output.stderr));
     let sent = store.inspect_task(task).await.expect("a store").expect("a task");
-    (sent.request.prompt, text)
+    (sent.request.prompt, output, folder)
+}
+
+/// The sentence in which a program ended.
+#[track_caller]
+fn failure(output: &Output) -> String {
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(1), true), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).trim_end().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,9 +95,38 @@ async fn copied_snippets_send_the_same_task() {
     let id = ada.create(NASTY).await;
     service.work().await;
     for language in ["curl", "Python", "JavaScript"] {
-        let (prompt, said) = run(&ada, id, language).await;
+        let (prompt, output, folder) = run(&ada, id, language).await;
+        assert!(output.status.success(), "{language}: {output:?}");
         assert_eq!(prompt, NASTY, "{language}");
-        assert!(said.contains(if language == "curl" { "\"task_id\"" } else { ".png" }), "{language}: {said}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let name = said.trim().strip_prefix("saved ").unwrap_or_else(|| panic!("{language}: {output:?}"));
+        let saved = std::fs::read(folder.path().join(name)).expect("an image");
+        assert!(saved.starts_with(b"\x89PNG"), "{language}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "{language} left something");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copied_snippets_end_an_error_in_a_sentence() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let id = ada.create("a boat [[fail]]").await;
+    service.work().await;
+    let page = ada.page(&format!("/studio/tasks/{id}")).await;
+    for language in ["curl", "Python", "JavaScript"] {
+        let (_, output, _folder) = run(&ada, id, language).await;
+        let failed = failure(&output);
+        assert!(failed.ends_with('.') && !failed.contains(['{', '\n']), "{language}: {failed}");
+        let (_, snippet) = snippets(&page).into_iter().find(|(name, _)| name == language).expect("a snippet");
+        let mut command = program(language);
+        command.env_remove("TINTYPE_KEY").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = command.spawn().expect("it starts");
+        let ended = tokio::task::spawn_blocking(move || {
+            running.stdin.take().expect("its input").write_all(snippet.as_bytes()).expect("it reads");
+            running.wait_with_output().expect("its output")
+        });
+        let refused = failure(&ended.await.expect("no panic"));
+        assert!(refused.starts_with("A valid API key is required: "), "{language}: {refused}");
     }
 }
 
@@ -102,5 +138,6 @@ async fn a_copied_command_with_a_long_prompt_starts() {
     let long = format!("a boat{}", "\u{200b}".repeat(25_000));
     let id = ada.create(&long).await;
     service.work().await;
-    assert_eq!(run(&ada, id, "curl").await.0, long);
+    let (prompt, output, _folder) = run(&ada, id, "curl").await;
+    assert_eq!((prompt, output.status.success()), (long, true));
 }

@@ -1,7 +1,5 @@
 // The quick start above the reference: programs with this server's address and the caller's key, a form that runs one
 // task, and the reference itself. The key is in memory only.
-"use strict";
-
 const api = `${location.origin}/api/v1/images`;
 const element = (id) => document.getElementById(id);
 const key = element("key");
@@ -9,61 +7,20 @@ const prompt = element("prompt");
 const result = element("result");
 const tabs = [...document.querySelectorAll("[role=tab]")];
 
-// Each program submits a task, polls it as the interface recommends, and prints the URLs of its images.
+// Each program submits a task, polls it when the server says so, and saves its images. `templates` are those of the studio.
+// Without a key on this page they take it from the environment.
+const literal = JSON.stringify;
 const programs = {
-  curl: (key, prompt) => `api=${api}
-auth='Authorization: Bearer ${key}'
-
-# Submit. The response is a task, still processing.
-task=$(curl -sS "$api/generate" -H "$auth" -H 'Content-Type: application/json' \\
-  -d ${shell(JSON.stringify({ prompt }))})
-id=$(printf '%s' "$task" | sed -n 's/.*"task_id":"\\([^"]*\\)".*/\\1/p')
-
-# Poll every 10 seconds while the task is processing.
-while printf '%s' "$task" | grep -q '"status":"processing"'; do
-  sleep 10
-  task=$(curl -sS "$api/task/$id" -H "$auth")
-done
-printf '%s\\n' "$task"`,
-  python: (key, prompt) => `import json, time, urllib.request
-
-def call(path, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Authorization": "Bearer ${key}", "Content-Type": "application/json"}
-    request = urllib.request.Request("${api}" + path, data, headers)
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)["data"]
-
-task = call("/generate", {"prompt": ${JSON.stringify(prompt)}})
-while task["status"] == "processing":
-    time.sleep(10)
-    task = call("/task/" + task["task_id"])
-
-for image in task["images"] or []:
-    print(image["url"])
-if task["status"] == "failed":
-    print(task["error"])`,
-  javascript: (key, prompt) => `// For Node 18 or later, as a module: node generate.mjs
-async function call(path, body) {
-  const response = await fetch("${api}" + path, {
-    method: body ? "POST" : "GET",
-    headers: { "Authorization": "Bearer ${key}", "Content-Type": "application/json" },
-    body: body && JSON.stringify(body),
-  });
-  const answer = await response.json();
-  if (answer.error) throw new Error(answer.error.code + ": " + answer.error.message);
-  return answer.data;
-}
-
-let task = await call("/generate", { prompt: ${JSON.stringify(prompt)} });
-while (task.status === "processing") {
-  await new Promise((wake) => setTimeout(wake, 10_000));
-  task = await call("/task/" + task.task_id);
-}
-
-for (const image of task.images ?? []) console.log(image.url);
-if (task.status === "failed") console.log(task.error);`,
+  curl: [shell, (key) => key ?? "$TINTYPE_KEY"],
+  python: [literal, (key) => (key ? literal(key) : 'os.environ.get("TINTYPE_KEY", "")')],
+  javascript: [literal, (key) => (key ? literal(key) : "process.env.TINTYPE_KEY")],
 };
+
+function program(language, key, prompt) {
+  const [address, secret] = programs[language];
+  const places = { __BASE__: address(location.origin), __KEY__: secret(key), __REQUEST__: literal({ prompt }) };
+  return templates[language].replace(/__(BASE|KEY|REQUEST)__/g, (place) => places[place]);
+}
 
 // One argument of a POSIX shell.
 function shell(text) {
@@ -73,7 +30,7 @@ function shell(text) {
 // A key has no other characters. Anything else stays out of the programs.
 function usableKey() {
   const text = key.value.trim();
-  return /^[A-Za-z0-9_]+$/.test(text) ? text : "YOUR_API_KEY";
+  return /^[A-Za-z0-9_]+$/.test(text) ? text : null;
 }
 
 function selected() {
@@ -82,7 +39,7 @@ function selected() {
 
 function showProgram() {
   const language = selected().id.replace("tab-", "");
-  element("program").firstElementChild.textContent = programs[language](usableKey(), prompt.value);
+  element("program").firstElementChild.textContent = program(language, usableKey(), prompt.value);
 }
 
 function select(tab) {
