@@ -16,8 +16,8 @@ use super::queue::TASKS_EXPIRE;
 use super::{Outcome, is_there, show};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{
-    DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine, PolicySettings,
-    RedisSettings, RetentionSettings,
+    Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine,
+    PolicySettings, RedisSettings, RetentionSettings,
 };
 use crate::data_dir;
 use crate::domain::model::IdSource;
@@ -78,8 +78,9 @@ impl Check {
     }
 }
 
-pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
+pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
     let checks = [
+        Check::new("settings", settings(adopted)),
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),
         Check::new("free space", free_space(data)),
@@ -101,6 +102,14 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings) -> Outcome {
         checks.iter().map(line).collect::<Vec<_>>().join("\n")
     })?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The place of the settings that are checked.
+fn settings(adopted: &Adopted) -> Result<String, String> {
+    match &adopted.note {
+        Some(note) => Err(note.clone()),
+        None => Ok(adopted.origin.clone().unwrap_or_else(|| "of this command".to_owned())),
+    }
 }
 
 fn clock() -> Result<String, String> {

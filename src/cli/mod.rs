@@ -14,7 +14,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::clock::Clock;
-use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError, ShownSetting};
+use crate::config::CommandLine;
+use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError};
 use crate::data_dir;
 use crate::domain::model::Account;
 use crate::engines::{diffusion, supervisor};
@@ -224,6 +225,9 @@ pub fn main() -> ExitCode {
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side));
     }
+    if let Some(note) = &read.adopted.note {
+        eprintln!("tintype: {note}");
+    }
     let exporter = match start_logging(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(exporter) => exporter,
         Err(error) => {
@@ -238,7 +242,7 @@ pub fn main() -> ExitCode {
     let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
     let outcome = privileges::become_owner(&mut command, &mut data)
-        .and_then(|()| run(command, &data, &read.settings, cli.log_format, exporter));
+        .and_then(|()| run(command, &data, &read, cli.log_format, exporter));
     match outcome {
         Ok(code) => code,
         Err(Failure(message)) => {
@@ -303,7 +307,7 @@ fn explain(error: SettingsError) -> ExitCode {
 fn run(
     command: Command,
     data: &DataSettings,
-    settings: &[ShownSetting],
+    read: &CommandLine,
     format: LogFormat,
     exporter: Option<Exporter>,
 ) -> Outcome {
@@ -339,8 +343,8 @@ fn run(
             Command::Backup(args) => backup::run(args, data).await,
             Command::Restore(args) => restore::run(args, data).await,
             Command::Migrate(args) => migrate::run(args, data).await,
-            Command::Config(command) => configuration::run(command, settings),
-            Command::Doctor(args) => doctor::run(args, data).await,
+            Command::Config(command) => configuration::run(command, &read.settings),
+            Command::Doctor(args) => doctor::run(args, data, &read.adopted).await,
             Command::Health(args) => health::run(args).await,
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {

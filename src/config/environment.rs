@@ -1,7 +1,9 @@
 //! Access to environment variables beyond those that clap reads for flags.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Reads an environment variable; an empty one counts as absent.
 ///
@@ -9,8 +11,22 @@ use std::path::{Path, PathBuf};
 /// A sentence for the operator: the value is not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
+    if let Some(adopted) = ADOPTED.get() {
+        if let Some(value) = adopted.get(name) {
+            return Ok(Some(value.clone()));
+        }
+    }
     let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     value.into_string().map(Some).map_err(|_| format!("{name} is not valid UTF-8"))
+}
+
+/// Variables of the server whose data this command works on. They win over those of the command.
+static ADOPTED: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// Makes variables of a server known to [`variable`]. Only the first call counts.
+pub(super) fn adopt<'a>(variables: impl Iterator<Item = (&'a String, &'a String)>) {
+    let set = variables.filter(|(_, value)| !value.is_empty());
+    ADOPTED.get_or_init(|| set.map(|(name, value)| (name.clone(), value.clone())).collect());
 }
 
 /// Reads a secret from a file that `setting` names, without the trailing newline that editors add.

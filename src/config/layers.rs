@@ -1,6 +1,7 @@
 //! The layers of settings: a flag wins over its environment variable, that over the config file, that over the
 //! default. Values of the file join the command line as flags, so that the rules between flags hold for them too.
 
+use std::any::TypeId;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::engines::table_settings;
 use super::environment::is_empty_variable;
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, Entry, Place, Value};
+use super::installation::Installation;
 
 /// Start of the name of every environment variable of a setting.
 const PREFIX: &str = "TINTYPE_";
@@ -28,6 +30,17 @@ pub struct CommandLine {
     pub matches: ArgMatches,
     /// Each setting of the command that was named.
     pub settings: Vec<ShownSetting>,
+    /// The settings of the installation that the command works on.
+    pub adopted: Adopted,
+}
+
+/// Settings of a server that a command uses, because it works on the data of that server.
+#[derive(Debug, Clone, Default)]
+pub struct Adopted {
+    /// Their place, such as `of the running server (process 7)`, if there are any.
+    pub origin: Option<String>,
+    /// A sentence for the operator if a server runs whose settings this user may not read.
+    pub note: Option<String>,
 }
 
 /// A setting, its value and its origin, without secrets.
@@ -80,7 +93,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    fn of(arg: &Arg) -> Option<Self> {
+    pub(super) fn of(arg: &Arg) -> Option<Self> {
         let variable = arg.get_env()?.to_str()?.strip_prefix(PREFIX)?;
         Some(Self { name: variable.to_lowercase().replace('_', "-"), arg: arg.clone() })
     }
@@ -90,12 +103,47 @@ impl Setting {
         Self { name: name.to_owned(), arg: arg.clone() }
     }
 
-    fn variable(&self) -> String {
+    /// The name of its environment variable.
+    pub(super) fn variable(&self) -> String {
         format!("{PREFIX}{}", self.name.to_uppercase().replace('-', "_"))
     }
 
     fn long(&self) -> &str {
         self.arg.get_long().unwrap_or(&self.name)
+    }
+
+    /// Whether each value is the path of a file or directory.
+    pub(super) fn is_path(&self) -> bool {
+        self.arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+    }
+
+    /// The default, as text.
+    pub(super) fn default(&self) -> Option<&OsStr> {
+        self.arg.get_default_values().first().map(AsRef::as_ref)
+    }
+
+    /// Whether the command line has this flag.
+    pub(super) fn is_flag_of(&self, matches: &ArgMatches) -> bool {
+        self.source(matches) == Some(ValueSource::CommandLine)
+    }
+
+    /// The values as written; `None` for a flag that is not there or whose value is not UTF-8.
+    pub(super) fn raw(&self, matches: &ArgMatches) -> Option<Vec<String>> {
+        let id = self.arg.get_id().as_str();
+        if self.is_switch() {
+            return Some(vec![matches.try_get_one::<bool>(id).ok()??.to_string()]);
+        }
+        matches.try_get_raw(id).ok()??.map(|value| value.to_str().map(str::to_owned)).collect()
+    }
+
+    /// The text of an environment variable as a value.
+    fn value_of_variable(&self, texts: Vec<String>) -> Value {
+        match texts.first() {
+            Some(text) if self.is_switch() => {
+                Value::Switch(!matches!(text.to_lowercase().as_str(), "" | "n" | "no" | "f" | "false" | "off" | "0"))
+            }
+            _ => Value::Texts(texts),
+        }
     }
 
     pub(super) fn is_switch(&self) -> bool {
@@ -171,6 +219,8 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let mut known = command.clone();
     known.build();
     let set = without_variables(command, &is_empty_variable);
+    let (set, arguments, adopted) = with_installation(set, &known, arguments);
+    let arguments = &arguments;
     // This pass finds the command and the config file. Its errors come again in the second one, with the file.
     let first = match set.clone().ignore_errors(true).try_get_matches_from(arguments) {
         Ok(first) => first,
@@ -207,14 +257,15 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         let note = |(setting, entry): &(&Setting, &Entry)| {
             format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
         };
-        SettingsError::Usage(error, taking_part.map(note).collect())
+        let origin = adopted.origin.iter().map(|origin| format!("this command has the settings {origin}"));
+        SettingsError::Usage(error, taking_part.map(note).chain(origin).collect())
     })?;
     let of_command = leaf(&known, &matches).1;
     let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
     let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref()));
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
     let settings = settings.chain(of_tables).collect();
-    Ok(CommandLine { matches, settings })
+    Ok(CommandLine { matches, settings, adopted })
 }
 
 fn show(
@@ -268,13 +319,67 @@ fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting
     settings.iter().find(|other| other.name == name)
 }
 
-/// The command line with the entries and the tables of the file. They stand before `--`, behind which no flag is one.
+/// The command line with the entries and the tables of the file.
 fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)], tables: &[EngineTable]) -> Vec<OsString> {
-    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let flags = entries.iter().flat_map(|(setting, entry)| setting.flags(&entry.value));
     let tables = tables.iter().map(|table| format!("--engine-table={}", table.argument));
-    let added = flags.chain(tables).map(OsString::from);
+    with_flags(arguments, flags.chain(tables))
+}
+
+/// The command line with more flags. They stand before `--`, behind which no flag is one.
+fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Vec<OsString> {
+    let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
+    let added = flags.map(OsString::from);
     arguments[..end].iter().cloned().chain(added).chain(arguments[end..].iter().cloned()).collect()
+}
+
+/// The commands that use no settings of a server, because they run one, make one, or talk to one elsewhere.
+const OWN_SETTINGS: [&str; 11] =
+    ["serve", "api", "worker", "restore", "migrate", "config", "generate", "get", "mcp", "openapi", "completions"];
+
+/// Gives a command the settings of the server whose data it works on. They win over the variables of its own
+/// environment, which may be those of another installation; its own flags win over them.
+fn with_installation(command: Command, known: &Command, arguments: &[OsString]) -> (Command, Vec<OsString>, Adopted) {
+    let mut arguments = arguments.to_vec();
+    let none = Adopted::default();
+    // The parse that counts comes later, with its errors.
+    let Ok(first) = command.clone().ignore_errors(true).try_get_matches_from(&arguments) else {
+        return (command, arguments, none);
+    };
+    let name = first.subcommand_name();
+    if name.is_none_or(|name| OWN_SETTINGS.contains(&name)) {
+        return (command, arguments, none);
+    }
+    let (of_command, matches) = leaf(known, &first);
+    let mut data = first.try_get_one::<PathBuf>("data").ok().flatten().cloned().unwrap_or_default();
+    if first.value_source("data") == Some(ValueSource::DefaultValue) && !data.exists() {
+        if let Some(of_units) = Installation::data_of_units(known) {
+            arguments = with_flags(&arguments, std::iter::once(format!("--data={}", of_units.display())));
+            data = of_units;
+        }
+    }
+    let installation = match Installation::find(&data, known, becomes_owner(&first)) {
+        Ok(Some(installation)) => installation,
+        Ok(None) => return (command, arguments, none),
+        Err(note) => return (command, arguments, Adopted { note: Some(note), ..none }),
+    };
+    let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
+    let is_named = |setting: &Setting| setting.is_flag_of(matches);
+    let adopted =
+        settings.iter().filter(|setting| !is_named(setting) && !partner(setting, &settings).is_some_and(is_named));
+    let flags: Vec<_> = adopted
+        .filter_map(|setting| Some(setting.flags(&setting.value_of_variable(installation.values(setting)?))))
+        .flatten()
+        .collect();
+    let of_servers = Installation::variables_of_servers(known);
+    let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
+    let found = Adopted { origin: Some(installation.origin), note: None };
+    (command, with_flags(&arguments, flags.into_iter()), found)
+}
+
+/// Whether root becomes the owner of the data before the command acts on them.
+fn becomes_owner(matches: &ArgMatches) -> bool {
+    geteuid().is_root() && !matches.subcommand_name().is_none_or(|name| KEEP_USER.contains(&name))
 }
 
 /// The commands as which root stays root.
@@ -289,8 +394,7 @@ fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigF
         Some(named) => ConfigFile::read(named, Place::Named, &settings),
         None => {
             let data = path("data").map_or(Path::new("."), PathBuf::as_path);
-            let keeps_user = matches.subcommand_name().is_none_or(|name| KEEP_USER.contains(&name));
-            let any_owner = geteuid().is_root() && !keeps_user;
+            let any_owner = becomes_owner(matches);
             ConfigFile::read(&data.join(CONFIG_FILE), Place::DataDirectory { any_owner }, &settings)
         }
     }
@@ -309,7 +413,7 @@ fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
 }
 
 /// The command that was named, with its values.
-fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
+pub(super) fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a ArgMatches) {
     match matches.subcommand() {
         Some((name, matches)) => {
             command.find_subcommand(name).map_or((command, matches), |command| leaf(command, matches))
@@ -319,7 +423,7 @@ fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Command, &'a 
 }
 
 /// The command without some environment variables.
-fn without_variables(command: Command, unwanted: &dyn Fn(&OsStr) -> bool) -> Command {
+pub(super) fn without_variables(command: Command, unwanted: &dyn Fn(&OsStr) -> bool) -> Command {
     command
         .mut_args(|arg| if arg.get_env().is_some_and(unwanted) { arg.env(None::<&str>) } else { arg })
         .mut_subcommands(|command| without_variables(command, unwanted))

@@ -11,6 +11,7 @@ mod environment;
 mod file;
 mod files;
 mod hub;
+mod installation;
 mod layers;
 mod limits;
 mod listen;
@@ -46,7 +47,7 @@ pub use self::environment::{
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
 pub use self::hub::HubSettings;
-pub use self::layers::{CommandLine, SettingsError, ShownSetting, Source, read};
+pub use self::layers::{Adopted, CommandLine, SettingsError, ShownSetting, Source, read};
 pub use self::limits::LimitSettings;
 pub use self::listen::{ListenAddress, TrustedProxy};
 pub use self::model_aliases::{ModelAlias, ModelAliasSettings, ModelAliases};

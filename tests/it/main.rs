@@ -35,6 +35,7 @@ mod first_key;
 mod fuzz;
 mod generate;
 mod https;
+mod installation;
 mod limits;
 mod list;
 mod listening;

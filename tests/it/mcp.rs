@@ -308,8 +308,11 @@ async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
     assert_eq!(caller.credits().await, 6, "two tasks were charged");
 }
 
-/// Requests as programs send them that follow a part of the protocol, and the type of the answer.
-const PROGRAMS: [(&str, &str, &[(&str, &str)], &str); 7] = [
+/// A program, the path and the headers of its requests, and the type of the answer.
+type Program = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+
+/// Requests as programs send them that follow a part of the protocol.
+const PROGRAMS: [Program; 7] = [
     ("the official clients", "/mcp", &[("accept", "application/json, text/event-stream")], "text/event-stream"),
     ("curl, httpx, requests", "/mcp", &[("accept", "*/*")], "application/json"),
     ("axios", "/mcp", &[("accept", "application/json, text/plain, */*")], "application/json"),

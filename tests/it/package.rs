@@ -65,6 +65,9 @@ fn the_package_installs_runs_as_its_user_and_leaves_the_data_when_purged() {
         dpkg --install /new.deb
         grep -q 9999 /etc/tintype.env
         tintype account list --data $data
+        echo 'TINTYPE_PUBLIC_URL=\"https://images.example.com\"' >> /etc/tintype.env
+        cd /tmp
+        tintype account link default | grep https://images.example.com/
         dpkg --remove tintype
         test ! -e /usr/bin/tintype
         grep -q 9999 /etc/tintype.env

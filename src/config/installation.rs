@@ -1,0 +1,315 @@
+//! The settings of an installation, for commands that work on its data: those of the server that runs on the data
+//! directory, or else those of `/etc/tintype.env`, which the units in `deploy/` give to their servers. Without them, a
+//! command would take the database of its own environment for the one in use.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use rustix::process::geteuid;
+
+use super::environment::adopt;
+use super::layers::{Setting, leaf, without_variables};
+
+/// The file with the environment of the servers under systemd.
+const UNIT_SETTINGS: &str = "/etc/tintype.env";
+/// The data directory of the units, unless their file names another.
+const UNIT_DATA: &str = "/var/lib/tintype";
+/// Largest environment or command line that is read, in bytes.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+/// The commands that run a server.
+const SERVERS: [&str; 3] = ["serve", "api", "worker"];
+/// The settings of a process, not of an installation.
+const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
+/// Beginning of the variables by which a server reaches its bucket.
+const OF_BUCKETS: &str = "AWS_";
+
+/// The settings that a server was given, other than by a config file.
+#[derive(Debug)]
+pub(super) struct Installation {
+    /// The place of these settings, for people.
+    pub(super) origin: String,
+    variables: BTreeMap<String, String>,
+    /// Values of flags, by the names of their settings.
+    flags: Vec<(String, Vec<String>)>,
+    /// The directory in which the server resolves relative paths.
+    directory: PathBuf,
+}
+
+/// A process that runs a server on the data directory.
+#[derive(Debug)]
+struct Server {
+    id: u32,
+    /// Its directory in /proc, which stays that of this process when another one gets its id.
+    entry: File,
+    arguments: Vec<OsString>,
+    directory: PathBuf,
+}
+
+impl Installation {
+    /// The installation with this data directory. `command` is the whole command line, to read the flags of a server.
+    /// `any_owner` tells that this process becomes the owner of the data before it acts.
+    ///
+    /// # Errors
+    /// A note for the operator: a server runs, but its settings cannot be read.
+    pub(super) fn find(data: &Path, command: &Command, any_owner: bool) -> Result<Option<Self>, String> {
+        let Ok(owned) = fs::metadata(data) else { return Ok(None) };
+        let mut trusted = vec![0, geteuid().as_raw()];
+        trusted.extend(any_owner.then_some(owned.uid()));
+        let same = |path: &Path| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (owned.dev(), owned.ino()));
+        let mut unread = None;
+        for server in servers(&trusted, &same, command) {
+            match server.installation(command) {
+                Ok(found) if same(&found.data(command)) => {
+                    found.adopt();
+                    return Ok(Some(found));
+                }
+                Ok(_) => {}
+                Err(_) => unread = unread.or(Some(server.id)),
+            }
+        }
+        let of_units = Self::of_units(Path::new(UNIT_SETTINGS)).filter(|units| same(&units.data(command)));
+        match (of_units, unread) {
+            (Some(units), _) => {
+                units.adopt();
+                Ok(Some(units))
+            }
+            (None, Some(id)) => Err(format!(
+                "the settings of the running server (process {id}) cannot be read, so this command uses its own: \
+                 if the server has others in its environment, run this as root"
+            )),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The data directory of the units, if they have one and this user may read their settings.
+    pub(super) fn data_of_units(command: &Command) -> Option<PathBuf> {
+        Self::of_units(Path::new(UNIT_SETTINGS)).map(|units| units.data(command)).filter(|data| data.is_dir())
+    }
+
+    fn of_units(path: &Path) -> Option<Self> {
+        let mut text = String::new();
+        File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).ok()?;
+        let mut variables: BTreeMap<_, _> = variables_in(&text).into_iter().collect();
+        variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
+        let origin = format!("of {}", path.display());
+        Some(Self { origin, variables, flags: Vec::new(), directory: PathBuf::from("/") })
+    }
+
+    /// The variables of all settings of servers: those of the command itself do not count beside an installation.
+    pub(super) fn variables_of_servers(command: &Command) -> Vec<String> {
+        let commands = SERVERS.iter().filter_map(|name| command.find_subcommand(name));
+        let settings = commands.flat_map(Command::get_arguments).filter_map(Setting::of);
+        let shared = settings.filter(|setting| !OF_PROCESS.contains(&setting.name.as_str()));
+        shared.map(|setting| setting.variable()).collect()
+    }
+
+    /// The values of a setting: of its flag, or else of its variable. `None` if the server was not given it.
+    pub(super) fn values(&self, setting: &Setting) -> Option<Vec<String>> {
+        if OF_PROCESS.contains(&setting.name.as_str()) {
+            return None;
+        }
+        self.given(setting)
+    }
+
+    fn given(&self, setting: &Setting) -> Option<Vec<String>> {
+        let by_flag = self.flags.iter().find(|(name, _)| *name == setting.name).map(|(_, values)| values.clone());
+        let by_variable = || Some(vec![self.variables.get(&setting.variable()).filter(|it| !it.is_empty())?.clone()]);
+        let values = by_flag.or_else(by_variable)?;
+        Some(values.into_iter().map(|value| self.absolute(setting, value)).collect())
+    }
+
+    /// A value whose path does not depend on the directory of the process.
+    fn absolute(&self, setting: &Setting, value: String) -> String {
+        let joined = |path: &str| self.directory.join(path).to_string_lossy().into_owned();
+        match value.split_once(':').filter(|_| ["database", "files"].contains(&setting.name.as_str())) {
+            _ if setting.is_path() => joined(&value),
+            Some((scheme @ ("sqlite" | "file"), path)) => format!("{scheme}:{}", joined(path)),
+            _ => value,
+        }
+    }
+
+    fn data(&self, command: &Command) -> PathBuf {
+        let data = command.get_arguments().filter_map(Setting::of).find(|setting| setting.name == "data");
+        let named = data.as_ref().and_then(|setting| self.given(setting)?.pop());
+        let by_default = || data.as_ref()?.default().map(|path| self.directory.join(path));
+        named.map(PathBuf::from).or_else(by_default).unwrap_or_default()
+    }
+
+    /// Makes the credentials of the bucket known to this process.
+    fn adopt(&self) {
+        adopt(self.variables.iter().filter(|(name, _)| name.starts_with(OF_BUCKETS)));
+    }
+}
+
+impl Server {
+    fn installation(&self, command: &Command) -> io::Result<Installation> {
+        let split = |pair: &OsString| {
+            let text = pair.clone().into_string().ok()?;
+            text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        let variables = read_list(&self.entry, "environ")?.iter().filter_map(split).collect();
+        Ok(Installation {
+            origin: format!("of the running server (process {})", self.id),
+            variables,
+            flags: flags_of(command, &self.arguments),
+            directory: self.directory.clone(),
+        })
+    }
+
+    /// Whether the flags name another data directory, which can be known without the environment.
+    fn is_elsewhere(&self, same: &dyn Fn(&Path) -> bool, command: &Command) -> bool {
+        let flags = flags_of(command, &self.arguments);
+        let named = flags.iter().find(|(name, _)| name == "data").and_then(|(_, values)| values.last());
+        named.is_some_and(|path| !same(&self.directory.join(path)))
+    }
+}
+
+/// The servers of trusted users that may run on the data directory, those that know the most settings first.
+fn servers(trusted: &[u32], same: &dyn Fn(&Path) -> bool, command: &Command) -> Vec<Server> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: Vec<_> = ids.filter(|id| *id != std::process::id()).filter_map(|id| server(id, trusted)).collect();
+    found.retain(|server| !server.is_elsewhere(same, command));
+    let rank = |server: &Server| SERVERS.iter().position(|name| server.arguments.iter().any(|one| one == name));
+    found.sort_by_key(|server| (rank(server), server.id));
+    found
+}
+
+fn server(id: u32, trusted: &[u32]) -> Option<Server> {
+    let entry = File::open(format!("/proc/{id}")).ok()?;
+    // Anyone can run a program of this name. Only the settings of these users count.
+    if !trusted.contains(&entry.metadata().ok()?.uid()) {
+        return None;
+    }
+    let arguments = read_list(&entry, "cmdline").ok()?;
+    let program = Path::new(arguments.first()?).file_name()?;
+    let serves = program == "tintype" && arguments.iter().any(|one| SERVERS.iter().any(|name| one == name));
+    let directory = fs::read_link(within(&entry, "cwd")).unwrap_or_default();
+    serves.then_some(Server { id, entry, arguments, directory })
+}
+
+/// A file in the directory of a process.
+fn within(entry: &File, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", entry.as_raw_fd()))
+}
+
+/// Reads texts that end with a zero byte each.
+fn read_list(entry: &File, name: &str) -> io::Result<Vec<OsString>> {
+    let mut bytes = Vec::new();
+    File::open(within(entry, name))?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
+        // The kernel shows nothing of a process that has ended, and of one that is starting its program.
+        return Err(ErrorKind::NotFound.into());
+    }
+    let texts = bytes.split(|byte| *byte == 0).filter(|text| !text.is_empty());
+    Ok(texts.map(|text| OsString::from_vec(text.to_vec())).collect())
+}
+
+/// The flags of a command line with their values, by the names of their settings.
+fn flags_of(command: &Command, arguments: &[OsString]) -> Vec<(String, Vec<String>)> {
+    let alone = without_variables(command.clone(), &|_| true).ignore_errors(true);
+    let Ok(matches) = alone.try_get_matches_from(arguments) else { return Vec::new() };
+    let (of_command, matches) = leaf(command, &matches);
+    let settings = of_command.get_arguments().filter_map(Setting::of);
+    settings
+        .filter(|setting| setting.is_flag_of(matches))
+        .filter_map(|setting| Some((setting.name.clone(), setting.raw(matches)?)))
+        .collect()
+}
+
+/// The variables in a file for `EnvironmentFile=` of systemd.exec(5): one `NAME=value` per line, in quotes or not.
+fn variables_in(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let trimmed = rest.trim_start();
+        if trimmed.starts_with(['#', ';']) {
+            rest = trimmed.split_once('\n').map_or("", |(_, rest)| rest);
+            continue;
+        }
+        let Some((name, after)) = trimmed.split_once(['=', '\n']) else { break };
+        if trimmed.as_bytes().get(name.len()) == Some(&b'\n') {
+            rest = after;
+            continue;
+        }
+        let (value, after) = value(after);
+        found.push((name.trim().to_owned(), value));
+        rest = after;
+    }
+    found
+}
+
+/// The value at the beginning of a text, and what follows its line.
+fn value(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut quote = None;
+    // Before a value and between quoted parts, white space counts for nothing and quotes open a part.
+    let mut between = true;
+    // The value without white space at its end.
+    let mut kept = 0;
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match (letter, quote) {
+            ('\n', None) => {
+                value.truncate(kept);
+                return (value, &text[at + 1..]);
+            }
+            (' ' | '\t' | '\r', None) => {
+                if !between {
+                    value.push(letter);
+                }
+                continue;
+            }
+            ('"' | '\'', None) if between => quote = Some(letter),
+            (_, Some(open)) if letter == open => (quote, between) = (None, true),
+            ('\\', None | Some('"')) => match letters.next() {
+                Some((_, '\n')) | None => {}
+                Some((_, escaped)) if quote.is_none() || "\"\\`$".contains(escaped) => value.push(escaped),
+                Some((_, other)) => value.extend(['\\', other]),
+            },
+            _ => {
+                between = false;
+                value.push(letter);
+            }
+        }
+        kept = value.len();
+    }
+    value.truncate(kept);
+    (value, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_for_systemd_is_read_as_systemd_reads_it() {
+        // The rules of `EnvironmentFile=` in systemd.exec(5).
+        for (text, expected) in [
+            ("A=b\n", &[("A", "b")][..]),
+            ("# A=b\n; B=c\n\nC=d", &[("C", "d")]),
+            ("A= b c \t\nD=e\r\n", &[("A", "b c"), ("D", "e")]),
+            ("A=\"b # c\"\nD='e \\ f'\n", &[("A", "b # c"), ("D", "e \\ f")]),
+            ("A=\"b \\\" \\\\ \\$ \\n\"\n", &[("A", "b \" \\ $ \\n")]),
+            ("A=b\\\nc\nD=e", &[("A", "bc"), ("D", "e")]),
+            ("A=\"b\nc\"\nD=e", &[("A", "b\nc"), ("D", "e")]),
+            ("A=b#c\n", &[("A", "b#c")]),
+            ("A=b\"c\" 'd'\n", &[("A", "b\"c\" 'd'")]),
+            ("A=\"b\" 'c'\n", &[("A", "bc")]),
+            ("A=\nnonsense\nB=c", &[("A", ""), ("B", "c")]),
+            ("A=postgres://u:p%40ss=w@h/d?x=y&z=1", &[("A", "postgres://u:p%40ss=w@h/d?x=y&z=1")]),
+            ("", &[]),
+        ] {
+            let found = variables_in(text);
+            let found: Vec<_> = found.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            assert_eq!(found, expected, "{text:?}");
+        }
+    }
+}

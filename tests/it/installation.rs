@@ -1,0 +1,118 @@
+//! Commands that work on the data of a server use the settings of that server, not those of their own environment.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::rigs::binary::{Server, printed, tintype};
+
+const NOBODY: u32 = 65534;
+
+/// A server whose database and public URL only its environment and its directory tell.
+fn server(directory: &Path) -> Server {
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn"]).current_dir(directory);
+    command.env("TINTYPE_DATA", "data").env("TINTYPE_DATABASE", "sqlite:elsewhere.db");
+    command.env("TINTYPE_PUBLIC_URL", "https://images.example.com");
+    Server::spawn(command)
+}
+
+/// Runs a command with an environment that belongs to another installation.
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = tintype();
+    command.env("TINTYPE_PUBLIC_URL", "https://other.example.com").env("TINTYPE_DATABASE", "sqlite:other.db");
+    command.current_dir("/").args(arguments).arg("--data").arg(directory.join("data")).output().expect("it runs")
+}
+
+/// The database of the server.
+fn in_use(directory: &Path) -> String {
+    format!("sqlite:{}", directory.join("elsewhere.db").display())
+}
+
+fn link(output: &Output) -> String {
+    printed(output)["url"].as_str().expect("a URL").to_owned()
+}
+
+#[test]
+fn commands_use_the_settings_of_the_running_server() {
+    let directory = TempDir::new().expect("a directory");
+    let server = server(directory.path());
+    let accounts = printed(&run(directory.path(), &["account", "list", "--json"]));
+    assert_eq!(accounts[0]["name"], "default", "{accounts}");
+    let url = link(&run(directory.path(), &["account", "link", "default", "--json"]));
+    assert!(url.starts_with("https://images.example.com/"), "{url}");
+    // A flag is meant for this command.
+    let here = ["account", "link", "default", "--public-url", "https://here.example.com", "--json"];
+    let url = link(&run(directory.path(), &here));
+    assert!(url.starts_with("https://here.example.com/"), "{url}");
+    let keys = printed(&run(directory.path(), &["key", "list", "--json"]));
+    let id = keys[0]["id"].as_str().expect("an id").to_owned();
+    assert!(run(directory.path(), &["key", "revoke", &id]).status.success());
+    let keys = printed(&run(directory.path(), &["key", "list", "--json", "--database", &in_use(directory.path())]));
+    assert!(!keys[0]["revoked_at"].is_null(), "{keys}");
+    let doctor: Value = serde_json::from_slice(&run(directory.path(), &["doctor", "--json"]).stdout).expect("JSON");
+    let of = |name: &str| doctor.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == name));
+    let settings = of("settings").expect("a check")["detail"].as_str().expect("text");
+    assert!(settings.starts_with("of the running server (process "), "{doctor:#}");
+    server.stop();
+    let missing = run(directory.path(), &["account", "list"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("other.db"), "{missing:?}");
+}
+
+#[test]
+fn health_asks_the_address_of_the_running_server() {
+    let directory = TempDir::new().expect("a directory");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let mut command = tintype();
+    command.args(["serve", "--log", "warn", "--data"]).arg(directory.path()).args(["--listen", &free.to_string()]);
+    let server = Server::spawn(command);
+    let mut health = tintype();
+    let asked = health.args(["health", "--data"]).arg(directory.path()).output().expect("it runs");
+    assert!(asked.status.success(), "{asked:?}");
+    server.stop();
+}
+
+#[test]
+fn only_a_process_of_the_owner_counts_as_the_server() {
+    let directory = TempDir::new().expect("a directory");
+    let data = directory.path().join("data");
+    let mut create = tintype();
+    let created = create.args(["account", "create", "ada", "--data"]).arg(&data).output().expect("it runs");
+    assert!(created.status.success(), "{created:?}");
+    // A shell under another name, whose script has the name of the command.
+    std::fs::write(directory.path().join("serve"), "echo started; read line").expect("a file");
+    for path in [directory.path(), &directory.path().join("serve")] {
+        open(path);
+    }
+    let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c"];
+    let mut impostor = Command::new("setpriv");
+    impostor.args(as_nobody).arg("exec -a tintype sh serve --data \"$0\"").arg(&data);
+    impostor.env("TINTYPE_PUBLIC_URL", "https://trap.example.com").current_dir(directory.path());
+    let mut impostor = impostor.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("setpriv runs");
+    let mut line = String::new();
+    BufReader::new(impostor.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "started\n");
+    let url = || {
+        let mut command = tintype();
+        command.args(["account", "link", "ada", "--json", "--data"]).arg(&data);
+        link(&command.output().expect("it runs"))
+    };
+    assert!(!url().contains("trap.example.com"));
+    // The owner of the data could change them anyway.
+    for entry in std::fs::read_dir(&data).expect("a directory") {
+        chown(entry.expect("an entry").path(), Some(NOBODY), Some(NOBODY)).expect("root may give files");
+    }
+    chown(&data, Some(NOBODY), Some(NOBODY)).expect("root may give files");
+    assert!(url().starts_with("https://trap.example.com/"));
+    drop(impostor.stdin.take());
+    impostor.wait().expect("a child");
+}
+
+fn open(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("root may");
+}
