@@ -33,6 +33,8 @@ pub struct ApiSettings {
     pub production: bool,
     /// Peers whose `X-Forwarded-Proto` and `X-Forwarded-For` are trusted.
     pub trusted_proxies: Vec<TrustedProxy>,
+    /// Whether the log names the client of each request.
+    pub log_clients: bool,
     /// Limits on connections.
     pub connections: ConnectionLimits,
     /// Limits on callers.
@@ -74,6 +76,7 @@ impl ApiSettings {
             require_https: settings.production || settings.serves_https(),
             production: settings.production,
             trusted_proxies: settings.trusted_proxy.clone(),
+            log_clients: settings.log_clients,
             connections: ConnectionLimits {
                 max_connections: settings.limits.max_connections,
                 max_per_address: settings.limits.max_connections_per_address,

@@ -3,11 +3,14 @@
 use std::fs::{self, File};
 use std::path::Path;
 
+use http_body_util::Full;
+use hyper::Request;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
 use crate::rigs::binary::{self, Server, tintype};
-use crate::rigs::http::{GENERATE, TASKS, ended, send};
+use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send};
 use crate::rigs::ports::Port;
 
 /// Starts a server that logs to a file.
@@ -105,4 +108,26 @@ async fn the_cause_of_an_unusable_reference_is_logged_with_its_task_and_account_
         assert!(cause.contains(part), "{part} is not in {cause}");
     }
     assert!(!cause.contains("signature"), "{cause}");
+}
+
+#[tokio::test]
+async fn lines_about_requests_name_the_client_if_the_operator_wants_that() {
+    let directory = TempDir::new().expect("a directory");
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let said = async |flags: &[&str]| {
+        let server = serve(&data, &log, flags);
+        let request = Request::builder().uri(TASKS).header("host", "localhost");
+        let request = request.header("x-forwarded-for", "203.0.113.7, 192.0.2.9").body(Full::default());
+        let stream = TcpStream::connect(server.address).await.expect("it listens");
+        let answer = exchange(stream, request.expect("a request")).await;
+        server.stop();
+        lines(&log, answer.header("x-request-id"))
+    };
+    let silent = said(&["--trusted-proxy", "127.0.0.1/32"]).await.concat();
+    assert!(silent.contains(&format!("method=GET route=\"{TASKS}\" status=401")), "{silent}");
+    assert!(!silent.contains("192.0.2.9") && !silent.contains("127.0.0.1"), "{silent}");
+    let named = said(&["--trusted-proxy", "127.0.0.1/32", "--log-clients"]).await.concat();
+    assert!(named.contains("client=192.0.2.9"), "{named}");
+    let direct = said(&["--log-clients"]).await.concat();
+    assert!(direct.contains("client=127.0.0.1"), "{direct}");
 }

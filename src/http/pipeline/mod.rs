@@ -44,7 +44,8 @@ pub(super) async fn run(
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,
     };
-    let mut response = observe::observe(&api.shared, strict, request, answer).await;
+    let client = if api.settings.log_clients { proxy::client(&api.settings.trusted_proxies, &request) } else { None };
+    let mut response = observe::observe(&api.shared, strict, client, request, answer).await;
     if is_api {
         response = compression::compress(gzip, response).await;
     }
@@ -66,5 +67,5 @@ pub(super) async fn run_metrics(State(shared): State<Arc<Shared>>, request: Requ
         None => next.run(request).await,
         Some(refusal) => refusal,
     };
-    observe::observe(&shared, false, request, answer).await
+    observe::observe(&shared, false, None, request, answer).await
 }

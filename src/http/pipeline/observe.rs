@@ -16,6 +16,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, ErrorForm, NoAnswer};
+use crate::domain::source::Peer;
 use crate::http::routes::{self, ErrorShape};
 use crate::service::Shared;
 use crate::traces::UNTRACED;
@@ -54,14 +55,16 @@ pub(in crate::http) async fn no_route() -> ApiError {
 }
 
 /// Answers a request within a span that carries its id, and gives every response an id, a written error, a measurement
-/// and a log line. A `strict` response tells browsers to use HTTPS only.
+/// and a log line, which names the `client` if there is one. A `strict` response tells browsers to use HTTPS only.
 pub(super) async fn observe<F: Future<Output = Response>>(
     shared: &Shared,
     strict: bool,
+    client: Option<Peer>,
     mut request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
     let started = shared.clock.elapsed();
+    let client = client.map(tracing::field::display);
     let id = RequestId::random();
     let method = request.method().clone();
     let (route, form) = (routes::label(&request), error_form(&request));
@@ -71,7 +74,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let _entered = span.enter();
     let mut response = answered.unwrap_or_else(|_| ApiError::caused_by("a handler panicked").into_response());
     if response.extensions().get::<NoAnswer>().is_some() {
-        tracing::warn!(%method, route, "the connection is closed without an answer");
+        tracing::warn!(%method, route, client, "the connection is closed without an answer");
         end_span(&span, &method, route, None);
         return response;
     }
@@ -91,13 +94,13 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let millis = took.as_micros() as f64 / 1_000.0;
     let cause = error.as_ref().and_then(ApiError::cause).map(tracing::field::display);
     if status >= 500 && cause.is_some() {
-        tracing::error!(%method, route, status, millis, cause, "the request failed");
+        tracing::error!(%method, route, status, millis, client, cause, "the request failed");
     } else if status >= 500 {
-        tracing::warn!(%method, route, status, millis, "the request failed");
+        tracing::warn!(%method, route, status, millis, client, "the request failed");
     } else if status >= 400 || method == Method::POST {
-        tracing::info!(%method, route, status, millis, cause, "the request was answered");
+        tracing::info!(%method, route, status, millis, client, cause, "the request was answered");
     } else {
-        tracing::debug!(%method, route, status, millis, "the request was answered");
+        tracing::debug!(%method, route, status, millis, client, "the request was answered");
     }
     end_span(&span, &method, route, Some(status));
     response

@@ -20,10 +20,15 @@ pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) ->
     arrival.tls || (is_trusted(trusted, arrival.peer) && forwarded_over_https())
 }
 
-/// The source of a request: the peer, or the last hop before the trusted proxies.
+/// The source of a request, which limits count.
 pub(super) fn source(trusted: &[TrustedProxy], request: &Request) -> Option<Source> {
+    client(trusted, request).map(Source::of)
+}
+
+/// The client of a request: the peer, or the last hop before the trusted proxies.
+pub(super) fn client(trusted: &[TrustedProxy], request: &Request) -> Option<Peer> {
     let peer = request.extensions().get::<Arrival>()?.peer;
-    Some(Source::of(last_untrusted(trusted, peer, request.headers())))
+    Some(last_untrusted(trusted, peer, request.headers()))
 }
 
 fn is_trusted(trusted: &[TrustedProxy], peer: Peer) -> bool {
