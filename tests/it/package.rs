@@ -7,7 +7,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::rigs::binary::TINTYPE;
-use crate::rigs::debian;
+use crate::rigs::{debian, packages};
 use crate::tidy::root;
 
 /// Makes a package from the program of the tests.
@@ -99,4 +99,12 @@ fn systemd_finds_no_fault_in_the_units_and_little_exposure() {
         let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().expect("runs");
         assert!(verified.status.success() && verified.stderr.is_empty(), "{unit}: {verified:?}");
     }
+}
+
+#[test]
+fn the_manifests_for_kubernetes_are_valid() {
+    let manifests = root().join("deploy/kubernetes.yaml");
+    let mut validate = Command::new(packages::python().join("kubernetes-validate"));
+    let judged = validate.args(["--strict", "--version", "1.33"]).arg(manifests).output().expect("it runs");
+    assert!(judged.status.success(), "{judged:?}");
 }
