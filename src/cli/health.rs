@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Outcome, show};
-use crate::config::{ListenAddress, duration};
+use crate::config::{DataSettings, ListenAddress, duration};
+use crate::server::workers;
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 16 * 1024;
@@ -19,11 +21,15 @@ const MAX_ANSWER: u64 = 16 * 1024;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Asks /readyz, or /healthz with --alive, of the server that listens on the first of these addresses. Exits with 0 if the \
-server answers with 200, and with 1 otherwise.")]
+server answers with 200, and with 1 otherwise. With --worker, exits with 0 if every worker that runs on the data directory of \
+this machine or container can work, and with 1 if one cannot or none runs.")]
 pub(super) struct HealthArgs {
     /// Addresses that the server listens on, as for `tintype serve`
     #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
     listen: Vec<ListenAddress>,
+    /// Ask the workers that run on the data directory, which need no address
+    #[arg(long, conflicts_with = "alive")]
+    worker: bool,
     /// Only ask whether the process answers, not whether it can work
     #[arg(long)]
     alive: bool,
@@ -42,7 +48,16 @@ struct Health {
     detail: String,
 }
 
-pub(super) async fn run(args: HealthArgs) -> Outcome {
+impl Health {
+    fn line(&self) -> String {
+        format!("{}  {}: {}", if self.ok { "ok  " } else { "FAIL" }, self.address, self.detail)
+    }
+}
+
+pub(super) async fn run(args: HealthArgs, data: &DataSettings) -> Outcome {
+    if args.worker {
+        return of_workers(&args, &data.data);
+    }
     let address = args.listen.first().ok_or("--listen names no address")?;
     let path = if args.alive { "/healthz" } else { "/readyz" };
     let asked = tokio::time::timeout(args.timeout, ask(address, path)).await;
@@ -52,9 +67,26 @@ pub(super) async fn run(args: HealthArgs) -> Outcome {
         Err(error) => (false, error.to_string()),
     };
     let health = Health { ok, address: address.to_string(), detail };
-    show(args.json, &health, || {
-        format!("{}  {}: {}", if ok { "ok  " } else { "FAIL" }, health.address, health.detail)
-    })?;
+    show(args.json, &health, || health.line())?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks every worker that runs on a data directory.
+fn of_workers(args: &HealthArgs, data: &Path) -> Outcome {
+    let address = data.display().to_string();
+    let workers =
+        workers(data, args.timeout).map_err(|error| format!("cannot look for workers of {address}: {error}"))?;
+    let all = workers.into_iter().map(|(id, state)| Health {
+        ok: state.is_ok(),
+        address: format!("process {id}"),
+        detail: state.map_or_else(|reason| reason, |()| "the worker is ready".into()),
+    });
+    let mut all: Vec<_> = all.collect();
+    if all.is_empty() {
+        all.push(Health { ok: false, address, detail: "no worker runs on this data directory".into() });
+    }
+    let ok = all.iter().all(|worker| worker.ok);
+    show(args.json, &all, || all.iter().map(Health::line).collect::<Vec<_>>().join("\n"))?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -345,7 +345,7 @@ fn run(
             Command::Migrate(args) => migrate::run(args, data).await,
             Command::Config(command) => configuration::run(command, &read.settings),
             Command::Doctor(args) => doctor::run(args, data, &read.adopted).await,
-            Command::Health(args) => health::run(args).await,
+            Command::Health(args) => health::run(args, data).await,
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
                 print_line(&crate::http::docs::openapi_json());

@@ -24,7 +24,7 @@ use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::outbound::receivers::{ReceiverOptions, Receivers};
 use crate::policy::Policy;
 use crate::sandbox::Decoder;
-use crate::server::{self, Certificate, Front, Listener};
+use crate::server::{self, Certificate, Front, Listener, Probe};
 use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
@@ -80,6 +80,8 @@ struct Listeners {
     api: Vec<Listener>,
     /// Of the metrics; empty without --metrics-listen.
     metrics: Vec<Listener>,
+    /// Of a worker.
+    probe: Option<Probe>,
     certificate: Option<Arc<Certificate>>,
 }
 
@@ -99,7 +101,11 @@ impl Listeners {
         if let Some(address) = &server.metrics_listen {
             metrics = Listener::bind(address, "--metrics-listen").await?;
         }
-        Ok(Self { api, metrics, certificate })
+        let probe = (role == Role::Worker).then(|| Probe::bind(&data.data)).transpose().unwrap_or_else(|error| {
+            tracing::warn!(%error, "`tintype health --worker` cannot reach this worker, which works without it");
+            None
+        });
+        Ok(Self { api, metrics, probe, certificate })
     }
 
     /// The TCP addresses of the API.
@@ -312,6 +318,9 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
         running.spawn(async move {
             stop.run_until_cancelled(shared.endings.hear()).await;
         });
+    }
+    if let Some(probe) = listeners.probe {
+        running.spawn(probe.run(shared.clone(), stop.clone()));
     }
     if !listeners.metrics.is_empty() {
         running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));

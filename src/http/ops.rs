@@ -70,15 +70,11 @@ pub(super) async fn ready(
     State(api): State<Arc<ApiState>>,
     State(readiness): State<Readiness>,
 ) -> Result<Response<Body>, ApiError> {
-    let ApiState { shared, .. } = &*api;
     let not_ready = ApiError::of_status(StatusCode::SERVICE_UNAVAILABLE);
-    if readiness.is_stopping() || shared.disk.is_low() {
+    if readiness.is_stopping() {
         return Err(not_ready);
     }
-    if !shared.files.are_writable() {
-        return Err(not_ready.because(format!("result files cannot be written: {}", shared.files.describe())));
-    }
-    shared.store.ping().await.map_err(|error| not_ready.because(error))?;
+    api.shared.check().await.map_err(|reason| not_ready.because(reason))?;
     Ok(text("application/json", r#"{"status":"ready"}"#))
 }
 

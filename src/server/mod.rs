@@ -4,6 +4,7 @@ mod acme;
 mod connection_slots;
 mod listener;
 mod pace;
+mod probe;
 mod socket;
 mod tls;
 mod validity;
@@ -37,6 +38,7 @@ use pace::{AnswerBody, Paced, Stage};
 use socket::{Ending, Lent, Socket};
 
 pub use listener::{Listener, SocketListener};
+pub use probe::{Probe, workers};
 pub use tls::Certificate;
 
 /// Time that open requests get to finish when the server stops.

@@ -65,4 +65,18 @@ impl Shared {
             files,
         })
     }
+
+    /// Checks that the database accepts writes, that result files can be written, and that the disk has room.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn check(&self) -> Result<(), String> {
+        if self.disk.is_low() {
+            return Err("the disk is nearly full: make room".into());
+        }
+        if !self.files.are_writable() {
+            return Err(format!("result files cannot be written: {}", self.files.describe()));
+        }
+        self.store.ping().await.map_err(|error| format!("the database does not answer: {error}"))
+    }
 }

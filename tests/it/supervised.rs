@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::cluster::Site;
+use crate::rigs::cluster::node::Part;
 use crate::rigs::http::{ended, send, submit};
 
 /// Time limit of every wait.
@@ -52,6 +54,32 @@ fn a_server_that_cannot_work_is_alive_but_not_ready() {
     assert!(!works && said["detail"] == "/readyz answers 503", "{said}");
     assert!(found(&health(&["--alive", "--listen", &address])).0);
     server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_listens_nowhere_tells_its_health() {
+    let site = Site::new().await;
+    let ask = || {
+        let output = site.installation.run(&["health", "--worker", "--timeout", "60s", "--json"]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        (output.status.success(), json)
+    };
+    let (works, said) = ask();
+    assert!(!works && said[0]["detail"] == "no worker runs on this data directory", "{said}");
+    let mut worker = site.start(Part::Worker, 0, &[]);
+    let (works, said) = ask();
+    assert!(works && said[0]["detail"] == "the worker is ready" && said[1].is_null(), "{said}");
+    let mut second = site.start(Part::Worker, 1, &[]);
+    let (works, said) = ask();
+    assert!(works && said.as_array().map(Vec::len) == Some(2), "{said}");
+    second.stop().await;
+    site.postgres.crash();
+    let (works, said) = ask();
+    let detail = said[0]["detail"].as_str().expect("a sentence");
+    assert!(!works && detail.starts_with("the database does not answer"), "{said}");
+    worker.kill().await;
+    let (works, said) = ask();
+    assert!(!works && said[0]["detail"] == "no worker runs on this data directory", "{said}");
 }
 
 /// Starts a server without a terminal, with its log in a file.
