@@ -62,6 +62,23 @@ pub enum OpenError {
         /// Description of the other database, without a password.
         to: String,
     },
+    /// A pooler gives each transaction another session.
+    #[error(
+        "the {0} is behind a pooler that gives each transaction another session: set `pool_mode = session` for it in \
+         PgBouncer, or let --database name the server itself (Neon: the host without `-pooler`; Supabase: port 5432)"
+    )]
+    Pooled(String),
+    /// The database cannot hold all texts.
+    #[error(
+        "the {name} has the encoding {encoding}, which cannot hold every prompt: create one with \
+         `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
+    )]
+    Encoding {
+        /// The database and its host.
+        name: String,
+        /// The encoding.
+        encoding: String,
+    },
     /// An earlier release wrote the database, and it cannot be migrated because it is opened read-only.
     #[error("the database was written by an older Tintype (schema {found}; this one knows {known})")]
     Older {

@@ -17,6 +17,7 @@ pub mod installation;
 pub mod network;
 pub mod oidc;
 pub mod packages;
+pub mod pgbouncer;
 pub mod ports;
 pub mod postgres;
 pub mod proxy;

@@ -30,6 +30,7 @@ mod low_credits;
 mod people;
 mod postgres_locks;
 mod postgres_plans;
+mod postgres_pooler;
 mod postgres_reads;
 mod postgres_schema;
 mod postgres_server;

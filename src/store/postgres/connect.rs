@@ -7,6 +7,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::url::{self, Trust};
 use crate::outbound::trust;
 
 /// Longest wait for the server to accept a connection.
@@ -47,12 +48,9 @@ pub(super) fn describe(config: &Config) -> String {
     format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
 }
 
-/// Parses a `postgres://` URL and adds defaults. An error is a sentence for the operator, without the password.
-pub(super) fn configuration(url: &str) -> Result<Config, String> {
-    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-        format!("--database is not a valid postgres:// URL{cause}")
-    })?;
+/// Reads a `postgres://` URL and adds defaults. An error is a sentence for the operator, without the password.
+pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
+    let (mut config, trust) = url::read(url)?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
     }
@@ -70,7 +68,7 @@ pub(super) fn configuration(url: &str) -> Result<Config, String> {
     if config.get_ssl_mode() == SslMode::Prefer {
         config.ssl_mode(if is_local(&config) { SslMode::Disable } else { SslMode::Require });
     }
-    Ok(config)
+    Ok((config, trust))
 }
 
 fn is_local(config: &Config) -> bool {
@@ -82,16 +80,26 @@ fn is_local(config: &Config) -> bool {
     config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
 }
 
-/// TLS that trusts the public authorities and those in the file `ca`. The connector is not used where the URL asks for no
-/// TLS. An error is a sentence for the operator.
-pub(super) fn tls(config: &Config, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
-    let unusable = |path: &Path, error: &dyn std::fmt::Display| format!("--database-ca {}: {error}", path.display());
-    let roots = match ca.filter(|_| config.get_ssl_mode() != SslMode::Disable) {
-        None => trust::roots(None)?,
-        Some(path) => {
-            let pem = std::fs::read(path).map_err(|error| unusable(path, &error))?;
-            trust::roots(Some(&pem)).map_err(|error| unusable(path, &error))?
-        }
+/// TLS that trusts the public authorities and those in the file `ca`, or only those that the URL names. The connector is
+/// not used where the URL asks for no TLS. An error is a sentence for the operator.
+pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
+    let is_used = config.get_ssl_mode() != SslMode::Disable;
+    let (flag, file) = match (&trust.authorities, ca) {
+        (Some(path), _) => ("sslrootcert in --database", Some(path.as_path())),
+        (None, ca) => ("--database-ca", ca),
     };
-    Ok(MakeRustlsConnect::new(trust::tls(roots).map_err(|error| error.to_string())?))
+    let place = file.map(|path| format!("{flag} {}", path.display())).unwrap_or_default();
+    let named = |error: String| format!("{place}: {error}");
+    let pem = file.filter(|_| is_used).map(std::fs::read).transpose().map_err(|error| named(error.to_string()))?;
+    let pem = pem.as_deref();
+    let config = match (pem, trust.is_any_name) {
+        // Everybody can have a certificate of a public authority for some name.
+        (None, true) if is_used => {
+            return Err("sslmode=verify-ca in --database needs sslrootcert or --database-ca".into());
+        }
+        (Some(pem), true) => trust::tls_for_any_name(trust::only(pem).map_err(named)?),
+        (Some(pem), false) if trust.authorities.is_some() => trust::tls(trust::only(pem).map_err(named)?),
+        (pem, _) => trust::tls(trust::roots(pem).map_err(named)?),
+    };
+    Ok(MakeRustlsConnect::new(config.map_err(|error| error.to_string())?))
 }

@@ -114,6 +114,15 @@ impl Database {
         Ok(self.config.connect(self.tls.clone()).await?)
     }
 
+    /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.
+    pub(super) async fn bare_pair(&self) -> Result<(Client, Client)> {
+        let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), settings);
+        let pool = Pool::builder(manager).max_size(2).runtime(Runtime::Tokio1).build();
+        let pool = pool.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        Ok((self.client(&pool).await?, self.client(&pool).await?))
+    }
+
     /// Takes a connection for reading statements; waits while the server restarts.
     pub(super) async fn reader(&self) -> Result<Client> {
         self.client(&self.readers).await

@@ -61,7 +61,10 @@ impl From<tokio_postgres::Error> for StoreError {
     /// Drops the details of a server error, which may contain a prompt.
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
-        let cause = Cause::from(format!("{} (SQLSTATE {})", server.message(), server.code().code()));
+        // A pooler that was configured while we ran.
+        let is_pooled = [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(server.code());
+        let advice = if is_pooled { ": is there a pooler in transaction mode in between?" } else { "" };
+        let cause = Cause::from(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
         if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
     }
 }

@@ -41,6 +41,7 @@ mod import;
 mod keys;
 mod listen_notify;
 mod people;
+mod pooler;
 mod progress;
 mod queue;
 mod reports;
@@ -54,6 +55,7 @@ mod sweep;
 mod tasks;
 mod upkeep;
 mod uploads;
+mod url;
 mod workers;
 
 pub use self::import::Import;
@@ -95,15 +97,17 @@ pub struct Parts {
 /// # Errors
 /// A sentence for the operator, without the password.
 pub fn describe(url: &str) -> std::result::Result<String, String> {
-    connect::configuration(url).map(|config| connect::describe(&config))
+    connect::configuration(url).map(|(config, _)| connect::describe(&config))
 }
 
-/// The database that `url` names, not yet connected.
-fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Result<Database, OpenError> {
+/// The database that `url` names, reached without a pooler that would share our sessions.
+async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Result<Database, OpenError> {
     let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
-    let config = connect::configuration(url).map_err(unusable)?;
-    let tls = connect::tls(&config, ca).map_err(unusable)?;
-    Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))
+    let (config, trust) = connect::configuration(url).map_err(unusable)?;
+    let tls = connect::tls(&config, &trust, ca).map_err(unusable)?;
+    let database = Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))?;
+    pooler::refuse(&database).await?;
+    Ok(database)
 }
 
 impl PostgresStore {
@@ -119,7 +123,7 @@ impl PostgresStore {
         clock: Clock,
         faults: Faults,
     ) -> std::result::Result<Self, OpenError> {
-        let database = connect(url, ca, clock)?;
+        let database = connect(url, ca, clock).await?;
         schema::migrate(&database).await?;
         let database = Arc::new(database);
         let once = upkeep::once(&database).await;
@@ -144,7 +148,7 @@ impl PostgresStore {
     /// # Errors
     /// [`OpenError`].
     pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Self>, OpenError> {
-        let database = connect(url, ca, Clock::system())?;
+        let database = connect(url, ca, Clock::system()).await?;
         match schema::is_current(&database).await? {
             true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
             false => Ok(None),

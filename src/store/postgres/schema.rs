@@ -84,7 +84,13 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 }
 
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
-    OpenError::Unusable { name: database.name(), error: words(failure.into()).to_string() }
+    let mut error = words(failure.into()).to_string();
+    // Many managed services have an authority of their own.
+    if error.contains("UnknownIssuer") {
+        error +=
+            ": download the certificate authority of the service, and name the file in --database-ca or sslrootcert";
+    }
+    OpenError::Unusable { name: database.name(), error }
 }
 
 /// The inner error is about a database that is not migrated and stays as it is.
@@ -99,11 +105,15 @@ async fn attempt(database: &Database) -> Result<Result<(), OpenError>, Failure> 
 /// The version of the schema; 0 for an empty database.
 async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<usize, OpenError>, tokio_postgres::Error> {
     let tables = "SELECT to_regclass('tintype') IS NOT NULL,
-        to_regclass('accounts') IS NOT NULL OR to_regclass('tasks') IS NOT NULL";
+        to_regclass('accounts') IS NOT NULL OR to_regclass('tasks') IS NOT NULL, current_setting('server_encoding')";
     let row = begun.query_one(tables, &[]).await?;
     let (is_ours, is_in_use): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
     if is_in_use && !is_ours {
         return Ok(Err(OpenError::Foreign(name.to_owned())));
+    }
+    let encoding: String = row.try_get(2)?;
+    if !is_ours && encoding != "UTF8" {
+        return Ok(Err(OpenError::Encoding { name: name.to_owned(), encoding }));
     }
     let found: i32 = if is_ours { begun.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)? } else { 0 };
     Ok(match usize::try_from(found) {

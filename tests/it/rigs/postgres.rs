@@ -289,12 +289,13 @@ pub fn schema(directory: &Path) -> String {
     format!("t_{folded}")
 }
 
-fn path(path: &Path) -> &str {
+/// A path as text.
+pub fn path(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// PostgreSQL refuses to run as root.
-fn owner() -> Option<(u32, u32)> {
+/// User and group that run the servers instead of root, whom they refuse.
+pub fn owner() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

@@ -69,13 +69,38 @@ async fn a_connection_across_a_network_is_encrypted() {
 async fn a_server_with_an_untrusted_certificate_is_refused() {
     let server = Server::start("127.0.0.1");
     let error = server.open("?sslmode=require", None).await.expect_err("an unknown authority").to_string();
-    assert!(error.contains("UnknownIssuer"), "{error}");
+    assert!(error.contains("UnknownIssuer") && error.contains("--database-ca"), "{error}");
     // A certificate for another name: a different machine may answer at this address.
     let elsewhere = Server::start("db.example.com");
     let error = elsewhere.open("?sslmode=require", Some(&elsewhere.ca)).await.expect_err("another name").to_string();
     assert!(error.contains("not valid for name"), "{error}");
     assert_eq!(server.connections().await, (0, 0));
     assert_eq!(elsewhere.connections().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_url_says_how_the_certificate_is_verified() {
+    let elsewhere = Server::start("db.example.com");
+    let root = format!("sslrootcert={}", elsewhere.ca.display());
+    elsewhere.open(&format!("?sslmode=verify-ca&{root}"), None).await.expect("the name does not matter");
+    elsewhere.open("?sslmode=verify-ca", Some(&elsewhere.ca)).await.expect("the same authority");
+    for (parameters, wanted) in [
+        (format!("?sslmode=verify-full&{root}"), "not valid for name"),
+        (format!("?sslmode=require&{root}"), "not valid for name"),
+        ("?sslmode=verify-full&sslrootcert=system".into(), "UnknownIssuer"),
+        ("?sslmode=verify-ca".into(), "sslrootcert"),
+        ("?sslmode=require&sslrootcert=/nowhere.pem".into(), "/nowhere.pem"),
+    ] {
+        let error = elsewhere.open(&parameters, None).await.expect_err("not trusted").to_string();
+        assert!(error.contains(wanted), "{parameters}: {error}");
+    }
+    let other = Server::start("db.example.com");
+    let parameters = format!("?sslmode=verify-ca&{root}");
+    let error = other.open(&parameters, None).await.expect_err("another authority").to_string();
+    assert!(error.contains("certificate"), "{error}");
+    let server = Server::start("127.0.0.1");
+    let parameters = format!("?sslmode=verify-full&sslrootcert={}", server.ca.display());
+    server.open(&parameters, None).await.expect("its name and its authority");
 }
 
 #[tokio::test(flavor = "multi_thread")]
