@@ -11,10 +11,8 @@ use std::sync::OnceLock;
 /// A sentence for the operator: the value is not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
-    if let Some(adopted) = ADOPTED.get() {
-        if let Some(value) = adopted.get(name) {
-            return Ok(Some(value.clone()));
-        }
+    if let Some(value) = ADOPTED.get().and_then(|adopted| adopted.get(name)) {
+        return Ok(Some(value.clone()));
     }
     let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     value.into_string().map(Some).map_err(|_| format!("{name} is not valid UTF-8"))

@@ -352,11 +352,12 @@ fn with_installation(command: Command, known: &Command, arguments: &[OsString]) 
     }
     let (of_command, matches) = leaf(known, &first);
     let mut data = first.try_get_one::<PathBuf>("data").ok().flatten().cloned().unwrap_or_default();
-    if first.value_source("data") == Some(ValueSource::DefaultValue) && !data.exists() {
-        if let Some(of_units) = Installation::data_of_units(known) {
-            arguments = with_flags(&arguments, std::iter::once(format!("--data={}", of_units.display())));
-            data = of_units;
-        }
+    if first.value_source("data") == Some(ValueSource::DefaultValue)
+        && !data.exists()
+        && let Some(of_units) = Installation::data_of_units(known)
+    {
+        arguments = with_flags(&arguments, std::iter::once(format!("--data={}", of_units.display())));
+        data = of_units;
     }
     let installation = match Installation::find(&data, known, becomes_owner(&first)) {
         Ok(Some(installation)) => installation,

@@ -20,6 +20,12 @@ pub struct OidcSettings {
     /// File that holds the secret of this server at the provider [default: a client without a secret]
     #[arg(long, env = "TINTYPE_OIDC_CLIENT_SECRET_FILE", value_name = "FILE", requires = "oidc_issuer")]
     oidc_client_secret_file: Option<PathBuf>,
+    /// Other audiences that the provider may name beside this server in an ID token that does not say to whom it was issued
+    #[arg(long, env = "TINTYPE_OIDC_AUDIENCE", value_name = "ID", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
+    oidc_audience: Vec<String>,
+    /// Name of the provider on the button of the sign-in page [default: its host]
+    #[arg(long, env = "TINTYPE_OIDC_NAME", value_name = "NAME", requires = "oidc_issuer")]
+    oidc_name: Option<String>,
     /// PEM file with certificate authorities to trust for the provider, in addition to the public ones
     #[arg(long, env = "TINTYPE_OIDC_CA", value_name = "FILE", requires = "oidc_issuer")]
     oidc_ca: Option<PathBuf>,
@@ -34,6 +40,10 @@ pub struct OidcProvider {
     pub client_id: String,
     /// The secret of this server, if it has one.
     pub client_secret: Option<String>,
+    /// Other audiences that may have the same ID tokens.
+    pub audiences: Vec<String>,
+    /// Its name for people, if the operator gives it one.
+    pub name: Option<String>,
     /// PEM of certificate authorities to trust in addition to the public ones.
     pub authorities: Option<Vec<u8>>,
 }
@@ -63,7 +73,9 @@ impl OidcSettings {
             std::fs::read(path).map_err(|error| format!("cannot read --oidc-ca {}: {error}", path.display()))
         };
         let authorities = self.oidc_ca.as_ref().map(read).transpose()?;
-        Ok(Some(OidcProvider { issuer, client_id, client_secret, authorities }))
+        let audiences = self.oidc_audience.clone();
+        let name = self.oidc_name.clone().filter(|name| !name.trim().is_empty());
+        Ok(Some(OidcProvider { issuer, client_id, client_secret, audiences, name, authorities }))
     }
 }
 

@@ -106,9 +106,9 @@ fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Re
     if needs_https && !public_url.starts_with("https://") {
         return Err("--oidc-issuer needs --public-url with https, to which the provider sends browsers back".into());
     }
-    let OidcProvider { issuer, client_id, client_secret, authorities } = provider;
+    let OidcProvider { issuer, client_id, client_secret, audiences, name, authorities } = provider;
     let redirect = format!("{public_url}/studio/oidc/callback");
-    Ok(Some(Registration { issuer, client_id, client_secret, redirect, authorities }))
+    Ok(Some(Registration { issuer, client_id, client_secret, audiences, name, redirect, authorities }))
 }
 
 /// The terms of open sign-up, if it is open.

@@ -6,23 +6,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use futures::future::BoxFuture;
-use openidconnect::core::{
-    CoreAuthenticationFlow, CoreClient, CoreClientAuthMethod, CoreIdTokenClaims, CoreJwsSigningAlgorithm,
-    CoreProviderMetadata, CoreTokenResponse,
-};
-use openidconnect::{
-    AccessTokenHash, AsyncHttpClient, AuthType, AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret,
-    CsrfToken, EndpointMaybeSet, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse, IssuerUrl, Nonce,
-    OAuth2TokenResponse as _, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope,
-    SignatureVerificationError, TokenResponse as _,
-};
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use openidconnect::core::CoreJsonWebKey;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{RequestBuilder, StatusCode};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
+use url::form_urlencoded;
 
+use self::fields::{Fields, kind, text};
+use self::id_token::{Expected, Fault, Signed};
+use self::metadata::Endpoints;
 use super::{Proxies, client_builder, describe};
 use crate::clock::Clock;
 use crate::domain::identity::{Identity, Journey};
+
+mod fields;
+mod id_token;
+mod metadata;
 
 /// Longest time for one answer of the provider.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -32,18 +34,6 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Signatures that no secret of this server makes. A provider chooses among them.
-const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
-    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha512,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha256,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha384,
-    CoreJwsSigningAlgorithm::RsaSsaPssSha512,
-    CoreJwsSigningAlgorithm::EcdsaP256Sha256,
-    CoreJwsSigningAlgorithm::EcdsaP384Sha384,
-    CoreJwsSigningAlgorithm::EdDsa,
-];
 
 /// A provider, and this server as it is registered there.
 #[derive(Clone)]
@@ -54,6 +44,10 @@ pub struct Registration {
     pub client_id: String,
     /// The secret of this server, unless it is a public client.
     pub client_secret: Option<String>,
+    /// Other audiences that may have the same ID tokens.
+    pub audiences: Vec<String>,
+    /// Its name for people, if it is not its host.
+    pub name: Option<String>,
     /// The URL to which the provider sends browsers back.
     pub redirect: String,
     /// PEM of certificate authorities to trust in addition to the public ones.
@@ -86,16 +80,20 @@ pub struct Arrived {
     pub name: String,
 }
 
-type Endpoints =
-    CoreClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointMaybeSet, EndpointMaybeSet>;
+/// The endpoints of the provider, and the keys that sign its tokens.
+#[derive(Debug)]
+struct Metadata {
+    endpoints: Endpoints,
+    keys: Vec<CoreJsonWebKey>,
+}
 
 /// The last answer of the provider, and its time by the monotonic clock.
-type Heard = Option<(Duration, Result<Arc<CoreProviderMetadata>, ProviderError>)>;
+type Heard = Option<(Duration, Result<Arc<Metadata>, ProviderError>)>;
 
 /// A provider.
 pub struct IdentityProvider {
     registration: Registration,
-    transport: Transport,
+    client: reqwest::Client,
     clock: Clock,
     heard: Mutex<Heard>,
 }
@@ -103,49 +101,6 @@ pub struct IdentityProvider {
 impl fmt::Debug for IdentityProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdentityProvider").field("registration", &self.registration).finish_non_exhaustive()
-    }
-}
-
-/// The way to the provider.
-struct Transport {
-    client: reqwest::Client,
-    /// The provider is on this machine, without https.
-    is_plain: bool,
-}
-
-/// A request was not answered.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct NoAnswer(String);
-
-impl Transport {
-    /// Sends a request of the library.
-    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, NoAnswer> {
-        let failed = |error: reqwest::Error| NoAnswer(describe(&error.without_url()));
-        let request = reqwest::Request::try_from(request).map_err(failed)?;
-        if request.url().scheme() != "https" && !self.is_plain {
-            return Err(NoAnswer("it names an endpoint without https".into()));
-        }
-        let mut answer = self.client.execute(request).await.map_err(failed)?;
-        let mut response = http::Response::new(Vec::new());
-        *response.status_mut() = answer.status();
-        *response.headers_mut() = std::mem::take(answer.headers_mut());
-        while let Some(piece) = answer.chunk().await.map_err(failed)? {
-            if response.body().len() + piece.len() > MAX_ANSWER_BYTES {
-                return Err(NoAnswer(format!("an answer has more than {MAX_ANSWER_BYTES} bytes")));
-            }
-            response.body_mut().extend_from_slice(&piece);
-        }
-        Ok(response)
-    }
-}
-
-impl<'c> AsyncHttpClient<'c> for Transport {
-    type Error = NoAnswer;
-    type Future = BoxFuture<'c, Result<HttpResponse, NoAnswer>>;
-
-    fn call(&'c self, request: HttpRequest) -> Self::Future {
-        Box::pin(self.ask(request))
     }
 }
 
@@ -161,8 +116,7 @@ impl IdentityProvider {
         let builder = client_builder(registration.authorities.as_deref(), proxies);
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
         let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
-        let transport = Transport { client, is_plain };
-        Ok(Self { registration, transport, clock, heard: Mutex::default() })
+        Ok(Self { registration, client, clock, heard: Mutex::default() })
     }
 
     /// The URL of the provider.
@@ -170,19 +124,32 @@ impl IdentityProvider {
         &self.registration.issuer
     }
 
+    /// The name by which people know the provider: that of the operator, or its host.
+    pub fn name(&self) -> Option<&str> {
+        let host = || self.issuer().split("://").nth(1)?.split('/').next();
+        self.registration.name.as_deref().or_else(host)
+    }
+
     /// The URL at which a browser begins the journey.
     ///
     /// # Errors
     /// [`ProviderError`].
     pub async fn departure(&self, journey: &Journey) -> Result<String, ProviderError> {
-        let endpoints = self.endpoints(&*self.metadata().await?)?;
-        let challenge = PkceCodeChallenge::from_code_verifier_sha256(&PkceCodeVerifier::new(journey.verifier()));
-        let flow = CoreAuthenticationFlow::AuthorizationCode;
-        let (state, nonce) = (CsrfToken::new(journey.state()), Nonce::new(journey.nonce()));
-        let request = endpoints.authorize_url(flow, move || state, move || nonce);
-        // For a name to show.
-        let request = request.add_scope(Scope::new("profile".into())).add_scope(Scope::new("email".into()));
-        Ok(request.set_pkce_challenge(challenge).url().0.into())
+        let metadata = self.metadata().await?;
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(journey.verifier()));
+        let mut target = metadata.endpoints.authorization.clone();
+        target
+            .query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.registration.client_id)
+            .append_pair("state", &journey.state())
+            .append_pair("code_challenge", &challenge)
+            .append_pair("code_challenge_method", "S256")
+            .append_pair("redirect_uri", &self.registration.redirect)
+            // Profile and e-mail are for a name to show.
+            .append_pair("scope", "openid profile email")
+            .append_pair("nonce", &journey.nonce());
+        Ok(target.into())
     }
 
     /// Exchanges the code with which a browser came back. The caller has compared the state, and limits the exchanges.
@@ -191,64 +158,106 @@ impl IdentityProvider {
     /// [`ProviderError`].
     pub async fn arrival(&self, journey: &Journey, code: &str) -> Result<Arrived, ProviderError> {
         let metadata = self.metadata().await?;
-        let endpoints = self.endpoints(&metadata)?;
-        let exchange = endpoints.exchange_code(AuthorizationCode::new(code.to_owned()));
-        let exchange = exchange.map_err(|_| ProviderError::Unusable("it names no token endpoint".into()))?;
-        let exchange = exchange.set_pkce_verifier(PkceCodeVerifier::new(journey.verifier()));
-        let answer = exchange.request_async(&self.transport).await.map_err(refusal)?;
-        let nonce = Nonce::new(journey.nonce());
-        match self.verified(&endpoints, &answer, &nonce) {
-            Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
-                // The provider may have changed its keys.
-                let endpoints = self.endpoints(&*self.discover().await?)?;
-                self.verified(&endpoints, &answer, &nonce)
-            }
+        let answer = self.exchange(&metadata.endpoints, journey, code).await?;
+        let token = text(&answer, "id_token").map_err(|error| ProviderError::Refused(format!("tokens: {error}")))?;
+        let signed = match Signed::read(token, &metadata.keys) {
+            // The provider may have changed its keys.
+            Err(Fault::NoMatchingKey) => Signed::read(token, &self.discover().await?.keys),
             outcome => outcome,
-        }
-        .map_err(|error| ProviderError::Refused(format!("the ID token: {}", describe(&error))))
+        };
+        let refused = |reason: String| ProviderError::Refused(format!("the ID token: {reason}"));
+        let signed = signed.map_err(|fault| match fault {
+            Fault::NoMatchingKey => refused("no key of the provider has made its signature".into()),
+            Fault::Invalid(reason) => refused(reason),
+        })?;
+        self.arrived(journey, &signed, &answer).map_err(refused)
     }
 
-    /// Checks signature, issuer, audience, age and nonce of the ID token, and that the access token belongs to it.
-    fn verified(
-        &self,
-        endpoints: &Endpoints,
-        answer: &CoreTokenResponse,
-        nonce: &Nonce,
-    ) -> Result<Arrived, ClaimsVerificationError> {
-        let other = |reason: &str| ClaimsVerificationError::Other(reason.to_owned());
-        let token = answer.id_token().ok_or_else(|| other("there is none"))?;
-        let now = DateTime::<Utc>::from_timestamp_millis(self.clock.now().as_millis()).unwrap_or_default();
-        let verifier = endpoints.id_token_verifier().set_allowed_algs(ALGORITHMS).set_time_fn(move || now);
-        let claims = token.claims(&verifier, nonce)?;
-        if let Some(expected) = claims.access_token_hash() {
-            let key = token.signing_key(&verifier).map_err(ClaimsVerificationError::SignatureVerification)?;
-            let algorithm = token.signing_alg().map_err(|_| other("its algorithm"))?;
-            let found = AccessTokenHash::from_token(answer.access_token(), algorithm, key);
-            if found.ok().as_ref() != Some(expected) {
-                return Err(other("it belongs to another access token"));
+    /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it.
+    fn arrived(&self, journey: &Journey, signed: &Signed, answer: &Fields) -> Result<Arrived, String> {
+        let nonce = journey.nonce();
+        let expected = Expected {
+            issuer: self.issuer(),
+            client_id: &self.registration.client_id,
+            audiences: &self.registration.audiences,
+            nonce: &nonce,
+            now: self.clock.now().as_millis() as f64 / 1_000.0,
+        };
+        let subject = id_token::subject(&signed.claims, &expected)?;
+        if let Ok(access_token) = text(answer, "access_token") {
+            signed.check_access_token(access_token)?;
+        }
+        let identity = Identity::new(self.issuer(), &subject).ok_or("`sub` is too long")?;
+        Ok(Arrived { name: id_token::name(&signed.claims).unwrap_or(&subject).to_owned(), identity })
+    }
+
+    /// The request to the token endpoint. The secret is sent in one place only, as RFC 6749 (2.3) demands.
+    fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> RequestBuilder {
+        let Registration { client_id, client_secret, redirect, .. } = &self.registration;
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.append_pair("grant_type", "authorization_code").append_pair("code", code);
+        form.append_pair("redirect_uri", redirect).append_pair("code_verifier", &journey.verifier());
+        let mut request = self.client.post(endpoints.token.clone());
+        match client_secret {
+            Some(secret) if endpoints.takes_basic => request = request.header(AUTHORIZATION, basic(client_id, secret)),
+            Some(secret) => {
+                form.append_pair("client_id", client_id).append_pair("client_secret", secret);
+            }
+            None => {
+                form.append_pair("client_id", client_id);
             }
         }
-        let identity =
-            Identity::new(self.issuer(), claims.subject()).ok_or_else(|| other("its subject is too long"))?;
-        Ok(Arrived { name: name(claims).unwrap_or_else(|| identity.subject.clone()), identity })
+        request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish())
     }
 
-    fn endpoints(&self, metadata: &CoreProviderMetadata) -> Result<Endpoints, ProviderError> {
-        let Registration { client_id, client_secret, redirect, .. } = &self.registration;
-        let redirect = RedirectUrl::new(redirect.clone());
-        let redirect = redirect.map_err(|_| ProviderError::Unusable("the public URL is not one".into()))?;
-        let secret = client_secret.clone().map(ClientSecret::new);
-        // Basic is what a provider takes that does not say.
-        let methods = metadata.token_endpoint_auth_methods_supported();
-        let takes = |method| methods.is_none_or(|methods| methods.contains(&method));
-        let basic = takes(CoreClientAuthMethod::ClientSecretBasic);
-        let endpoints = CoreClient::from_provider_metadata(metadata.clone(), ClientId::new(client_id.clone()), secret);
-        let endpoints = endpoints.set_auth_type(if basic { AuthType::BasicAuth } else { AuthType::RequestBody });
-        Ok(endpoints.set_redirect_uri(redirect))
+    /// The answer of the token endpoint.
+    async fn exchange(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> Result<Fields, ProviderError> {
+        let request = self.token_request(endpoints, journey, code);
+        let (status, answer) = self.ask("tokens", request).await?;
+        match answer.get("error") {
+            // Its words may quote the code.
+            Some(serde_json::Value::String(code)) => {
+                Err(ProviderError::Refused(format!("its token endpoint says {}", word(code))))
+            }
+            Some(error) if !error.is_null() => {
+                Err(ProviderError::Refused(format!("tokens: `error` is {}", kind(Some(error)))))
+            }
+            _ if !status.is_success() => Err(ProviderError::Unusable(format!("tokens: status {status}"))),
+            _ => Ok(answer),
+        }
+    }
+
+    /// The JSON object that the provider answers. `step` is for the log.
+    async fn ask(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
+        let unusable = |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
+        let failed = |error: reqwest::Error| unusable(describe(&error.without_url()));
+        let mut answer = request.header(ACCEPT, "application/json").send().await.map_err(failed)?;
+        let status = answer.status();
+        let mut body = Vec::new();
+        while let Some(piece) = answer.chunk().await.map_err(failed)? {
+            if body.len() + piece.len() > MAX_ANSWER_BYTES {
+                return Err(unusable(format!("the answer has more than {MAX_ANSWER_BYTES} bytes")));
+            }
+            body.extend_from_slice(&piece);
+        }
+        let json = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&body);
+        // The reason may quote a token.
+        let fields =
+            serde_json::from_slice(json).map_err(|_| unusable(format!("status {status} without a JSON object")))?;
+        Ok((status, fields))
+    }
+
+    /// [`IdentityProvider::ask`] for a document of the provider.
+    async fn document(&self, step: &str, url: &str) -> Result<Fields, ProviderError> {
+        let (status, fields) = self.ask(step, self.client.get(url)).await?;
+        match status.is_success() {
+            true => Ok(fields),
+            false => Err(ProviderError::Unusable(format!("{step}: status {status}"))),
+        }
     }
 
     /// The endpoints and keys of the provider, as it said some minutes ago at most.
-    async fn metadata(&self) -> Result<Arc<CoreProviderMetadata>, ProviderError> {
+    async fn metadata(&self) -> Result<Arc<Metadata>, ProviderError> {
         let mut heard = self.heard.lock().await;
         if let Some((at, outcome)) = &*heard {
             let age = self.clock.elapsed().saturating_sub(*at);
@@ -262,45 +271,29 @@ impl IdentityProvider {
     }
 
     /// The same, as it says now.
-    async fn discover(&self) -> Result<Arc<CoreProviderMetadata>, ProviderError> {
+    async fn discover(&self) -> Result<Arc<Metadata>, ProviderError> {
         let outcome = self.fetch().await;
         *self.heard.lock().await = Some((self.clock.elapsed(), outcome.clone()));
         outcome
     }
 
-    async fn fetch(&self) -> Result<Arc<CoreProviderMetadata>, ProviderError> {
-        let unusable = |error: &dyn std::error::Error| ProviderError::Unusable(describe(error));
-        let issuer = IssuerUrl::new(self.issuer().to_owned()).map_err(|error| unusable(&error))?;
-        let found = CoreProviderMetadata::discover_async(issuer, &self.transport).await;
-        found.map(Arc::new).map_err(|error| unusable(&error))
+    async fn fetch(&self) -> Result<Arc<Metadata>, ProviderError> {
+        let unusable = |step: &'static str| move |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
+        let url = format!("{}/.well-known/openid-configuration", self.issuer().trim_end_matches('/'));
+        let document = self.document("discovery", &url).await?;
+        let endpoints = Endpoints::read(&document, self.issuer()).map_err(unusable("discovery"))?;
+        let document = self.document("keys", endpoints.keys.as_str()).await?;
+        Ok(Arc::new(Metadata { keys: metadata::keys(&document).map_err(unusable("keys"))?, endpoints }))
     }
 }
 
-/// The name that the person probably knows oneself by.
-fn name(claims: &CoreIdTokenClaims) -> Option<String> {
-    let user = claims.preferred_username().map(|name| name.to_string());
-    let email = || claims.email().map(|email| email.to_string());
-    let full = || claims.name().and_then(|name| name.get(None)).map(|name| name.to_string());
-    user.or_else(email).or_else(full).filter(|name| !name.trim().is_empty())
-}
-
-/// A failed exchange. The words of the provider may quote the code, so that only the kind of its error is told.
-fn refusal<E, T>(error: RequestTokenError<E, T>) -> ProviderError
-where
-    E: std::error::Error + 'static,
-    T: openidconnect::ErrorResponse + 'static,
-{
-    match error {
-        RequestTokenError::ServerResponse(answer) => {
-            let answer = answer.to_string();
-            let kind = answer.split([':', ' ']).next().unwrap_or_default();
-            ProviderError::Refused(format!("its token endpoint says {}", word(kind)))
-        }
-        RequestTokenError::Request(error) => ProviderError::Unusable(describe(&error)),
-        // The reason may quote a token.
-        RequestTokenError::Parse(..) => ProviderError::Unusable("its token endpoint gives no tokens".into()),
-        RequestTokenError::Other(error) => ProviderError::Unusable(error),
-    }
+/// Id and secret in a header (RFC 6749, 2.3.1).
+fn basic(id: &str, secret: &str) -> HeaderValue {
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
+    let mut value = HeaderValue::try_from(format!("Basic {pair}")).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
 }
 
 /// The code of an error (RFC 6749), without anything else that a stranger may write into a log.

@@ -66,10 +66,9 @@ impl Studio {
         self.provider.as_ref().ok_or_else(PageError::signed_out)
     }
 
-    /// The host of the provider, by which people know it.
-    pub(super) fn provider_host(&self) -> Option<&str> {
-        let issuer = self.provider.as_ref()?.issuer();
-        issuer.split("://").nth(1)?.split('/').next()
+    /// The provider, as people know it.
+    pub(super) fn provider_name(&self) -> Option<&str> {
+        self.provider.as_ref()?.name()
     }
 }
 
@@ -240,7 +239,7 @@ async fn welcome(
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as somebody else.
 async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>, PageError> {
     let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
-    let provider = visitor.studio.provider_host().unwrap_or_default();
+    let provider = visitor.studio.provider_name().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;
     Ok(html(LinkPage { frame, provider, arrived, ticket }.render()?))
 }
@@ -276,11 +275,11 @@ pub async fn unlink_identity(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 impl Visitor {
-    /// The host of the provider, and whether the person has an identity there.
+    /// The name of the provider, and whether the person has an identity there.
     pub(super) async fn provider(&self) -> Result<Option<(String, bool)>, PageError> {
         let Some(provider) = &self.studio.provider else { return Ok(None) };
         let linked = self.studio.shared.store.has_identity(self.person_id(), provider.issuer()).await?;
-        Ok(self.studio.provider_host().map(|host| (host.to_owned(), linked)))
+        Ok(self.studio.provider_name().map(|name| (name.to_owned(), linked)))
     }
 
     fn person_id(&self) -> Id {

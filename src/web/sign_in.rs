@@ -43,7 +43,7 @@ pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -
 
 impl<'a> SignInPage<'a> {
     fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
-        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_host());
+        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_name());
         Self { t: Texts::of(headers), name, notice, open, provider }
     }
 }

@@ -10,6 +10,7 @@ pub mod crowd;
 pub mod debian;
 pub mod disk;
 pub mod faulty_http;
+pub mod glewlwyd;
 pub mod http;
 pub mod hub;
 pub mod images_api;

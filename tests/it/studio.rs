@@ -22,6 +22,7 @@ mod gallery;
 pub mod guesses;
 mod live;
 pub mod oidc;
+mod oidc_peers;
 mod operator;
 mod owner;
 mod previews;

@@ -20,14 +20,23 @@ server.listen(0, '127.0.0.1', () => {
   const provider = new Provider(issuer, {
     clients: [client],
     pkce: { required: () => true },
-    claims: { openid: ['sub'], profile: ['preferred_username'], email: ['email', 'email_verified'] },
+    claims: { openid: ['sub'], profile: ['preferred_username', 'updated_at', 'zoneinfo', 'address'], email: ['email', 'email_verified'] },
     conformIdTokenClaims: false,
     features: { devInteractions: { enabled: false } },
     interactions: { url: (_, { uid }) => `/interaction/${uid}` },
     cookies: { keys: ['a key of a test'] },
     findAccount: (_, sub) => ({
       accountId: sub,
-      claims: () => ({ sub, preferred_username: sub.split('#')[0], email: `${sub}@example.com`, email_verified: true }),
+      claims: () => ({
+        sub,
+        preferred_username: sub.split('#')[0],
+        email: `${sub}@example.com`,
+        // Types that providers of the field use, and the specification does not.
+        email_verified: 'true',
+        updated_at: '2023-01-01T00:00:00.000Z',
+        zoneinfo: 5,
+        address: 'One Road',
+      }),
     }),
     async loadExistingGrant({ oidc }) {
       const grant = new oidc.provider.Grant({ clientId: oidc.client.clientId, accountId: oidc.session.accountId });

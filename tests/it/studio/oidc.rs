@@ -330,6 +330,8 @@ async fn a_provider_that_cannot_be_used_is_told_plainly() {
     let flags = provider.flags_with("another secret");
     let service = Service::start_with(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
     service.clock.set(Clock::system().now());
+    let page = service.call("GET", "/studio/sign-in", &[], "").await;
+    assert!(text(&page).contains("127.0.0.1"), "without a name, the host: {page:?}");
     let scene = Scene { provider, service };
     refused(&scene.sign_in().await, FORBIDDEN, "could not be confirmed");
     let Scene { provider, service } = scene;
@@ -343,7 +345,10 @@ async fn a_provider_that_cannot_be_used_is_told_plainly() {
 #[tokio::test]
 async fn production_goes_there_and_back_over_https() {
     let public = ["--production", "--trusted-proxy", "127.0.0.1", "--public-url", "https://images.example.com"];
-    let scene = Scene::start("ada", &[&public[..], &["--sign-up"]].concat()).await;
+    let named = ["--sign-up", "--oidc-name", "Example Accounts", "--oidc-audience", "one,two"];
+    let scene = Scene::start("ada", &[&public[..], &named].concat()).await;
+    let page = scene.service.call("GET", "/studio/sign-in", &[("x-forwarded-proto", "https")], "").await;
+    assert!(text(&page).contains("Example Accounts"), "{page:?}");
     let plain = scene.service.call("GET", "/studio/oidc", &[], "").await;
     assert!(plain.status == FORBIDDEN && text(&plain).contains("HTTPS"), "{plain:?}");
     let https = ("x-forwarded-proto", "https");
@@ -377,7 +382,9 @@ fn a_provider_has_https_and_a_client_id() {
         assert_eq!(read.is_ok(), is_good, "{issuer}");
     }
     let issuer = ["--oidc-issuer", "https://id.example.com"];
-    for alone in [&issuer[..], &id, &["--oidc-client-secret-file", "secret"], &["--oidc-ca", "ca.pem"]] {
+    let others = [["--oidc-ca", "ca.pem"], ["--oidc-audience", "another"], ["--oidc-name", "One"]];
+    let others = others.iter().map(|flags| &flags[..]);
+    for alone in [&issuer[..], &id, &["--oidc-client-secret-file", "secret"]].into_iter().chain(others) {
         assert!(ServerSettings::from_flags(alone.iter().copied()).is_err(), "{alone:?}");
     }
     let check = |flags: &[&str], url: &str| {

@@ -1,0 +1,283 @@
+//! The ID token (OpenID Connect Core 1.0, 3.1.3.7): strict about all that proves who signed in, and nothing else.
+
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use openidconnect::core::{CoreJsonWebKey, CoreJwsSigningAlgorithm};
+use openidconnect::{JsonWebKey as _, JsonWebKeyId};
+use serde_json::Value;
+
+use super::fields::{Fields, kind, seconds, text, text_or_number};
+
+/// How far the clocks of the provider and of this server may differ.
+const LEEWAY_SECONDS: f64 = 60.0;
+/// Signatures that no secret of this server makes. A provider chooses among them.
+const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha512,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha256,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha384,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha512,
+    CoreJwsSigningAlgorithm::EcdsaP256Sha256,
+    CoreJwsSigningAlgorithm::EcdsaP384Sha384,
+    CoreJwsSigningAlgorithm::EdDsa,
+];
+/// Some providers pad.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Why an ID token proves nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// No key has made the signature. The provider may have changed its keys.
+    NoMatchingKey,
+    /// A sentence for the log.
+    Invalid(String),
+}
+
+impl From<String> for Fault {
+    fn from(reason: String) -> Self {
+        Self::Invalid(reason)
+    }
+}
+
+/// A token whose signature holds.
+#[derive(Debug)]
+pub(super) struct Signed {
+    /// Its claims.
+    pub claims: Fields,
+    algorithm: CoreJwsSigningAlgorithm,
+    key: CoreJsonWebKey,
+}
+
+impl Signed {
+    /// Checks the signature of a token with the keys of the provider.
+    pub(super) fn read(token: &str, keys: &[CoreJsonWebKey]) -> Result<Self, Fault> {
+        let parts: Vec<&str> = token.split('.').collect();
+        let [header, payload, signature] = parts[..] else {
+            return Err(format!("it has {} parts, and a signed token has 3", parts.len()).into());
+        };
+        let fields = object(header, "its header")?;
+        if fields.contains_key("crit") {
+            return Err(Fault::Invalid("its header has `crit`, which demands extensions".into()));
+        }
+        let name = text(&fields, "alg")?;
+        let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(name.into()).ok();
+        let algorithm = algorithm.filter(|algorithm| ALGORITHMS.contains(algorithm));
+        let algorithm = algorithm.ok_or_else(|| format!("`alg` is {name:?}, which is not supported"))?;
+        let id = fields.contains_key("kid").then(|| text_or_number(&fields, "kid")).transpose()?.map(JsonWebKeyId::new);
+        let signature = BASE64.decode(signature).map_err(|_| "its signature is not base64url".to_owned())?;
+        let message = &token.as_bytes()[..header.len() + 1 + payload.len()];
+        let is_by = |key: &&CoreJsonWebKey| {
+            (id.is_none() || key.key_id() == id.as_ref())
+                && key.verify_signature(&algorithm, message, &signature).is_ok()
+        };
+        let key = keys.iter().find(is_by).ok_or(Fault::NoMatchingKey)?.clone();
+        Ok(Self { claims: object(payload, "its payload")?, algorithm, key })
+    }
+
+    /// Checks that the token belongs to an access token, if it says to which one.
+    pub(super) fn check_access_token(&self, access_token: &str) -> Result<(), String> {
+        let Some(expected) = self.claims.get("at_hash").filter(|hash| !hash.is_null()) else { return Ok(()) };
+        let hash = self.key.hash_bytes(access_token.as_bytes(), &self.algorithm)?;
+        let expected = expected.as_str().and_then(|text| BASE64.decode(text).ok());
+        match expected.as_deref() == Some(&hash[..hash.len() / 2]) {
+            true => Ok(()),
+            false => Err("`at_hash` is that of another access token".into()),
+        }
+    }
+}
+
+fn object(part: &str, name: &str) -> Result<Fields, String> {
+    let json = BASE64.decode(part).map_err(|_| format!("{name} is not base64url"))?;
+    serde_json::from_slice(&json).map_err(|_| format!("{name} is not a JSON object"))
+}
+
+/// The claims that a token must have.
+pub(super) struct Expected<'a> {
+    pub issuer: &'a str,
+    /// The id of this server.
+    pub client_id: &'a str,
+    /// Other audiences that may have the same token.
+    pub audiences: &'a [String],
+    pub nonce: &'a str,
+    /// Seconds since 1970.
+    pub now: f64,
+}
+
+/// Checks the claims of a signed token, and returns its subject.
+///
+/// # Errors
+/// A sentence for the log.
+pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String, String> {
+    let issuer = text(claims, "iss")?;
+    if issuer != expected.issuer {
+        return Err(format!("`iss` is {issuer:?} instead of {:?}", expected.issuer));
+    }
+    check_audience(claims, expected)?;
+    if text(claims, "nonce")? != expected.nonce {
+        return Err("`nonce` is that of another journey".into());
+    }
+    let end = seconds(claims, "exp")?.ok_or("`exp` is missing, and must be a time in seconds")?;
+    if expected.now >= end + LEEWAY_SECONDS {
+        let ago = expected.now - end;
+        return Err(format!("`exp` was {ago:.0} s ago: compare the clocks of the provider and of this server"));
+    }
+    if let Some(start) = seconds(claims, "nbf")?.filter(|start| expected.now < start - LEEWAY_SECONDS) {
+        let away = start - expected.now;
+        return Err(format!("`nbf` is {away:.0} s away: compare the clocks of the provider and of this server"));
+    }
+    text_or_number(claims, "sub")
+}
+
+/// The token is for us. It may be for others too if the provider has issued it to us, or if the operator trusts them:
+/// anybody else in the audience could use our tokens, and we theirs.
+fn check_audience(claims: &Fields, expected: &Expected<'_>) -> Result<(), String> {
+    let found = claims.get("aud");
+    let audiences = match found {
+        Some(Value::String(one)) => vec![one.as_str()],
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        _ => return Err(format!("`aud` is {}, and must be a text or a list of texts", kind(found))),
+    };
+    if !audiences.contains(&expected.client_id) {
+        return Err(format!("`aud` is {audiences:?}, without the client id {:?}", expected.client_id));
+    }
+    let issued_to = claims.get("azp").filter(|party| !party.is_null()).map(|_| text(claims, "azp")).transpose()?;
+    if let Some(party) = issued_to.filter(|party| *party != expected.client_id) {
+        return Err(format!("`azp` is {party:?} instead of the client id {:?}", expected.client_id));
+    }
+    let is_known = |one: &&str| *one == expected.client_id || expected.audiences.iter().any(|known| known == one);
+    match audiences.iter().find(|one| !is_known(one)) {
+        Some(other) if issued_to.is_none() => {
+            Err(format!("`aud` contains {other:?} too, and there is no `azp`: trust it with --oidc-audience"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The name that the person probably knows oneself by.
+pub(super) fn name(claims: &Fields) -> Option<&str> {
+    let text = |name: &&str| claims.get(*name)?.as_str().filter(|text| !text.trim().is_empty());
+    ["preferred_username", "email", "name"].iter().find_map(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: f64 = 1_700_000_000.0;
+
+    /// A token with these claims, or without those that are null.
+    fn read(change: Value) -> Result<String, String> {
+        let mut claims = json!({"iss": "https://id", "aud": "us", "nonce": "n", "exp": NOW + 1.0, "sub": "ada"});
+        let claims = claims.as_object_mut().expect("an object");
+        for (name, value) in change.as_object().expect("an object") {
+            claims.insert(name.clone(), value.clone());
+        }
+        claims.retain(|_, value| *value != json!("absent"));
+        let audiences = ["them".to_owned()];
+        subject(
+            claims,
+            &Expected { issuer: "https://id", client_id: "us", audiences: &audiences, nonce: "n", now: NOW },
+        )
+    }
+
+    /// Claims as providers send them, with the provider.
+    #[test]
+    fn tokens_of_the_field_are_read() {
+        for (source, change) in [
+            ("Zitadel: applications and the project", json!({"aud": ["us", "app", "project"], "azp": "us"})),
+            ("an audience that the operator trusts", json!({"aud": ["them", "us"]})),
+            ("a list with one audience", json!({"aud": ["us"]})),
+            ("Auth0: a date as text", json!({"updated_at": "2023-01-01T00:00:00.000Z"})),
+            ("AWS Cognito: a boolean as text", json!({"email_verified": "true", "phone_number_verified": "false"})),
+            ("Azure AD B2C: texts as lists", json!({"emails": ["a@example.com"], "email": ["a@example.com"]})),
+            ("Keycloak: an address as text, groups as an object", json!({"address": "1 Road", "groups": {"a": 1}})),
+            ("times as texts", json!({"exp": format!("{}", NOW + 1.0), "iat": "1700000000", "auth_time": "1"})),
+            ("times with fractions", json!({"exp": NOW + 0.5, "iat": 1.5})),
+            ("no time of issue", json!({"iat": null, "azp": null, "nbf": null})),
+            ("a clock that is ahead", json!({"exp": NOW - 59.0, "nbf": NOW + 59.0, "iat": NOW + 3_000.0})),
+        ] {
+            assert_eq!(read(change).as_deref(), Ok("ada"), "{source}");
+        }
+        assert_eq!(read(json!({"sub": 12_345})).as_deref(), Ok("12345"));
+    }
+
+    #[test]
+    fn claims_that_protect_are_checked_and_named() {
+        for (change, wanted) in [
+            (json!({"iss": "https://other"}), "`iss` is \"https://other\""),
+            (json!({"iss": 5}), "`iss` is a number"),
+            (json!({"aud": "them"}), "without the client id"),
+            (json!({"aud": []}), "without the client id"),
+            (json!({"aud": {"us": true}}), "`aud` is an object"),
+            (json!({"aud": ["us", "stranger"]}), "--oidc-audience"),
+            (json!({"aud": ["us", "them"], "azp": "them"}), "`azp` is \"them\""),
+            (json!({"azp": "them"}), "`azp` is \"them\""),
+            (json!({"azp": 5}), "`azp` is a number"),
+            (json!({"nonce": "other"}), "`nonce`"),
+            (json!({"nonce": "absent"}), "`nonce` is missing"),
+            (json!({"exp": NOW - 60.0}), "`exp` was 60 s ago"),
+            (json!({"exp": "soon"}), "`exp` is a text"),
+            (json!({"exp": "inf"}), "`exp` is a text"),
+            (json!({"exp": "absent"}), "`exp` is missing"),
+            (json!({"nbf": NOW + 61.0}), "`nbf` is 61 s away"),
+            (json!({"sub": ""}), "`sub` is an empty text"),
+            (json!({"sub": 1.5}), "`sub` is a number"),
+            (json!({"sub": null}), "`sub` is null"),
+        ] {
+            let error = read(change.clone()).expect_err("not ours");
+            assert!(error.contains(wanted), "{change}: {error}");
+        }
+    }
+
+    /// The example of RFC 7515, A.2.
+    const KEY: &str = "\
+        ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yR\
+        T-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXB\
+        dQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9ia\
+        GNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
+    const TOKEN: &str = "\
+        eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19\
+        yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt\
+        _O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb\
+        1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI\
+        8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
+
+    #[test]
+    fn only_the_holder_of_a_key_makes_tokens() {
+        let with = |id: Value| {
+            let document = json!({"keys": [{"kty": "RSA", "kid": id, "n": KEY, "e": "AQAB"}]});
+            super::super::metadata::keys(document.as_object().expect("an object")).expect("a list")
+        };
+        let keys = with(json!("one"));
+        let signed = Signed::read(TOKEN, &keys).expect("a signature");
+        assert_eq!(signed.claims["iss"], "joe");
+        let [header, payload, signature] = TOKEN.split('.').collect::<Vec<_>>()[..] else { panic!("three parts") };
+        let encoded = |value: Value| BASE64.encode(value.to_string()).trim_end_matches('=').to_owned();
+        let header_with = |header: Value| format!("{}.{payload}.{signature}", encoded(header));
+        for (token, wanted) in [
+            (format!("{header}.{}.{signature}", encoded(json!({"iss": "eve"}))), None),
+            (format!("{header}.{payload}."), None),
+            (header_with(json!({"alg": "RS256", "kid": "two"})), None),
+            (header_with(json!({"alg": "none"})), Some("`alg` is \"none\"")),
+            (header_with(json!({"alg": "HS256"})), Some("`alg` is \"HS256\"")),
+            (header_with(json!({"alg": 5})), Some("`alg` is a number")),
+            (header_with(json!({"alg": "RS256", "crit": ["b64"]})), Some("`crit`")),
+            (format!("{header}.{payload}"), Some("2 parts")),
+            ("a.b.c".into(), Some("its header")),
+        ] {
+            match (Signed::read(&token, &keys).expect_err("forged"), wanted) {
+                (Fault::NoMatchingKey, None) => {}
+                (Fault::Invalid(reason), Some(wanted)) => assert!(reason.contains(wanted), "{reason}"),
+                (fault, _) => panic!("{token}: {fault:?}"),
+            }
+        }
+        assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
+    }
+}

@@ -1,0 +1,139 @@
+//! The endpoints and keys of a provider (OpenID Connect Discovery 1.0). Only the fields that are used are read.
+
+use openidconnect::core::CoreJsonWebKey;
+use serde_json::Value;
+use url::Url;
+
+use super::fields::{Fields, kind, text};
+
+/// The members of a key that are read.
+const KEY_TEXTS: [&str; 9] = ["kty", "use", "kid", "alg", "n", "e", "crv", "x", "y"];
+
+/// The endpoints of a provider.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoints {
+    pub authorization: Url,
+    pub token: Url,
+    pub keys: Url,
+    /// The token endpoint takes the secret in a header.
+    pub takes_basic: bool,
+}
+
+impl Endpoints {
+    /// Reads the document of the provider with the URL `issuer`.
+    ///
+    /// # Errors
+    /// A sentence for the log.
+    pub(super) fn read(document: &Fields, issuer: &str) -> Result<Self, String> {
+        let found = text(document, "issuer")?;
+        if found != issuer {
+            return Err(format!("`issuer` is {found:?}, and --oidc-issuer is {issuer:?}: they must be the same"));
+        }
+        let is_plain = issuer.starts_with("http:");
+        let endpoint = |name: &str| {
+            let url = Url::parse(text(document, name)?).map_err(|error| format!("`{name}` is not a URL: {error}"))?;
+            if url.scheme() == "https" || (url.scheme() == "http" && is_plain) {
+                Ok(url)
+            } else {
+                Err(format!("`{name}` names an endpoint without https"))
+            }
+        };
+        // Basic is what a provider takes that does not say, or says nothing that we know.
+        let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
+        let takes = |method: &str| methods.is_some_and(|methods| methods.iter().any(|found| found == method));
+        Ok(Self {
+            authorization: endpoint("authorization_endpoint")?,
+            token: endpoint("token_endpoint")?,
+            keys: endpoint("jwks_uri")?,
+            takes_basic: takes("client_secret_basic") || !takes("client_secret_post"),
+        })
+    }
+}
+
+/// The keys of a document that this program can use.
+///
+/// # Errors
+/// A sentence for the log: it is not a list of keys.
+pub(super) fn keys(document: &Fields) -> Result<Vec<CoreJsonWebKey>, String> {
+    let found = document.get("keys");
+    let keys =
+        found.and_then(Value::as_array).ok_or_else(|| format!("`keys` is {}, and must be a list", kind(found)))?;
+    Ok(keys.iter().filter_map(Value::as_object).filter_map(key).collect())
+}
+
+fn key(fields: &Fields) -> Option<CoreJsonWebKey> {
+    let used = KEY_TEXTS.iter().filter_map(|name| {
+        let value = match fields.get(*name)? {
+            Value::String(text) => text.trim_end_matches('=').to_owned(),
+            Value::Number(number) => number.to_string(),
+            _ => return None,
+        };
+        Some(((*name).to_owned(), Value::String(value)))
+    });
+    serde_json::from_value(Value::Object(used.collect())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use openidconnect::JsonWebKey as _;
+    use serde_json::json;
+
+    use super::*;
+
+    const ISSUER: &str = "https://id.example.com/realm";
+
+    fn with(change: Value) -> Result<Endpoints, String> {
+        let mut document = json!({
+            "issuer": ISSUER,
+            "authorization_endpoint": "https://id.example.com/authorize?tenant=1",
+            "token_endpoint": "https://id.example.com/token",
+            "jwks_uri": "https://id.example.com/keys",
+        });
+        let (document, change) = (document.as_object_mut().expect("an object"), change);
+        for (name, value) in change.as_object().expect("an object") {
+            document.insert(name.clone(), value.clone());
+        }
+        Endpoints::read(document, ISSUER)
+    }
+
+    #[test]
+    fn fields_that_are_not_used_may_be_anything() {
+        for odd in [
+            json!({"response_types_supported": null, "subject_types_supported": 5}),
+            json!({"id_token_signing_alg_values_supported": "RS256", "claims_supported": [1, {}]}),
+            json!({"scopes_supported": {}, "userinfo_endpoint": "", "registration_endpoint": "not a URL"}),
+            json!({"token_endpoint_auth_methods_supported": "client_secret_basic"}),
+            json!({"token_endpoint_auth_methods_supported": [null, 7, "tls_client_auth"]}),
+        ] {
+            assert!(with(odd.clone()).unwrap_or_else(|error| panic!("{odd}: {error}")).takes_basic, "{odd}");
+        }
+        let post = with(json!({"token_endpoint_auth_methods_supported": ["client_secret_post"]})).expect("a document");
+        assert!(!post.takes_basic);
+    }
+
+    #[test]
+    fn fields_that_protect_are_checked_and_named() {
+        for (change, wanted) in [
+            (json!({"issuer": "https://id.example.com/realm/"}), "`issuer`"),
+            (json!({"issuer": 5}), "`issuer` is a number"),
+            (json!({"token_endpoint": null}), "`token_endpoint` is null"),
+            (json!({"token_endpoint": "http://id.example.com/token"}), "without https"),
+            (json!({"jwks_uri": "keys"}), "`jwks_uri` is not a URL"),
+            (json!({"authorization_endpoint": "javascript:alert(1)"}), "without https"),
+        ] {
+            let error = with(change.clone()).expect_err("not usable");
+            assert!(error.contains(wanted), "{change}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_that_are_not_known_do_not_matter() {
+        let document = json!({"keys": [
+            5, {"kty": "oct", "kid": 1}, {"kty": "AKP", "alg": "ML-DSA-44"}, {"kty": "RSA", "n": 5},
+            {"kty": "RSA", "kid": 7, "n": "AQAB", "e": "AQAB=", "x5c": "text", "ext": true, "key_ops": {}, "use": "sig"},
+        ]});
+        let found = keys(document.as_object().expect("an object")).expect("a list");
+        assert!(found.iter().any(|key| key.key_id().is_some_and(|id| id.as_str() == "7")), "{found:?}");
+        assert!(keys(json!({"keys": "none"}).as_object().expect("an object")).is_err());
+    }
+}
