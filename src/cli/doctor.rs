@@ -104,11 +104,11 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The place of the settings that are checked.
+/// Where the checked settings come from.
 fn settings(adopted: &Adopted) -> Result<String, String> {
     match &adopted.note {
         Some(note) => Err(note.clone()),
-        None => Ok(adopted.origin.clone().unwrap_or_else(|| "of this command".to_owned())),
+        None => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
     }
 }
 

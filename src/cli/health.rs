@@ -21,13 +21,13 @@ const MAX_ANSWER: u64 = 16 * 1024;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Asks /readyz, or /healthz with --alive, of the server that listens on the first of these addresses. Exits with 0 if the \
-server answers with 200, and with 1 otherwise. With --worker, exits with 0 if every worker that runs on the data directory of \
-this machine or container can work, and with 1 if one cannot or none runs.")]
+server answers with 200, and with 1 otherwise. With --worker, exits with 0 if every worker on the data directory \
+is ready, and with 1 if one isn't or none is running on this machine or in this container.")]
 pub(super) struct HealthArgs {
     /// Addresses that the server listens on, as for `tintype serve`
     #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
     listen: Vec<ListenAddress>,
-    /// Ask the workers that run on the data directory, which need no address
+    /// Check the workers on this data directory, which need no address
     #[arg(long, conflicts_with = "alive")]
     worker: bool,
     /// Only ask whether the process answers, not whether it can work
@@ -83,7 +83,7 @@ fn of_workers(args: &HealthArgs, data: &Path) -> Outcome {
     });
     let mut all: Vec<_> = all.collect();
     if all.is_empty() {
-        all.push(Health { ok: false, address, detail: "no worker runs on this data directory".into() });
+        all.push(Health { ok: false, address, detail: "no worker is running on this data directory".into() });
     }
     let ok = all.iter().all(|worker| worker.ok);
     show(args.json, &all, || all.iter().map(Health::line).collect::<Vec<_>>().join("\n"))?;

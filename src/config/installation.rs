@@ -1,6 +1,6 @@
-//! The settings of an installation, for commands that work on its data: those of the server that runs on the data
-//! directory, or else those of `/etc/tintype.env`, which the units in `deploy/` give to their servers. Without them, a
-//! command would take the database of its own environment for the one in use.
+//! The settings that commands share with the server on their data directory. They come from the running server, or from
+//! `/etc/tintype.env`, which the units in `deploy/` read. With its own environment alone, a command could change a database
+//! that no server uses.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,10 +30,10 @@ const OF_PROCESS: [&str; 4] = ["data", "log", "log-format", "shutdown-delay"];
 /// Beginning of the variables by which a server reaches its bucket.
 const OF_BUCKETS: &str = "AWS_";
 
-/// The settings that a server was given, other than by a config file.
+/// A server's flags and environment.
 #[derive(Debug)]
 pub(super) struct Installation {
-    /// The place of these settings, for people.
+    /// Where these settings come from, such as `the running server's (process 7)`.
     pub(super) origin: String,
     variables: BTreeMap<String, String>,
     /// Values of flags, by the names of their settings.
@@ -42,7 +42,7 @@ pub(super) struct Installation {
     directory: PathBuf,
 }
 
-/// A process that runs a server on the data directory.
+/// A server process.
 #[derive(Debug)]
 struct Server {
     id: u32,
@@ -81,8 +81,8 @@ impl Installation {
                 Ok(Some(units))
             }
             (None, Some(id)) => Err(format!(
-                "the settings of the running server (process {id}) cannot be read, so this command uses its own: \
-                 if the server has others in its environment, run this as root"
+                "cannot read the running server's environment (process {id}), so this command uses its own: \
+                 run it as root if the server gets settings from its environment"
             )),
             (None, None) => Ok(None),
         }
@@ -98,7 +98,7 @@ impl Installation {
         File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).ok()?;
         let mut variables: BTreeMap<_, _> = variables_in(&text).into_iter().collect();
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
-        let origin = format!("of {}", path.display());
+        let origin = format!("those in {}", path.display());
         Some(Self { origin, variables, flags: Vec::new(), directory: PathBuf::from("/") })
     }
 
@@ -156,7 +156,7 @@ impl Server {
         };
         let variables = read_list(&self.entry, "environ")?.iter().filter_map(split).collect();
         Ok(Installation {
-            origin: format!("of the running server (process {})", self.id),
+            origin: format!("the running server's (process {})", self.id),
             variables,
             flags: flags_of(command, &self.arguments),
             directory: self.directory.clone(),

@@ -30,16 +30,16 @@ pub struct CommandLine {
     pub matches: ArgMatches,
     /// Each setting of the command that was named.
     pub settings: Vec<ShownSetting>,
-    /// The settings of the installation that the command works on.
+    /// The server whose settings the command uses.
     pub adopted: Adopted,
 }
 
-/// Settings of a server that a command uses, because it works on the data of that server.
+/// The server whose settings a command uses.
 #[derive(Debug, Clone, Default)]
 pub struct Adopted {
-    /// Their place, such as `of the running server (process 7)`, if there are any.
+    /// Where the settings come from, such as `the running server's (process 7)`; `None` if the command uses its own.
     pub origin: Option<String>,
-    /// A sentence for the operator if a server runs whose settings this user may not read.
+    /// A sentence for the operator if a server is running but this user can't read its environment.
     pub note: Option<String>,
 }
 
@@ -257,7 +257,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         let note = |(setting, entry): &(&Setting, &Entry)| {
             format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
         };
-        let origin = adopted.origin.iter().map(|origin| format!("this command has the settings {origin}"));
+        let origin = adopted.origin.iter().map(|origin| format!("the settings are {origin}"));
         SettingsError::Usage(error, taking_part.map(note).chain(origin).collect())
     })?;
     let of_command = leaf(&known, &matches).1;
@@ -333,12 +333,12 @@ fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Ve
     arguments[..end].iter().cloned().chain(added).chain(arguments[end..].iter().cloned()).collect()
 }
 
-/// The commands that use no settings of a server, because they run one, make one, or talk to one elsewhere.
+/// Commands that keep their own settings: they run or create an installation, or talk to a server elsewhere.
 const OWN_SETTINGS: [&str; 11] =
     ["serve", "api", "worker", "restore", "migrate", "config", "generate", "get", "mcp", "openapi", "completions"];
 
-/// Gives a command the settings of the server whose data it works on. They win over the variables of its own
-/// environment, which may be those of another installation; its own flags win over them.
+/// Applies the settings of the server on the command's data directory. They override the command's own environment, which
+/// may belong to another installation; the command's own flags override them.
 fn with_installation(command: Command, known: &Command, arguments: &[OsString]) -> (Command, Vec<OsString>, Adopted) {
     let mut arguments = arguments.to_vec();
     let none = Adopted::default();

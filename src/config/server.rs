@@ -62,7 +62,7 @@ pub struct ServerSettings {
     /// all that connect to a Unix domain socket
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',')]
     pub trusted_proxy: Vec<TrustedProxy>,
-    /// Name the address of the client in each line of the log about a request. An address is personal data
+    /// Add the client's address to each request's log line. Addresses are personal data
     #[arg(long, env = "TINTYPE_LOG_CLIENTS", value_parser = BoolishValueParser::new())]
     pub log_clients: bool,
     #[command(flatten)]

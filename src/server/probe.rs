@@ -1,7 +1,7 @@
-//! The state of a worker, which has no listener for callers, for `tintype health --worker`.
+//! A worker's health, for `tintype health --worker`. Workers have no port.
 //!
-//! A worker answers on a socket in the abstract namespace, whose name has the data directory and the process. It needs no
-//! file, so it is gone with the process, and it works where nothing can be written.
+//! A worker answers on a socket in the abstract namespace, named after the data directory and the process. No file is
+//! involved: the socket disappears with the process, and works on a read-only disk.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::Shared;
 
-/// The answer of a worker that can work.
+/// The answer of a healthy worker.
 const READY: &str = "ready";
 /// Longest answer, in bytes.
 const MAX_ANSWER: u64 = 4096;
@@ -29,7 +29,7 @@ const SOCKETS: &str = "/proc/net/unix";
 /// The flag of a socket that accepts connections, in the fourth column.
 const ACCEPTING: &str = "00010000";
 
-/// Tells callers on this machine how a worker is.
+/// Reports this worker's health to local callers.
 #[derive(Debug)]
 pub struct Probe(UnixListener);
 

@@ -1,4 +1,4 @@
-//! Commands that work on the data of a server use the settings of that server, not those of their own environment.
+//! Commands use the running server's settings, not those of their own environment.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::chown;
@@ -57,7 +57,7 @@ fn commands_use_the_settings_of_the_running_server() {
     let doctor: Value = serde_json::from_slice(&run(directory.path(), &["doctor", "--json"]).stdout).expect("JSON");
     let of = |name: &str| doctor.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == name));
     let settings = of("settings").expect("a check")["detail"].as_str().expect("text");
-    assert!(settings.starts_with("of the running server (process "), "{doctor:#}");
+    assert!(settings.starts_with("the running server's (process "), "{doctor:#}");
     server.stop();
     let missing = run(directory.path(), &["account", "list"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("other.db"), "{missing:?}");

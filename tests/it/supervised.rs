@@ -65,7 +65,7 @@ async fn a_worker_that_listens_nowhere_tells_its_health() {
         (output.status.success(), json)
     };
     let (works, said) = ask();
-    assert!(!works && said[0]["detail"] == "no worker runs on this data directory", "{said}");
+    assert!(!works && said[0]["detail"] == "no worker is running on this data directory", "{said}");
     let mut worker = site.start(Part::Worker, 0, &[]);
     let (works, said) = ask();
     assert!(works && said[0]["detail"] == "the worker is ready" && said[1].is_null(), "{said}");
@@ -79,7 +79,7 @@ async fn a_worker_that_listens_nowhere_tells_its_health() {
     assert!(!works && detail.starts_with("the database does not answer"), "{said}");
     worker.kill().await;
     let (works, said) = ask();
-    assert!(!works && said[0]["detail"] == "no worker runs on this data directory", "{said}");
+    assert!(!works && said[0]["detail"] == "no worker is running on this data directory", "{said}");
 }
 
 /// Starts a server without a terminal, with its log in a file.
