@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use url::Url;
+
 use super::environment::{secret_in, variable};
 
 /// The variables of the AWS tools that are passed on.
@@ -28,6 +30,14 @@ const AWS_VARIABLES: [&str; 18] = [
 ];
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 const SECRET_KEY_FILE: &str = "AWS_SECRET_ACCESS_KEY_FILE";
+/// Each of these is the URL of a server.
+const ENDPOINTS: [&str; 5] = [
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+];
 /// Each of these gives the location of credentials.
 const CREDENTIALS: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
@@ -85,6 +95,9 @@ impl S3Settings {
         if !variables.iter().any(|(name, _)| CREDENTIALS.contains(&name.as_str())) {
             return Err(format!("{url} needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
         }
+        for (name, value) in variables.iter().filter(|(name, _)| ENDPOINTS.contains(&name.as_str())) {
+            check_endpoint(name, value)?;
+        }
         let prefix = (!prefix.is_empty()).then(|| prefix.to_owned());
         Ok(Self { bucket: bucket.to_owned(), prefix, authorities: None, variables })
     }
@@ -109,6 +122,31 @@ impl S3Settings {
         let endpoint = endpoint("AWS_ENDPOINT_URL_S3").or_else(|| endpoint("AWS_ENDPOINT_URL"));
         endpoint.is_some_and(|url| url.starts_with("http://"))
     }
+}
+
+/// Checks the URL of a server. The library ends the process for one that it cannot read.
+fn check_endpoint(variable: &str, text: &str) -> Result<(), String> {
+    // A URL may hold a password, so the message does not repeat it.
+    let wrong =
+        |why: &str| Err(format!("{variable} is not the URL of a server, such as https://s3.example.com: {why}"));
+    let url = match Url::parse(text) {
+        Ok(url) => url,
+        Err(url::ParseError::RelativeUrlWithoutBase) => return wrong("it does not start with https:// or http://"),
+        Err(error) => return wrong(&error.to_string()),
+    };
+    let asks = url.query().is_some() || url.fragment().is_some();
+    if !["https", "http"].contains(&url.scheme()) || !url.has_host() {
+        return wrong("it does not start with https:// or http:// and the name of a host");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return wrong("it holds a name or a password; the credentials are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+    }
+    // Stricter than the URLs of browsers, which take white space and forgive missing slashes.
+    let read = text.parse::<http::Uri>().ok();
+    if asks || read.is_none_or(|uri| uri.host().is_none_or(str::is_empty)) {
+        return wrong("it has more than a scheme, a host, a port and a path, or a character that must be escaped");
+    }
+    Ok(())
 }
 
 fn aws_variables() -> Result<Vec<(String, String)>, String> {

@@ -1,12 +1,14 @@
 //! Result files in an S3 bucket.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::client::{ClientConfigKey, ClientOptions, HttpClient, HttpConnector};
+use object_store::list::{PaginatedListOptions, PaginatedListStore as _};
 use object_store::path::Path as ObjectPath;
 use object_store::signer::Signer as _;
 use object_store::{
@@ -14,7 +16,9 @@ use object_store::{
 };
 use reqwest::Method;
 
-use super::name::FileName;
+use super::listing;
+use super::marker::MARKER;
+use super::name::{FileName, is_day};
 use super::{FilesError, NAME_BATCH, NameBatches};
 use crate::clock::Timestamp;
 use crate::config::S3Settings;
@@ -34,6 +38,10 @@ const READ_LIMIT: Duration = Duration::from_secs(20);
 const MAX_RETRIES: usize = 2;
 const RETRY_LIMIT: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
+/// Time limit for a list of all days, of which there are a few thousand.
+const LISTING_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// Start of the names of all days.
+const CENTURY: &str = "20";
 
 /// A bucket, and the prefix of all keys in it.
 pub(super) struct Bucket {
@@ -86,10 +94,6 @@ impl Bucket {
         Ok(Self { objects, write_limit: WRITE_LIMIT, name: settings.bucket.clone(), prefix })
     }
 
-    pub(super) fn prefix(&self) -> Option<&ObjectPath> {
-        self.prefix.as_ref()
-    }
-
     pub(super) fn key(&self, name: &str) -> ObjectPath {
         match &self.prefix {
             Some(prefix) => ObjectPath::from(format!("{prefix}/{name}")),
@@ -130,17 +134,48 @@ impl Bucket {
         self.objects.put_opts(&self.key(name), PutPayload::from(png), options).await.map(drop)
     }
 
+    /// The keys that start with `start`, below the prefix.
+    fn starting_with(&self, start: &str) -> String {
+        self.prefix.as_ref().map_or_else(|| start.to_owned(), |prefix| format!("{prefix}/{start}"))
+    }
+
+    /// The days that have result files, oldest first. Others may keep objects beside ours, under names that the library
+    /// cannot read, so only the names of this century are listed.
+    pub(super) async fn days(&self) -> Result<Vec<String>, FilesError> {
+        let listed = tokio::time::timeout(LISTING_LIMIT, self.list_days()).await;
+        listed.unwrap_or_else(|_| Err(FilesError(format!("{self} was not listed within {LISTING_LIMIT:?}").into())))
+    }
+
+    async fn list_days(&self) -> Result<Vec<String>, FilesError> {
+        let mut days = BTreeSet::new();
+        let mut pages = listing::pages(self.objects.clone(), self.starting_with(CENTURY), true);
+        while let Some(page) = pages.try_next().await? {
+            let names = page.common_prefixes.iter().filter_map(|path| path.filename());
+            days.extend(names.filter(|name| is_day(name)).map(str::to_owned));
+        }
+        Ok(days.into_iter().collect())
+    }
+
     pub(super) fn written_before(&self, day: String, cutoff: Timestamp) -> NameBatches {
-        let old = self.objects.list(Some(&self.key(&day))).try_filter_map(move |object| {
+        let pages = listing::pages(self.objects.clone(), self.starting_with(&format!("{day}/")), false);
+        let objects = pages.map_ok(|page| stream::iter(page.objects.into_iter().map(Ok::<_, Error>))).try_flatten();
+        let folder = self.key(&day);
+        let old = objects.try_filter_map(move |object| {
             let is_old = Timestamp::from_millis(object.last_modified.timestamp_millis()) < cutoff;
-            let name = object.location.filename().filter(|_| is_old).map(|name| format!("{day}/{name}"));
+            let ours = object.location.prefix_match(&folder).filter(|_| is_old).map(Iterator::collect::<Vec<_>>);
+            let name = match ours.as_deref() {
+                Some([name]) => Some(format!("{day}/{}", name.as_ref())),
+                _ => None,
+            };
             std::future::ready(Ok(name))
         });
         old.try_chunks(NAME_BATCH).map_err(|error| FilesError::from(error.1)).boxed()
     }
 
     pub(super) async fn check_access(&self) -> Result<(), String> {
-        let found = self.objects.list(self.prefix()).try_next().await;
+        // One page tells, whatever else is in the bucket.
+        let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+        let found = self.objects.list_paginated(Some(&self.starting_with(MARKER)), options).await;
         found.map(drop).map_err(|error| {
             let settings = "AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
             format!("cannot use {self}: {}; see --files, {settings}", describe(&error))
@@ -163,6 +198,9 @@ impl Bucket {
     }
 }
 
+/// Codes of a server that does not know what a write asks for. These come with the status 400 or 501.
+const NOT_SUPPORTED: [&str; 4] = ["NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedOperation"];
+
 /// Whether a retry cannot help.
 fn is_final(error: &Error) -> bool {
     matches!(
@@ -172,23 +210,36 @@ fn is_final(error: &Error) -> bool {
             | Error::NotFound { .. }
             | Error::NotSupported { .. }
             | Error::NotImplemented { .. }
-    )
+    ) || lacks_conditional_writes(&error.to_string())
+}
+
+/// Whether a server answered so that it has no conditional writes, which no result file may be written without: it must
+/// not replace another one. The library keeps no status.
+fn lacks_conditional_writes(error: &str) -> bool {
+    error.starts_with("Generic S3 error: Error performing PUT")
+        && (error.contains("status code: 501")
+            || element(error, "Code").is_some_and(|code| NOT_SUPPORTED.contains(&code)))
+}
+
+/// The text of an element of an answer in XML.
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    rest.split_once('<').map(|(inner, _)| inner)
 }
 
 /// Describes an error. Of the response it includes only the code and the message, because the rest may contain the
 /// token of the request, as after a signature mismatch.
 pub(super) fn describe(error: &Error) -> String {
     let text = error.to_string();
-    let element = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        rest.split_once('<').map(|(inner, _)| inner)
-    };
     let before = text.split_once('<').map_or(text.as_str(), |(before, _)| before);
     let whole: &dyn std::error::Error = error;
     let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
     // Only the last cause names the address and the reason of a failed connection.
     let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
-    let parts = [Some(before.trim_end_matches([':', ' '])), element("Code"), element("Message"), cause];
+    let advice = lacks_conditional_writes(&text)
+        .then_some("does this store support conditional writes (If-None-Match: *)? Result files need them");
+    let [code, message] = ["Code", "Message"].map(|name| element(&text, name));
+    let parts = [Some(before.trim_end_matches([':', ' '])), code, message, cause, advice];
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
 }
 

@@ -2,6 +2,7 @@
 
 mod bucket;
 mod directory;
+mod listing;
 mod lock;
 mod marker;
 mod name;
@@ -412,11 +413,10 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn days(&self) -> Result<Vec<String>, FilesError> {
-        let prefix = match &self.backend {
-            Backend::Directory(_) => None,
-            Backend::Bucket(bucket) => bucket.prefix(),
+        let listed = match &self.backend {
+            Backend::Bucket(bucket) => return bucket.days().await,
+            Backend::Directory(directory) => directory.objects.list_with_delimiter(None).await?,
         };
-        let listed = self.objects().list_with_delimiter(prefix).await?;
         let names = listed.common_prefixes.iter().filter_map(|path| path.filename());
         Ok(names.filter(|name| is_day(name)).map(str::to_owned).collect())
     }

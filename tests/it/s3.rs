@@ -4,3 +4,4 @@ mod administration;
 mod files;
 mod links;
 mod outages;
+mod quirks;

@@ -158,6 +158,8 @@ export class Tintype {
     do {
       const query = new URLSearchParams({ limit: String(pageSize), ...(next ? { cursor: next } : {}) });
       const page = readPage(data(await this.#read(`/images/task?${query}`, signal)));
+      // Such as from a cache that ignores the query. The list would have no end.
+      if (next && page.cursor === next) throw new NoAnswer("the server gives the same page of the list twice");
       yield* page.tasks;
       next = page.cursor;
     } while (next);

@@ -215,7 +215,11 @@ class Core:
     def page(self, limit: int, cursor: str | None) -> Call[tuple[list[Task], str | None]]:
         query = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
         data, _ = yield from self._read("/images/task?" + urlencode(query))
-        return _page(data)
+        tasks, following = _page(data)
+        # Such as from a cache that ignores the query. The list would have no end.
+        if following and following == cursor:
+            raise NoAnswer("the server gives the same page of the list twice")
+        return tasks, following
 
     def credits(self) -> Call[int]:
         data, _ = yield from self._read("/account")
