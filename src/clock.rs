@@ -93,3 +93,10 @@ impl governor::clock::Clock for Clock {
         self.elapsed()
     }
 }
+
+/// Microseconds of the kernel's clock that never steps, for programs on this machine.
+pub fn monotonic_micros() -> u128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u128::from(now.tv_sec.unsigned_abs());
+    seconds * 1_000_000 + u128::from(now.tv_nsec.unsigned_abs()) / 1_000
+}

@@ -20,6 +20,7 @@ pub mod http;
 pub mod metrics;
 pub mod models;
 pub mod outbound;
+pub mod outlet;
 pub mod owner;
 pub mod policy;
 pub mod sandbox;

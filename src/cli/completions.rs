@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
+use super::printing::print_line;
 use super::{Failure, Outcome};
 
 /// Name of the program.
@@ -29,8 +30,7 @@ pub(super) struct ManArgs {
 pub(super) fn print(args: CompletionsArgs, mut command: Command) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, PROGRAM, &mut script);
-    // A closed standard output, as after `| head`, is not an error.
-    drop(std::io::Write::write_all(&mut std::io::stdout().lock(), &script));
+    print_line(String::from_utf8(script)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

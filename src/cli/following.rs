@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 use tintype_client::{Accepted, Client, ClientError, Finished, PlainHttp, Refusal, SetupError, TaskId};
 use url::Url;
 
+use super::printing::print_line;
 use super::waiting::WaitingBar;
 use super::{preview, terminal};
 use crate::config::{ClientSettings, program};
@@ -112,8 +113,8 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
         }
     };
     if args.json {
-        // An error here means that standard output was closed early, which is no failure of ours.
-        drop(report.print());
+        // A report is plain data, so it is always JSON.
+        print_line(&terminal::visible_json(&serde_json::to_string_pretty(&report).unwrap_or_default()));
     }
     ExitCode::from(code)
 }
@@ -348,8 +349,7 @@ impl FollowArgs {
     /// Prints the path of an image that was saved, and shows it.
     fn present(&self, path: &Path, image: &[u8]) {
         if !self.json {
-            // An error here means that standard output was closed early, which is no failure of ours.
-            drop(writeln!(io::stdout().lock(), "{}", path.display()));
+            print_line(&path.display().to_string());
             if !self.no_preview && !self.quiet {
                 preview::show(image);
             }
@@ -376,9 +376,5 @@ impl Report {
     fn where_images_are(&self) -> String {
         let urls = self.images.iter().map(Url::as_str).collect::<Vec<_>>().join(" ");
         format!("the task is complete, its images are at {urls}")
-    }
-
-    fn print(&self) -> io::Result<()> {
-        writeln!(io::stdout().lock(), "{}", terminal::visible_json(&serde_json::to_string_pretty(self)?))
     }
 }

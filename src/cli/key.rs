@@ -1,18 +1,22 @@
 //! `tintype key`: API keys.
 
+use std::fmt::Display;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::owners::{ListArgs, open_account, owner_name};
-use super::{Failure, Outcome, open_store, or_dash, show, table};
+use super::printing::{print_line, show, show_once};
+use super::{Failure, Outcome, open_store, or_dash, table, terminal};
 use crate::config::{DataSettings, duration, lifetime, rate};
 use crate::domain::budget::{Allowance, Budget, InvalidBudget};
 use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use crate::domain::model::Id;
 use crate::domain::text;
 use crate::domain::timestamp::Timestamp;
+use crate::outlet;
 use crate::store::{KeyChange, NewKey};
 
 #[derive(Debug, Subcommand)]
@@ -128,7 +132,9 @@ impl From<Allowance> for UsedBudget {
 #[derive(Debug, Serialize)]
 struct NewShownKey<'a> {
     id: Id,
-    key: &'a str,
+    /// Absent if it was printed before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
     account_id: Id,
     name: &'a str,
     budget: Option<Budget>,
@@ -165,32 +171,42 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
-    show_new(args.json, &key, &secret, store.now())
+    let (now, shown) = (store.now(), secret.reveal());
+    let printed = show_once(args.json, &NewShownKey::new(&key, Some(shown), now), || {
+        format!("{shown}\n\n{}", introduction(&key))
+    })?;
+    if let Err(error) = printed {
+        store.change_key(key.id, KeyChange::Revoke).await?;
+        return Err(Failure(format!("the new key could not be printed, so it was revoked: {error}")));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a new key with its secret.
-fn show_new(json: bool, key: &ApiKey, secret: &KeySecret, now: Timestamp) -> Outcome {
-    let shown = NewShownKey {
-        id: key.id,
-        key: secret.reveal(),
-        account_id: key.account_id,
-        name: &key.name,
-        budget: key.budget,
-        expires_at: key.expires_at,
-        state: key.state(now),
+impl<'a> NewShownKey<'a> {
+    fn new(key: &'a ApiKey, secret: Option<&'a str>, now: Timestamp) -> Self {
+        Self {
+            id: key.id,
+            key: secret,
+            account_id: key.account_id,
+            name: &key.name,
+            budget: key.budget,
+            expires_at: key.expires_at,
+            state: key.state(now),
+        }
+    }
+}
+
+/// The text below a new key.
+fn introduction(key: &ApiKey) -> String {
+    let off = match (&key.suspension, key.disabled) {
+        (Some(Suspension { reason, .. }), _) => Some(format!("suspended ({reason})")),
+        (None, true) => Some("disabled".to_owned()),
+        (None, false) => None,
     };
-    show(json, &shown, || {
-        let off = match (&key.suspension, key.disabled) {
-            (Some(Suspension { reason, .. }), _) => Some(format!("suspended ({reason})")),
-            (None, true) => Some("disabled".to_owned()),
-            (None, false) => None,
-        };
-        let off = off.map_or_else(String::new, |off| {
-            format!("\n\nIt is {off}, like the key that it replaces: `tintype key enable {}` enables it.", key.id)
-        });
-        let secret = secret.reveal();
-        format!("{secret}\n\nThis is key {}. It will not be shown again, so keep it in a safe place.{off}", key.id)
-    })
+    let off = off.map_or_else(String::new, |off| {
+        format!("\n\nIt is {off}, like the key that it replaces: `tintype key enable {}` enables it.", key.id)
+    });
+    format!("This is key {}. It will not be shown again, so keep it in a safe place.{off}", key.id)
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
@@ -294,17 +310,26 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
 
 async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let id = args.key.id;
-    let secret = KeySecret::random();
-    let key = store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await?;
-    let key = match key {
-        Some(key) => key,
-        None if store.find_key(id).await?.is_some() => {
-            return Err(Failure(format!("key {id} is revoked: create a new key")));
-        }
+    let OneKeyArgs { id, json } = args.key;
+    let revoked = || Failure(format!("key {id} is revoked: create a new key"));
+    match store.find_key(id).await? {
         None => return Err(no_such_key(id)),
-    };
-    show_new(args.key.json, &key, &secret, store.now())
+        Some(key) if key.revoked_at.is_some() => return Err(revoked()),
+        Some(_) => {}
+    }
+    let secret = KeySecret::random();
+    // A rotation ends the old key and cannot be undone, so the new one has to be on paper first.
+    let start = if json { format!("{{\n  \"key\": \"{}\",", secret.reveal()) } else { secret.reveal().to_owned() };
+    outlet::print(&start)
+        .map_err(|error| Failure(format!("the new key could not be printed, so nothing was rotated: {error}")))?;
+    let unused = |why: &dyn Display| Failure(format!("{why}; the key that was printed does not work"));
+    let key =
+        store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await.map_err(|error| unused(&error))?;
+    let key = key.ok_or_else(|| unused(&revoked().0))?;
+    let rest = serde_json::to_string_pretty(&NewShownKey::new(&key, None, store.now()))?;
+    let rest = rest.strip_prefix("{\n").unwrap_or(&rest);
+    print_line(&if json { terminal::visible_json(rest) } else { format!("\n{}", introduction(&key)) });
+    Ok(ExitCode::SUCCESS)
 }
 
 fn no_such_key(id: Id) -> Failure {

@@ -1,18 +1,15 @@
 //! The command line, with one file per noun.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
-use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer as _};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use self::logging::{LogFormat, Logging};
+use self::printing::{print_line, say, show};
 use crate::clock::Clock;
 use crate::config::CommandLine;
 use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError};
@@ -21,12 +18,13 @@ use crate::domain::model::Account;
 use crate::engines::{diffusion, supervisor};
 use crate::fault::Faults;
 use crate::files::Files;
+use crate::outlet;
 use crate::owner;
 use crate::sandbox;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::{SqliteStore, restoring};
 use crate::store::{Actor, Drift, Store, Via};
-use crate::traces::{self, Exporter};
+use crate::traces::Exporter;
 
 mod account;
 mod allocator;
@@ -44,6 +42,7 @@ mod get;
 mod health;
 mod key;
 mod library;
+mod logging;
 mod mcp;
 mod migrate;
 mod model;
@@ -51,12 +50,15 @@ mod owners;
 mod person;
 mod policy;
 mod preview;
+mod printing;
 mod privileges;
 mod progress;
 mod queue;
 mod restore;
 mod serve;
+mod signals;
 mod started;
+mod systemd;
 mod task;
 mod terminal;
 mod usage;
@@ -87,14 +89,6 @@ struct Cli {
     data: DataSettings,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -228,8 +222,8 @@ pub fn main() -> ExitCode {
     if let Some(note) = &read.adopted.note {
         eprintln!("tintype: {note}");
     }
-    let exporter = match start_logging(&cli.log, cli.log_format, cli.command.otlp()) {
-        Ok(exporter) => exporter,
+    let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
+        Ok(started) => started,
         Err(error) => {
             eprintln!("tintype: {error}");
             return ExitCode::from(2);
@@ -239,53 +233,24 @@ pub fn main() -> ExitCode {
     if is_server {
         allocator::set_up(&arguments);
     }
+    let _flushing = outlet::Flushing;
+    let logging = Logging { format: cli.log_format, filter, arguments };
     let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
     let outcome = privileges::become_owner(&mut command, &mut data)
-        .and_then(|()| run(command, &data, &read, cli.log_format, exporter));
+        // From here on this process may have threads.
+        .and_then(|()| if is_server { Ok(outlet::open(logging::report_dropped)?) } else { Ok(()) })
+        .and_then(|()| run(command, &data, &read, logging, exporter));
     match outcome {
-        Ok(code) => code,
+        Ok(code) => printing::exit_code(code),
         Err(Failure(message)) => {
             match cli.log_format {
                 LogFormat::Json if is_server => tracing::error!("{message}"),
-                _ => eprintln!("tintype: {}", terminal::visible(&message)),
+                _ => outlet::complain(&format!("tintype: {}", terminal::visible(&message))),
             }
             ExitCode::FAILURE
         }
     }
-}
-
-/// Starts the log, and the traces for a collector if there is one.
-fn start_logging(filter: &str, format: LogFormat, otlp: Option<&str>) -> Result<Option<Exporter>, String> {
-    // One library tells of each mistake of a caller and each caller who hangs up, as this server does not. The other one
-    // tells the parameters of statements, which hold prompts and secrets.
-    let filter = EnvFilter::try_new(format!("rmcp=off,tokio_postgres::query=info,{filter}"))
-        .map_err(|error| format!("--log {filter:?}: {error}"))?;
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let log = match format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
-        LogFormat::Json => log.json().flatten_event(true).boxed(),
-    };
-    let exporter = match otlp {
-        // One filter for all costs less than one for each layer.
-        None => {
-            tracing_subscriber::registry().with(log).with(filter).init();
-            None
-        }
-        // A trace is whole at every level of the log.
-        Some(url) => {
-            let (tracing, exporter) = traces::traces(url);
-            let tracing = tracing.with_filter(filter_fn(traces::is_traced));
-            tracing_subscriber::registry().with(log.with_filter(filter)).with(tracing).init();
-            Some(exporter)
-        }
-    };
-    // The default hook prints the panic message, which may quote a prompt; the log must not contain prompts.
-    std::panic::set_hook(Box::new(|panic| {
-        let location = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(location, "a thread panicked: report this location as a bug");
-    }));
-    Ok(exporter)
 }
 
 /// Prints the reason why the settings cannot be used, or the help that was asked for.
@@ -296,10 +261,12 @@ fn explain(error: SettingsError) -> ExitCode {
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
-            // An error here means that the output was closed early.
-            drop(error.print());
+            let printed = error.print();
             notes.iter().for_each(|note| eprintln!("note: {note}"));
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            match (error.exit_code(), printed) {
+                (0, Err(_)) => ExitCode::FAILURE,
+                (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+            }
         }
     }
 }
@@ -308,7 +275,7 @@ fn run(
     command: Command,
     data: &DataSettings,
     read: &CommandLine,
-    format: LogFormat,
+    logging: Logging,
     exporter: Option<Exporter>,
 ) -> Outcome {
     let mut runtime = if command.is_server() {
@@ -320,9 +287,9 @@ fn run(
     let sending = exporter.map(|exporter| exporter.start(runtime.handle())).transpose()?;
     let outcome = runtime.block_on(async {
         match command {
-            Command::Serve(args) => serve::run(args, data, serve::Role::Everything, format).await,
-            Command::Api(args) => serve::run(args, data, serve::Role::Api, format).await,
-            Command::Worker(args) => serve::run(args, data, serve::Role::Worker, format).await,
+            Command::Serve(args) => serve::run(args, data, serve::Role::Everything, logging).await,
+            Command::Api(args) => serve::run(args, data, serve::Role::Api, logging).await,
+            Command::Worker(args) => serve::run(args, data, serve::Role::Worker, logging).await,
             Command::Account(command) => account::run(command, data).await,
             Command::Person(command) => person::run(command, data).await,
             Command::Key(command) => key::run(command, data).await,
@@ -431,26 +398,6 @@ async fn find_account(store: &dyn Store, name_or_id: &str) -> Result<Account, Fa
     found.ok_or_else(|| {
         Failure(format!("there is no account {name_or_id:?}: `tintype account list` shows all accounts"))
     })
-}
-
-/// Prints `thing` as JSON, or else the text that `text` returns.
-fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
-    if json {
-        print_line(&terminal::visible_json(&serde_json::to_string_pretty(thing)?));
-    } else {
-        say(&text());
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints a text for people.
-fn say(text: &str) {
-    print_line(&terminal::visible(text));
-}
-
-/// Prints a line. A closed standard output, as after `| head`, is not an error.
-fn print_line(text: &str) {
-    drop(writeln!(std::io::stdout().lock(), "{text}"));
 }
 
 /// Aligns rows in columns under headings.

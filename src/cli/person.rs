@@ -10,7 +10,8 @@ use console::Term;
 use serde::Serialize;
 
 use super::owners::{ListArgs, open_account};
-use super::{Failure, Outcome, open_store, say, show, table};
+use super::printing::{say, show, show_once};
+use super::{Failure, Outcome, open_store, table};
 use crate::config::{DataSettings, root_url, secret_in};
 use crate::domain::key::Suspension;
 use crate::domain::model::Account;
@@ -216,7 +217,9 @@ pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Accoun
 async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.public_url).await?;
     let text = format!("{url}\n\nThis link signs {} in once, until {expires_at}.", person.name);
-    show(shown.json, &ShownLink { url, expires_at }, || text)
+    show_once(shown.json, &ShownLink { url, expires_at }, || text)?
+        .map_err(|error| Failure(format!("the link could not be printed, so repeat this for another one: {error}")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn change_role(args: RoleArgs, data: &DataSettings) -> Outcome {

@@ -1,7 +1,6 @@
 //! `tintype serve`, and its parts `api` and `worker`.
 
 use std::cmp::Reverse;
-use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,16 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::banner::FirstKey;
-use super::started::{Started, notify_supervisor, shows_secrets};
-use super::{Failure, LogFormat, Outcome, open_files, operator};
+use super::logging::{LogFormat, Logging};
+use super::signals::{Reloaded, Signals};
+use super::started::{Ready, shows_secrets};
+use super::systemd;
+use super::{Failure, Outcome, open_files, operator};
 use crate::clock::Clock;
 use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
-use crate::data_dir;
+use crate::data_dir::{self, DataLock};
 use crate::engines::{self, EngineChoice, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::outbound::receivers::{ReceiverOptions, Receivers};
@@ -137,9 +138,35 @@ impl Listeners {
     }
 }
 
-pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, format: LogFormat) -> Outcome {
+pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, logging: Logging) -> Outcome {
     let ServeArgs { server } = args;
-    let mut signals = StopSignals::catch()?;
+    let mut signals = Signals::catch()?;
+    // A start may wait for a database or a bucket. Whatever it has done by then holds, as after a crash.
+    let Started { parts, listeners, lock: _lock } = tokio::select! {
+        started = start(&server, data, role, logging.format) => started?,
+        signal = signals.stop() => {
+            tracing::info!(signal, "stopped before the server was ready");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    work(parts, listeners, server.shutdown_delay, &mut signals, logging).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A server that is ready, and its hold on the data directory.
+struct Started {
+    parts: Parts,
+    listeners: Listeners,
+    lock: Option<DataLock>,
+}
+
+async fn start(
+    server: &ServerSettings,
+    data: &DataSettings,
+    role: Role,
+    format: LogFormat,
+) -> Result<Started, Failure> {
     let database = data.database()?;
     if role != Role::Everything && matches!(database, DatabaseUrl::Sqlite(_)) {
         // SQLite serves one process, and an API without a worker would charge for tasks that no worker claims.
@@ -150,22 +177,22 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, format
     server::raise_file_limit();
     data_dir::create(&data.data)?;
     data_dir::keep_private(&data.data, database.path())?;
-    let _lock = match &database {
+    let lock = match &database {
         DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path, LOCK_PATIENCE)?),
         DatabaseUrl::Postgres(_) => None,
     };
     let clock = Clock::system();
-    let listeners = Listeners::bind(&server, data, role, &clock).await?;
+    let listeners = Listeners::bind(server, data, role, &clock).await?;
     if !listeners.api.is_empty() {
-        warn_about_callers(&server, &listeners.addresses()?, listeners.certificate.is_some());
+        warn_about_callers(server, &listeners.addresses()?, listeners.certificate.is_some());
     }
     if server.worker.test_reference_host.is_some() {
         tracing::warn!(
             "--test-reference-host makes a private host reachable for reference images: never use it in production"
         );
     }
-    let url = listeners.url(&server)?;
-    let parts = open_parts(&server, data, &database, clock, role, url.as_deref()).await?;
+    let url = listeners.url(server)?;
+    let parts = open_parts(server, data, &database, clock, role, url.as_deref()).await?;
     // Before the first sweep, which fails the tasks that no known engine can do.
     let mut workers: Vec<_> = parts.rendering.iter().flat_map(|rendering| &rendering.workers).collect();
     // Another process may sweep meanwhile.
@@ -182,11 +209,9 @@ pub(super) async fn run(args: ServeArgs, data: &DataSettings, role: Role, format
         Some(_) => FirstKey::create(&*store, &data.data, shows_secrets(format)).await?,
         None => None,
     };
-    let started = Started { parts: &parts, server: &server, data, places: listeners.places()? };
-    started.report(format, store, url.as_deref(), key).await?;
-    work(parts, listeners, server.shutdown_delay, &mut signals).await?;
-    tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
+    let ready = Ready { parts: &parts, server, data, places: listeners.places()? };
+    ready.report(format, store, url.as_deref(), key).await?;
+    Ok(Started { parts, listeners, lock })
 }
 
 /// Builds the parts that the role needs, for an API that listens at `url`.
@@ -301,23 +326,26 @@ fn worker(
 }
 
 /// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
-async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut StopSignals) -> Result<(), Failure> {
+async fn work(
+    parts: Parts,
+    listeners: Listeners,
+    delay: Duration,
+    signals: &mut Signals,
+    logging: Logging,
+) -> Result<(), Failure> {
+    let alive = tokio::spawn(systemd::keep_alive(listeners.addresses()?.first().copied()));
     let (stop, close) = (CancellationToken::new(), CancellationToken::new());
     let Parts { shared, sweeper, api, deliverer, rendering } = parts;
     let delay = if api.is_some() { delay } else { Duration::ZERO };
     let readiness = Readiness::new();
     let mut running = JoinSet::new();
+    let policy = rendering.as_ref().map(|rendering| rendering.policy.clone());
+    let reloaded = Reloaded { logging, certificate: listeners.certificate.clone(), policy };
     if let Some(api) = &api {
         let ApiSettings { connections, trusted_proxies, .. } = api.settings.clone();
         let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
-        running.spawn(api.keys.clone().run(stop.clone()));
-        running.spawn(api.studio.clone().run(stop.clone()));
-        running.spawn(api.previews.clone().run(stop.clone()));
-        let (shared, stop) = (api.shared.clone(), stop.clone());
-        running.spawn(async move {
-            stop.run_until_cancelled(shared.endings.hear()).await;
-        });
+        run_beside(api, &mut running, &stop);
     }
     if let Some(probe) = listeners.probe {
         running.spawn(probe.run(shared.clone(), stop.clone()));
@@ -336,13 +364,13 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     }
     running.spawn(sweeper.run(stop.clone()));
     let broken = tokio::select! {
-        signal = signals.next() => {
+        signal = signals.obey(&reloaded) => {
             tracing::info!(signal, "stopping");
             false
         }
         _ = running.join_next() => true,
     };
-    notify_supervisor("STOPPING=1");
+    systemd::notify("STOPPING=1");
     readiness.stop();
     stop.cancel();
     let end = async {
@@ -354,8 +382,9 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     };
     tokio::select! {
         () = end => {}
-        _ = signals.next() => return Err(Failure("stopped at the second signal without waiting for running renders".into())),
+        _ = signals.stop() => return Err(Failure("stopped at the second signal without waiting for running renders".into())),
     }
+    alive.abort();
     if let Some(api) = api {
         api.keys.record_uses().await;
     }
@@ -368,38 +397,15 @@ async fn work(parts: Parts, listeners: Listeners, delay: Duration, signals: &mut
     }
 }
 
-/// The signals that ask a server to stop, caught from the creation of this value on.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl StopSignals {
-    fn catch() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return "SIGTERM",
-                _ = self.interrupt.recv() => return "SIGINT",
-                _ = self.hangup.recv() => {}
-            }
-            // The terminal was closed, or else somebody wants files to be read again.
-            if io::stdout().is_terminal() {
-                return "SIGHUP";
-            }
-            tracing::info!(
-                "SIGHUP changes nothing: certificates and the policy are read again when their files change"
-            );
-        }
-    }
+/// Runs what an API needs beside its listeners.
+fn run_beside(api: &Arc<ApiState>, running: &mut JoinSet<()>, stop: &CancellationToken) {
+    running.spawn(api.keys.clone().run(stop.clone()));
+    running.spawn(api.studio.clone().run(stop.clone()));
+    running.spawn(api.previews.clone().run(stop.clone()));
+    let (shared, stop) = (api.shared.clone(), stop.clone());
+    running.spawn(async move {
+        stop.run_until_cancelled(shared.endings.hear()).await;
+    });
 }
 
 fn listening_url(address: SocketAddr, tls: bool) -> String {

@@ -1,20 +1,18 @@
 //! How a server reports that it is ready: in lines for people, or as one event of the log, and to systemd.
 
 use std::io::{self, IsTerminal as _};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
 use super::banner::{FirstKey, FirstLink, towards_real_pictures};
+use super::logging::LogFormat;
 use super::serve::Parts;
-use super::{Failure, LogFormat, say};
-use crate::config::{self, DataSettings, DatabaseUrl, ServerSettings};
+use super::{Failure, say, systemd};
+use crate::config::{DataSettings, DatabaseUrl, ServerSettings};
 use crate::engines;
 use crate::store::{Store, postgres};
 
 /// A server that is ready.
-pub(super) struct Started<'a> {
+pub(super) struct Ready<'a> {
     pub(super) parts: &'a Parts,
     pub(super) server: &'a ServerSettings,
     pub(super) data: &'a DataSettings,
@@ -27,7 +25,7 @@ pub(super) fn shows_secrets(format: LogFormat) -> bool {
     matches!(format, LogFormat::Text) && io::stdout().is_terminal()
 }
 
-impl Started<'_> {
+impl Ready<'_> {
     /// Reports it, with the first key of a new installation, whose API is at `url`.
     pub(super) async fn report(
         &self,
@@ -57,7 +55,7 @@ impl Started<'_> {
             LogFormat::Text => say("\nReady."),
             LogFormat::Json => self.log()?,
         }
-        notify_supervisor("READY=1");
+        systemd::notify("READY=1");
         Ok(())
     }
 
@@ -123,20 +121,5 @@ impl Started<'_> {
             say(&format!("  Policy  {policy}"));
         }
         Ok(())
-    }
-}
-
-/// Tells systemd the state of this process, if it asked for that.
-pub(super) fn notify_supervisor(state: &str) {
-    let Some(path) = config::notify_socket() else { return };
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        let address = match path.as_os_str().as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        socket.send_to_addr(state.as_bytes(), &address)
-    });
-    if let Err(error) = sent {
-        tracing::warn!(%error, "could not tell systemd the state of this server");
     }
 }

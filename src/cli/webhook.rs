@@ -1,5 +1,7 @@
 //! `tintype webhook`: endpoints that are told of events, and deliveries to them.
 
+use std::fmt::Display;
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::owners::{ListArgs, open_account, owner_name};
-use super::{Failure, Outcome, open_store, or_dash, show, table};
+use super::printing::{show, show_once};
+use super::{Failure, Outcome, open_store, or_dash, table};
 use crate::config::{DataSettings, duration};
 use crate::domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
@@ -207,7 +210,14 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let secret = SigningSecret::random();
     let new = NewEndpoint { url: args.url, events, added_by: AddedBy::Operator, secret: secret.clone() };
     match store.add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
-        EndpointCreation::Created(endpoint) => show_secret(args.json, &endpoint, &secret, ""),
+        EndpointCreation::Created(endpoint) => {
+            if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
+                store.remove_endpoint(endpoint.id).await?;
+                let sentence = "the secret of the new endpoint could not be printed, so the endpoint was removed";
+                return Err(Failure(format!("{sentence}: {error}")));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         EndpointCreation::TooMany => Err(Failure(format!(
             "account {} has {MAX_ENDPOINTS} endpoints, which is the most: remove one with `tintype webhook remove`",
             account.name
@@ -216,9 +226,9 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     }
 }
 
-fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &str) -> Outcome {
+fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &str) -> Result<io::Result<()>, Failure> {
     let secret = secret.reveal();
-    show(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, || {
+    show_once(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, || {
         format!(
             "{secret}\n\nThis secret signs what endpoint {} gets. It will not be shown again, so keep it in a safe place.{note}",
             endpoint.id
@@ -264,12 +274,17 @@ async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettin
 async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let (id, secret) = (args.endpoint.id, SigningSecret::random());
-    let rotation = EndpointChange::Rotate { secret: secret.clone(), overlap: args.overlap };
-    let endpoint = store.change_endpoint(id, rotation).await?.ok_or_else(|| no_such_endpoint(id))?;
+    let endpoint = store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
     let overlap = humantime::format_duration(args.overlap);
     let note = format!("\nThe secret before it signs, too, for {overlap}.");
     let note = if args.overlap.is_zero() { "" } else { note.as_str() };
-    show_secret(args.endpoint.json, &endpoint, &secret, note)
+    // The present secret is lost with a rotation, so the new one has to be on paper first.
+    show_secret(args.endpoint.json, &endpoint, &secret, note)?
+        .map_err(|error| Failure(format!("the new secret could not be printed, so nothing was rotated: {error}")))?;
+    let rotation = EndpointChange::Rotate { secret, overlap: args.overlap };
+    let unused = |why: &dyn Display| Failure(format!("{why}; the secret that was printed signs nothing"));
+    let changed = store.change_endpoint(id, rotation).await.map_err(|error| unused(&error))?;
+    changed.map(|_| ExitCode::SUCCESS).ok_or_else(|| unused(&no_such_endpoint(id).0))
 }
 
 async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {

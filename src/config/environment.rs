@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Reads an environment variable; an empty one counts as absent.
 ///
@@ -122,6 +123,15 @@ pub fn terminal_graphics() -> Option<Graphics> {
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn notify_socket() -> Option<PathBuf> {
     std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// The time after which systemd restarts this process if it does not say that it is alive.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn watchdog_interval() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
+    // Those of another process, such as a shell that started this one, do not count.
+    let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == Ok(u64::from(std::process::id())));
+    number("WATCHDOG_USEC").and_then(Result::ok).filter(|micros| ours && *micros > 0).map(Duration::from_micros)
 }
 
 /// The directory for temporary files.

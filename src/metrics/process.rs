@@ -1,10 +1,11 @@
 //! The metrics that every process has, under the names that Prometheus gives them everywhere.
 
 use procfs::process::{LimitValue, Process};
-use prometheus::{Counter, Gauge, IntGauge, Registry};
+use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 
 use super::registered;
 use crate::clock::Timestamp;
+use crate::outlet;
 
 /// Processor time, memory and file descriptors of this process, as the kernel counts them.
 #[derive(Debug)]
@@ -13,6 +14,7 @@ pub(super) struct ProcessMetrics {
     resident_bytes: IntGauge,
     open_fds: IntGauge,
     max_fds: IntGauge,
+    log_lines_dropped: IntCounter,
 }
 
 impl ProcessMetrics {
@@ -23,7 +25,12 @@ impl ProcessMetrics {
         let start = Gauge::new("process_start_time_seconds", "Time when this process started, in Unix time");
         registered(registry, start).set(started.as_millis() as f64 / 1_000.0);
         let cpu_seconds = Counter::new("process_cpu_seconds_total", "Processor time used, in user and system mode");
+        let log_lines_dropped = IntCounter::new(
+            "tintype_log_lines_dropped_total",
+            "Lines of the log that were dropped because nobody read standard error in time, or it could not be written",
+        );
         Self {
+            log_lines_dropped: registered(registry, log_lines_dropped),
             cpu_seconds: registered(registry, cpu_seconds),
             resident_bytes: gauge("process_resident_memory_bytes", "Resident memory"),
             open_fds: gauge("process_open_fds", "Open file descriptors"),
@@ -33,6 +40,7 @@ impl ProcessMetrics {
 
     /// Reads the counts from /proc. Those that cannot be read stay as they were.
     pub(super) fn read(&self) {
+        self.log_lines_dropped.inc_by(outlet::dropped().saturating_sub(self.log_lines_dropped.get()));
         let Ok(process) = Process::myself() else { return };
         if let Ok(stat) = process.stat() {
             let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;

@@ -241,6 +241,17 @@ impl Policy {
         }
     }
 
+    /// Reads the files again, whether they have changed or not.
+    ///
+    /// # Errors
+    /// As [`Policy::refresh`].
+    pub async fn read_again(self: &Arc<Self>) -> Result<(), String> {
+        if let Ok(mut seen) = self.seen.try_lock() {
+            seen.clear();
+        }
+        self.refresh().await.map(drop)
+    }
+
     fn read_changes(&self) -> Result<bool, String> {
         let Some(path) = &self.path else { return Ok(false) };
         let mut seen = match self.seen.try_lock() {

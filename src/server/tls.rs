@@ -89,6 +89,17 @@ impl Certificate {
         }
     }
 
+    /// Reads the files again now. A certificate of an authority needs no reading.
+    ///
+    /// # Errors
+    /// A sentence for the operator; the old certificate stays.
+    pub fn read_again(&self) -> Result<(), String> {
+        if let Origin::Files { cert, key } = &self.origin {
+            self.install(read_pair(cert, key)?);
+        }
+        Ok(())
+    }
+
     async fn watch_files(&self, cert: &Path, key: &Path) {
         let look = || Ok::<_, io::Error>([trace(cert)?, trace(key)?]);
         let mut seen = look().ok();

@@ -54,6 +54,7 @@ mod openai_shares;
 mod openai_streams;
 mod openapi;
 mod openapi_other;
+mod outlets;
 mod package;
 mod pages;
 mod person;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use crate::rigs::binary::{self, Server, refused, tintype};
 use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::Part;
-use crate::rigs::http::{ended, send, submit};
+use crate::rigs::http::send;
+use crate::rigs::s3::{SECRET_KEY, variables};
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,37 +91,179 @@ fn serve(data: &Path, log: &Path, flags: &[&str]) -> Command {
     command
 }
 
+/// The socket at which systemd would listen.
+struct Systemd {
+    _directory: TempDir,
+    path: PathBuf,
+    socket: UnixDatagram,
+}
+
+impl Systemd {
+    fn start() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let path = directory.path().join("notify");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        Self { _directory: directory, path, socket }
+    }
+
+    /// The next message.
+    fn hears(&self) -> String {
+        let mut bytes = [0; 128];
+        let count = self.socket.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    }
+}
+
+/// Waits for the line of a log that is the `count`th with this text: a server writes its log a moment later.
+fn until_logged(log: &Path, text: &str, count: usize) -> String {
+    let found = || {
+        let log = std::fs::read_to_string(log).expect("a log");
+        let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+        whole.lines().filter(|line| line.contains(text)).nth(count - 1).map(str::to_owned)
+    };
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if let Some(line) = found() {
+            return line;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("no {text:?} in the log");
+}
+
 #[tokio::test]
-async fn a_hangup_ends_nothing() {
+async fn a_hangup_reads_files_again_and_ends_nothing() {
     let directory = TempDir::new().expect("a directory");
     let (data, log) = (directory.path().join("data"), directory.path().join("log"));
-    let server = Server::spawn(serve(&data, &log, &[]));
-    let key = server.first_key().expect("a key");
-    server.signal("HUP");
-    let task = submit(&server, &key, "a boat").await;
-    assert_eq!(ended(&server, &key, &task).await["status"], "completed");
+    let [config, policy, cert, key] =
+        ["tintype.toml", "policy.toml", "cert.pem", "key.pem"].map(|name| directory.path().join(name));
+    let write = |path: &Path, text: &str| std::fs::write(path, text).expect("a file");
+    let sign = || {
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        write(&cert, &signed.cert.pem());
+        write(&key, &signed.signing_key.serialize_pem());
+    };
+    sign();
+    write(&policy, "");
+    let settings = format!("policy = {policy:?}\ntls-cert = {cert:?}\ntls-key = {key:?}\n");
+    write(&config, &format!("log = \"warn\"\n{settings}"));
+    let systemd = Systemd::start();
+    let mut command = serve(&data, &log, &["--config", &config.display().to_string()]);
+    command.env("NOTIFY_SOCKET", &systemd.path);
+    let server = Server::spawn(command);
+    assert_eq!(systemd.hears(), "READY=1");
+    let said = || std::fs::read_to_string(&log).expect("a log");
+    assert!(!said().contains("INFO"), "{}", said());
+
+    // Each of these takes effect, or says why it does not, by the time that the server is ready again.
+    let hangups = std::cell::Cell::new(0);
+    let hangup = |kept: &str| {
+        server.signal("HUP");
+        let reloading = systemd.hears();
+        let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").map(str::parse::<u64>);
+        assert!(micros.is_some_and(|micros| micros.is_ok_and(|micros| micros > 0)), "{reloading}");
+        assert_eq!(systemd.hears(), "READY=1");
+        hangups.set(hangups.get() + 1);
+        let line = until_logged(&log, "again after SIGHUP", hangups.get());
+        assert!(line.ends_with(kept), "{line}: {}", said());
+    };
+    write(&config, &format!("log = \"info\"\n{settings}"));
+    sign();
+    hangup("kept=0");
+    write(&config, &format!("log = \"info=loud\"\n{settings}"));
+    write(&policy, "strikes = 3 strikes");
+    write(&key, "no key");
+    hangup("kept=3");
+    let lines = said();
+    for what in ["the log filter", "the certificate", "the policy"] {
+        assert!(
+            lines.contains(&format!("{what} cannot be read again, so the old one stays in force")),
+            "{what}: {lines}"
+        );
+    }
+    // A broken file is reported at each signal.
+    write(&config, &format!("log = \"info\"\n{settings}"));
+    sign();
+    hangup("kept=1");
+    write(&policy, "");
+    hangup("kept=0");
+    assert_eq!(send(server.address, "GET", "/healthz", "", "").await.status, 200);
     server.stop();
-    let log = std::fs::read_to_string(&log).expect("a log");
-    assert!(log.contains("SIGHUP changes nothing"), "{log}");
+    assert_eq!(systemd.hears(), "STOPPING=1");
 }
 
 #[test]
 fn systemd_hears_when_the_server_is_ready_and_when_it_stops() {
     let directory = TempDir::new().expect("a directory");
-    let socket = directory.path().join("notify");
-    let systemd = UnixDatagram::bind(&socket).expect("a socket");
-    systemd.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    let said = || {
-        let mut bytes = [0; 64];
-        let count = systemd.recv(&mut bytes).expect("a message");
-        String::from_utf8_lossy(&bytes[..count]).into_owned()
-    };
+    let systemd = Systemd::start();
     let mut command = serve(&directory.path().join("data"), &directory.path().join("log"), &[]);
-    command.env("NOTIFY_SOCKET", &socket);
+    command.env("NOTIFY_SOCKET", &systemd.path);
     let server = Server::spawn(command);
-    assert_eq!(said(), "READY=1");
+    assert_eq!(systemd.hears(), "READY=1");
     server.stop();
-    assert_eq!(said(), "STOPPING=1");
+    assert_eq!(systemd.hears(), "STOPPING=1");
+}
+
+/// A server under a watchdog, and its process id as systemd sets it.
+fn watched(systemd: &Systemd, directory: &Path, pid: &str) -> Server {
+    let data = directory.join("data");
+    // The shell becomes the server, so its process id is that of the server.
+    let script = format!("export WATCHDOG_PID={pid}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.env_clear().args(["-c", &script, binary::TINTYPE, "serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+    command.env("NOTIFY_SOCKET", &systemd.path).env("WATCHDOG_USEC", "400000");
+    command.stdin(Stdio::null()).stderr(File::create(directory.join("log")).expect("a file"));
+    Server::spawn(command)
+}
+
+#[test]
+fn the_watchdog_hears_of_a_server_that_answers_and_of_no_other() {
+    let directory = TempDir::new().expect("a directory");
+    let systemd = Systemd::start();
+    let server = watched(&systemd, directory.path(), "$$");
+    assert_eq!(systemd.hears(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(systemd.hears(), "WATCHDOG=1");
+    }
+    server.signal("STOP");
+    systemd.socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
+    // Messages from before the stop do not count.
+    while !server.is_stopped() {}
+    while systemd.socket.recv(&mut [0; 64]).is_ok() {}
+    systemd.socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a socket");
+    assert!(systemd.socket.recv(&mut [0; 64]).is_err(), "a stopped server is not alive");
+    server.signal("CONT");
+    systemd.socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    assert_eq!(systemd.hears(), "WATCHDOG=1");
+    server.stop();
+}
+
+#[test]
+fn the_watchdog_of_another_process_is_not_ours() {
+    let directory = TempDir::new().expect("a directory");
+    let systemd = Systemd::start();
+    let server = watched(&systemd, directory.path(), "1");
+    assert_eq!(systemd.hears(), "READY=1");
+    server.stop();
+    assert_eq!(systemd.hears(), "STOPPING=1");
+}
+
+#[test]
+fn sigterm_ends_a_server_that_is_still_starting() {
+    let directory = TempDir::new().expect("a directory");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let mut command = serve(&directory.path().join("data"), &directory.path().join("log"), &[]);
+    command.envs(variables(address, SECRET_KEY)).env("TINTYPE_FILES", "s3://files").stdout(Stdio::null());
+    let mut server = command.spawn().expect("the program starts");
+    // The server asks the bucket, which accepts the question and never answers.
+    let asked = silent.accept().expect("a connection");
+    let kill = format!("kill -TERM {}", server.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    assert_eq!(server.wait().expect("a child").code(), Some(0));
+    drop(asked);
+    let log = std::fs::read_to_string(directory.path().join("log")).expect("a log");
+    assert!(log.contains("stopped before the server was ready"), "{log}");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["outbound"],
     &["sandbox"],
     &["data_dir", "disk"],
-    &["clock", "fault", "owner"],
+    &["clock", "fault", "outlet", "owner"],
     &["domain"],
 ];
 

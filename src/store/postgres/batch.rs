@@ -71,6 +71,7 @@ pub(super) async fn or_exit<T>(work: impl Future<Output = T>) -> T {
         Ok(output) => output,
         Err(_) => {
             tracing::error!("a batch of writes panicked: the process exits, and a restart recovers");
+            crate::outlet::flush();
             std::process::exit(EXIT_FAULT);
         }
     }

@@ -118,6 +118,7 @@ impl Writer {
             let running = catch_unwind(AssertUnwindSafe(|| run(writing, &inbox, &log_pages)));
             if running.is_err() {
                 tracing::error!("the database writer panicked, so the process exits; a restart recovers every commit");
+                crate::outlet::flush();
                 std::process::exit(EXIT_FAULT);
             }
         };
@@ -252,6 +253,7 @@ fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
         return;
     }
     tracing::error!(%error, "an I/O error left the outcome of a write unknown, so the process exits; check the disk, then restart");
+    crate::outlet::flush();
     std::process::exit(EXIT_IO_ERROR);
 }
 

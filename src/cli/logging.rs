@@ -1,0 +1,110 @@
+//! The log of a process: its format, its filter, and what becomes of lines that nobody reads.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, IsTerminal as _};
+
+use clap::{CommandFactory as _, FromArgMatches as _, ValueEnum};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, reload};
+
+use super::Cli;
+use crate::config::{self, SettingsError};
+use crate::outlet::{self, Reason};
+use crate::traces::{self, Exporter};
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// The log of this process, once it has started.
+#[derive(Debug)]
+pub(super) struct Logging {
+    pub(super) format: LogFormat,
+    pub(super) filter: Filter,
+    /// The arguments of this process.
+    pub(super) arguments: Vec<OsString>,
+}
+
+impl Logging {
+    /// Puts the filter in force that the settings name now, as after a change of the config file.
+    pub(super) fn read_filter_again(&self) -> Result<(), String> {
+        let read = config::read(Cli::command(), &self.arguments).map_err(|error| match error {
+            SettingsError::Usage(error, _) => error.to_string().trim_end().to_owned(),
+            SettingsError::File(sentence) => sentence,
+        })?;
+        let cli = Cli::from_arg_matches(&read.matches).map_err(|error| error.to_string())?;
+        (self.filter.0)(filter(&cli.log)?)
+    }
+}
+
+/// The filter in force, which can be replaced.
+pub(super) struct Filter(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Filter").finish_non_exhaustive()
+    }
+}
+
+impl Filter {
+    fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {
+        Self(Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())))
+    }
+}
+
+/// Starts the log, and the traces for a collector if there is one.
+pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result<(Option<Exporter>, Filter), String> {
+    let log = tracing_subscriber::fmt::layer().with_writer(|| outlet::Log);
+    let log = match format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
+    };
+    let started = match otlp {
+        // One filter for all costs less than one for each layer.
+        None => {
+            let (filter, handle) = reload::Layer::new(filter(text)?);
+            tracing_subscriber::registry().with(log).with(filter).init();
+            (None, Filter::of(handle))
+        }
+        // A trace is whole at every level of the log.
+        Some(url) => {
+            let (filter, handle) = reload::Layer::new(filter(text)?);
+            let (tracing, exporter) = traces::traces(url);
+            let tracing = tracing.with_filter(filter_fn(traces::is_traced));
+            tracing_subscriber::registry().with(log.with_filter(filter)).with(tracing).init();
+            (Some(exporter), Filter::of(handle))
+        }
+    };
+    // The default hook prints the panic message, which may quote a prompt; the log must not contain prompts.
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(location, "a thread panicked: report this location as a bug");
+    }));
+    Ok(started)
+}
+
+/// The filter that `--log` describes. One library reports each mistake of a caller and each caller who hangs up, as this
+/// server does not. The other one shows the parameters of statements, which hold prompts and secrets.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    let whole = format!("rmcp=off,tokio_postgres::query=info,{text}");
+    EnvFilter::try_new(&whole).map_err(|error| format!("--log {text:?}: {error}"))
+}
+
+/// Reports that lines of the log were dropped.
+pub(super) fn report_dropped(dropped: u64, reason: Reason) {
+    match reason {
+        Reason::Unread => {
+            tracing::warn!(dropped, "log lines were dropped, because nobody read standard error in time");
+        }
+        Reason::Unwritable(error) => {
+            tracing::warn!(dropped, %error, "log lines were dropped, because standard error could not be written");
+        }
+    }
+}

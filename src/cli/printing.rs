@@ -1,0 +1,57 @@
+//! The output of a command, and how the command ends if that cannot be written.
+
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use serde::Serialize;
+
+use super::{Failure, Outcome, terminal};
+use crate::outlet;
+
+/// Why output of this command is missing.
+static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints `thing` as JSON, or else the text that `text` returns.
+pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+    print_line(&shown(json, thing, text)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same for something that cannot be printed again later. The caller undoes or repeats what made it if this fails.
+pub(super) fn show_once(
+    json: bool,
+    thing: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<Result<(), io::Error>, Failure> {
+    Ok(outlet::print(&shown(json, thing, text)?))
+}
+
+fn shown(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Result<String, Failure> {
+    Ok(match json {
+        true => terminal::visible_json(&serde_json::to_string_pretty(thing)?),
+        false => terminal::visible(&text()),
+    })
+}
+
+/// Prints a text for people.
+pub(super) fn say(text: &str) {
+    print_line(&terminal::visible(text));
+}
+
+/// Prints a line. The command goes on if that fails, and [`exit_code`] reports it.
+pub(super) fn print_line(text: &str) {
+    if let Err(error) = outlet::print(text) {
+        drop(UNPRINTED.set(error));
+    }
+}
+
+/// The exit code of a command that would end with `code`. If its output could not be written, it failed. A reader that
+/// is gone, as after `| head`, needs no message.
+pub(super) fn exit_code(code: ExitCode) -> ExitCode {
+    let Some(error) = UNPRINTED.get() else { return code };
+    if error.kind() != ErrorKind::BrokenPipe {
+        outlet::complain(&format!("tintype: cannot write standard output: {error}"));
+    }
+    if code == ExitCode::SUCCESS { ExitCode::FAILURE } else { code }
+}

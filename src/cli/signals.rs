@@ -1,0 +1,95 @@
+//! The signals that a server obeys.
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::logging::Logging;
+use super::systemd;
+use crate::policy::Policy;
+use crate::server::Certificate;
+
+/// Signals, caught from the creation of this value on.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+/// A signal as a server understands it.
+enum Wish {
+    /// To stop; the name of the signal.
+    Stop(&'static str),
+    /// To read files again.
+    Reload,
+}
+
+impl Signals {
+    pub(super) fn catch() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Wish::Stop("SIGINT"),
+            // The terminal was closed, or else somebody wants files to be read again.
+            _ = self.hangup.recv() => if io::stdout().is_terminal() { Wish::Stop("SIGHUP") } else { Wish::Reload },
+        }
+    }
+
+    /// Reads files again until a signal to stop comes. Returns its name.
+    pub(super) async fn obey(&mut self, reloaded: &Reloaded) -> &'static str {
+        loop {
+            match self.next().await {
+                Wish::Reload => reloaded.read_again().await,
+                Wish::Stop(signal) => return signal,
+            }
+        }
+    }
+
+    /// Waits for the next signal to stop. There is nothing to read again yet, or any more.
+    pub(super) async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Wish::Stop(signal) = self.next().await {
+                return signal;
+            }
+        }
+    }
+}
+
+/// The files that are read again.
+pub(super) struct Reloaded {
+    pub(super) logging: Logging,
+    pub(super) certificate: Option<Arc<Certificate>>,
+    pub(super) policy: Option<Arc<Policy>>,
+}
+
+impl Reloaded {
+    /// Reads all of them. One that cannot be used changes nothing.
+    pub(super) async fn read_again(&self) {
+        systemd::notify_reloading();
+        let filter = self.logging.read_filter_again();
+        let certificate = self.certificate.as_ref().map_or(Ok(()), |certificate| certificate.read_again());
+        let policy = match &self.policy {
+            Some(policy) => policy.read_again().await,
+            None => Ok(()),
+        };
+        let outcomes = [("the log filter", filter), ("the certificate", certificate), ("the policy", policy)];
+        let mut kept = 0;
+        for (what, error) in outcomes.into_iter().filter_map(|(what, outcome)| Some((what, outcome.err()?))) {
+            kept += 1;
+            tracing::error!(
+                error,
+                "{what} cannot be read again, so the old one stays in force: fix it and send SIGHUP"
+            );
+        }
+        tracing::info!(kept, "read the log filter, the certificate and the policy again after SIGHUP");
+        systemd::notify("READY=1");
+    }
+}

@@ -1,0 +1,65 @@
+//! The messages of a server to systemd: that it is ready, reads its files again, stops, and is alive.
+
+use std::io;
+use std::net::SocketAddr as Address;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use super::health::ask;
+use crate::clock;
+use crate::config::{self, ListenAddress};
+
+/// A systemd that takes no message is not waited for longer.
+const SEND_LIMIT: Duration = Duration::from_secs(1);
+
+/// Tells systemd the state of this process, if it asked for that.
+pub(super) fn notify(state: &str) {
+    let Some(path) = config::notify_socket() else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        socket.set_write_timeout(Some(SEND_LIMIT))?;
+        let address = match path.as_os_str().as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        socket.send_to_addr(state.as_bytes(), &address)
+    });
+    if let Err(error) = sent {
+        tracing::warn!(%error, "could not tell systemd the state of this server");
+    }
+}
+
+/// Tells systemd that the files are being read again. `READY=1` ends that.
+pub(super) fn notify_reloading() {
+    // By the time systemd tells this reload from one before the signal that it sent.
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", clock::monotonic_micros()));
+}
+
+/// Tells systemd that the server is alive, twice in each interval that it grants, for as long as that is true: a server
+/// with the API answers itself, and in any other the scheduler still runs this. Returns at once without a watchdog.
+pub(super) async fn keep_alive(api: Option<Address>) {
+    let Some(interval) = config::watchdog_interval() else { return };
+    let every = interval / 2;
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let alive = match api {
+            Some(address) => tokio::time::timeout(every / 2, answers(address)).await.unwrap_or(false),
+            None => true,
+        };
+        match alive {
+            true => notify("WATCHDOG=1"),
+            false => tracing::error!("the server does not answer itself; if that lasts, systemd restarts it"),
+        }
+    }
+}
+
+/// Whether the server takes a connection and does something with it. With the PROXY protocol it closes this one.
+async fn answers(address: Address) -> bool {
+    match ask(&ListenAddress::Address(address), "/healthz").await {
+        Ok(_) => true,
+        Err(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+    }
+}

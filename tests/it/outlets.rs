@@ -1,0 +1,239 @@
+//! Standard output and standard error that nobody reads, or that cannot be written.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, PipeWriter, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::rigs::binary::{self, tintype};
+use crate::rigs::http::send;
+use crate::rigs::ports::Port;
+
+/// Time limit of every wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a write into the pipe answers that it is full: by waiting, or by an error if somebody has made it non-blocking, as
+/// Node.js does (rust-lang/rust#100673).
+#[derive(Clone, Copy)]
+enum Full {
+    Blocks,
+    Refuses,
+}
+
+/// A pipe that takes nothing more until it is read.
+fn full_pipe(full: Full) -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    fcntl_setfl(&writer, OFlags::NONBLOCK).expect("a pipe");
+    let error = loop {
+        if let Err(error) = writer.write(b"Somebody else wrote this.\n") {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    // A few bytes may be left, for none of our lines.
+    while writer.write(b"\n").is_ok() {}
+    if let Full::Blocks = full {
+        fcntl_setfl(&writer, OFlags::empty()).expect("a pipe");
+    }
+    (reader, writer)
+}
+
+/// A server that writes all it says into one pipe, as with `2>&1`.
+struct Mute {
+    process: Child,
+    address: SocketAddr,
+    metrics: SocketAddr,
+    _ports: [Port; 2],
+}
+
+impl Mute {
+    /// Starts it and waits until it is ready, which it tells systemd.
+    fn start(directory: &Path, pipe: PipeWriter) -> Self {
+        let socket = directory.join("notify");
+        let systemd = UnixDatagram::bind(&socket).expect("a socket");
+        systemd.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let ports = [Port::take(), Port::take()];
+        let [address, metrics] = [&ports[0], &ports[1]].map(|port| port.address);
+        let mut command = tintype();
+        command.args(["serve", "--log", "trace", "--listen", &address.to_string()]);
+        command.args(["--metrics-listen", &metrics.to_string(), "--data"]).arg(directory.join("data"));
+        command.env("NOTIFY_SOCKET", &socket).stdin(Stdio::null());
+        command.stdout(pipe.try_clone().expect("a pipe")).stderr(pipe);
+        let process = command.spawn().expect("the program starts");
+        let mut said = [0; 64];
+        let count = systemd.recv(&mut said).expect("the server starts");
+        assert_eq!(&said[..count], b"READY=1");
+        Self { process, address, metrics, _ports: ports }
+    }
+
+    /// Sends requests until lines were dropped, and returns how many.
+    async fn flood(&self) -> u64 {
+        let flooding = async {
+            loop {
+                let metrics = send(self.metrics, "GET", "/metrics", "", "").await;
+                let metrics = String::from_utf8(metrics.body.to_vec()).expect("text");
+                let dropped = metrics.lines().find_map(|line| line.strip_prefix("tintype_log_lines_dropped_total "));
+                match dropped.expect("a metric").parse().expect("a number") {
+                    0 => {}
+                    dropped => return dropped,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, flooding).await.expect("the server answers")
+    }
+
+    /// Sends SIGTERM, and waits for the end.
+    async fn stop(&mut self) {
+        let kill = format!("kill -TERM {}", self.process.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        let ended = async {
+            loop {
+                match self.process.try_wait().expect("a child") {
+                    Some(status) => return status,
+                    None => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let status = tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
+        assert_eq!(status.code(), Some(0));
+    }
+}
+
+impl Drop for Mute {
+    fn drop(&mut self) {
+        // Killing a process that has ended is an error to ignore.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_output_nobody_reads_starts_answers_and_stops() {
+    let directory = TempDir::new().expect("a directory");
+    for (name, full) in [("blocks", Full::Blocks), ("refuses", Full::Refuses)] {
+        let directory = directory.path().join(name);
+        std::fs::create_dir(&directory).expect("a directory");
+        let (_unread, pipe) = full_pipe(full);
+        let mut server = Mute::start(&directory, pipe);
+        server.flood().await;
+        assert_eq!(send(server.address, "GET", "/healthz", "", "").await.status, 200);
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn dropped_lines_are_reported_to_a_reader_that_comes_back_and_the_last_lines_are_written() {
+    let directory = TempDir::new().expect("a directory");
+    let (unread, pipe) = full_pipe(Full::Refuses);
+    let mut server = Mute::start(directory.path(), pipe);
+    let dropped = server.flood().await;
+    let reading = std::thread::spawn(move || {
+        let lines = BufReader::new(unread).lines().map(|line| line.expect("text"));
+        lines.filter(|line| line.contains("dropped") || line.contains("stopped")).collect::<Vec<_>>()
+    });
+    server.stop().await;
+    let lines = reading.join().expect("no panic");
+    assert!(lines.last().is_some_and(|line| line.ends_with("stopped")), "{lines:?}");
+    let reported: u64 = lines
+        .iter()
+        .filter(|line| line.contains("log lines were dropped, because nobody read standard error in time"))
+        .map(|line| line.split_once("dropped=").expect("a number").1.trim().parse::<u64>().expect("a number"))
+        .sum();
+    assert!(reported >= dropped, "{reported} of {dropped}: {lines:?}");
+}
+
+/// Runs a command whose standard output cannot be written: a full disk, or a pipe without a reader.
+fn run(data: &Path, on_full_disk: bool, arguments: &[&str]) -> Output {
+    let mut command = tintype();
+    command.args(arguments).arg("--data").arg(data);
+    if on_full_disk {
+        command.stdout(File::options().write(true).open("/dev/full").expect("a device"));
+    } else {
+        command.stdout(std::io::pipe().expect("a pipe").1);
+    }
+    command.stderr(Stdio::piped()).spawn().expect("it starts").wait_with_output().expect("it runs")
+}
+
+/// The same, where the command fails; returns its message.
+#[track_caller]
+fn failure(data: &Path, on_full_disk: bool, arguments: &[&str]) -> String {
+    let output = run(data, on_full_disk, arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_command_whose_output_cannot_be_written_fails() {
+    let data = TempDir::new().expect("a directory");
+    binary::json(data.path(), &["account", "create", "ada"]);
+    let commands: [&[&str]; 8] = [
+        &["account", "list"],
+        &["account", "list", "--json"],
+        &["credits", "history", "ada"],
+        &["key", "list"],
+        &["config", "show"],
+        &["openapi"],
+        &["completions", "bash"],
+        &["queue", "show"],
+    ];
+    for arguments in commands {
+        let said = failure(data.path(), true, arguments);
+        assert!(said.contains("cannot write standard output"), "{arguments:?}: {said}");
+        // As after `| head`.
+        assert_eq!(failure(data.path(), false, arguments), "", "{arguments:?}");
+    }
+    assert_eq!(run(data.path(), true, &["--help"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_secret_that_cannot_be_printed_is_not_created() {
+    let data = TempDir::new().expect("a directory");
+    let data = data.path();
+    binary::json(data, &["account", "create", "ada"]);
+    let key = binary::json(data, &["key", "create", "--account", "ada"])["id"].as_str().expect("an id").to_owned();
+    let url = "https://example.com/hook";
+    let endpoint = binary::json(data, &["webhook", "add", "--account", "ada", url])["id"].clone();
+    let endpoint = endpoint.as_str().expect("an id");
+    let shown = |noun: &str| binary::json(data, &[noun, "list"]).as_array().expect("a list").clone();
+    let (keys, endpoints) = (shown("key"), shown("webhook"));
+    for (on_full_disk, form) in [(true, &["--json"][..]), (true, &[]), (false, &["--json"]), (false, &[])] {
+        let cases: [(&[&str], &str); 6] = [
+            (&["key", "create", "--account", "ada"], "so it was revoked"),
+            (&["key", "rotate", &key, "--overlap", "0s"], "so nothing was rotated"),
+            (&["webhook", "add", "--account", "ada", url], "so the endpoint was removed"),
+            (&["webhook", "rotate", endpoint], "so nothing was rotated"),
+            (&["account", "link", "ada"], "repeat this for another one"),
+            (&["person", "link", "ada"], "repeat this for another one"),
+        ];
+        for (arguments, sentence) in cases {
+            let said = failure(data, on_full_disk, &[arguments, form].concat());
+            assert!(said.contains(sentence), "{arguments:?}: {said}");
+        }
+    }
+    let alive = |key: &Value| key["state"] != "revoked";
+    assert_eq!(shown("key").into_iter().filter(alive).collect::<Vec<_>>(), keys);
+    assert_eq!(shown("webhook"), endpoints);
+}
+
+#[test]
+fn a_rotated_key_is_one_text_in_either_form() {
+    let data = TempDir::new().expect("a directory");
+    binary::json(data.path(), &["account", "create", "ada"]);
+    let first = binary::json(data.path(), &["key", "create", "--account", "ada"]);
+    let second = binary::json(data.path(), &["key", "rotate", first["id"].as_str().expect("an id")]);
+    for field in ["id", "key", "account_id", "name", "budget", "expires_at", "state"] {
+        assert!(second.get(field).is_some(), "{field}: {second}");
+    }
+    let id = second["id"].as_str().expect("an id");
+    let third = String::from_utf8(binary::run(data.path(), ["key", "rotate", id]).stdout).expect("text");
+    let lines: Vec<_> = third.lines().collect();
+    assert!(lines[0].starts_with("tt_") && lines[1].is_empty() && lines[2].contains("This is key"), "{third}");
+    assert_eq!(second["state"], json!("active"));
+}
