@@ -76,7 +76,7 @@ pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result
         // A trace is whole at every level of the log.
         Some(url) => {
             let (filter, handle) = reload::Layer::new(filter(text)?);
-            let (tracing, exporter) = traces::traces(url);
+            let (tracing, exporter) = traces::traces(url, config::collector_headers()?);
             let tracing = tracing.with_filter(filter_fn(traces::is_traced));
             tracing_subscriber::registry().with(log.with_filter(filter)).with(tracing).init();
             (Some(exporter), Filter::of(handle))

@@ -3,6 +3,7 @@
 
 mod acme;
 mod client;
+mod collector;
 mod connections;
 mod database;
 mod engine;
@@ -32,6 +33,7 @@ mod worker;
 
 pub use self::acme::AcmeSettings;
 pub use self::client::ClientSettings;
+pub use self::collector::collector_headers;
 pub use self::connections::{
     ConnectionLimits, MAX_BOARD_NAME, MAX_BOARDS, MAX_BODY, MAX_CHOSEN, MAX_EDIT_BODY, MAX_HEADER, MAX_HEADER_FIELDS,
     MAX_UNSENT, MAX_UPLOAD, MAX_UPLOADS, MIN_UPLOAD_RATE, MIN_WRITE_PROGRESS, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS,

@@ -65,7 +65,7 @@ pub fn root_url(text: &str) -> Result<String, String> {
 /// A sentence for the operator, which does not repeat the URL if it holds a user name or a password.
 pub fn collector_url(text: &str) -> Result<String, String> {
     if url::Url::parse(text).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
-        return Err("it holds a user name or a password, which would show in logs: give them to a collector of yours that passes the traces on".into());
+        return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());
     }
     base_url(text)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use reqwest::Client;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
@@ -31,6 +31,7 @@ const FINISH_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Exporter {
     url: String,
+    headers: HeaderMap,
     open: Sender<Span>,
     spans: Receiver<Span>,
     lost: Arc<AtomicU64>,
@@ -38,8 +39,14 @@ pub struct Exporter {
 
 impl Exporter {
     /// An exporter of these spans to the collector at this base URL. The spans end when `open` is dropped.
-    pub(super) fn new(url: &str, open: Sender<Span>, spans: Receiver<Span>, lost: Arc<AtomicU64>) -> Self {
-        Self { url: format!("{url}/v1/traces"), open, spans, lost }
+    pub(super) fn new(
+        url: &str,
+        headers: HeaderMap,
+        open: Sender<Span>,
+        spans: Receiver<Span>,
+        lost: Arc<AtomicU64>,
+    ) -> Self {
+        Self { url: format!("{url}/v1/traces"), headers, open, spans, lost }
     }
 
     /// Starts to send spans.
@@ -47,10 +54,10 @@ impl Exporter {
     /// # Errors
     /// A sentence for the operator: the HTTP client cannot be set up.
     pub fn start(self, runtime: &Handle) -> Result<Sending, String> {
-        let Self { url, open, spans, lost } = self;
+        let Self { url, headers, open, spans, lost } = self;
         let client = client_builder(None, Proxies::FromEnvironment).map_err(|error| error.to_string())?;
         let client = client.timeout(SEND_LIMIT).build().map_err(|error| describe(&error))?;
-        let collector = Collector { client, url, resource: resource(), lost: lost.clone(), is_down: false };
+        let collector = Collector { client, url, headers, resource: resource(), lost: lost.clone(), is_down: false };
         Ok(Sending { open, lost, task: runtime.spawn(collector.send_all(spans)) })
     }
 }
@@ -79,6 +86,7 @@ impl Sending {
 struct Collector {
     client: Client,
     url: String,
+    headers: HeaderMap,
     resource: Resource,
     lost: Arc<AtomicU64>,
     is_down: bool,
@@ -130,7 +138,8 @@ impl Collector {
     }
 
     async fn post(&self, body: Vec<u8>) -> Result<(), String> {
-        let request = self.client.post(&self.url).header(CONTENT_TYPE, "application/x-protobuf").body(body);
+        let request = self.client.post(&self.url).headers(self.headers.clone());
+        let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body);
         let mut response = request.send().await.map_err(|error| describe(&error.without_url()))?;
         let status = response.status();
         // The body is read, so that the connection serves the next batch, unless it is longer than an answer can be.

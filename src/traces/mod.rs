@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use reqwest::header::HeaderMap;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{WeakSender, channel};
 use tracing::field::{Field, Visit};
@@ -39,13 +40,13 @@ const REQUEST: &str = "request";
 /// Finished spans that wait to be sent, about 1 KiB each. Beyond that they are lost.
 const QUEUE: usize = 4_096;
 
-/// A layer for the log that makes traces of its spans, and the exporter that sends them to the collector at this base
-/// URL once it has started.
-pub fn traces(url: &str) -> (Tracing, Exporter) {
+/// A layer for the log that makes traces of its spans, and the exporter that sends them with these headers to the
+/// collector at this base URL once it has started.
+pub fn traces(url: &str, headers: HeaderMap) -> (Tracing, Exporter) {
     let (open, spans) = channel(QUEUE);
     let lost = Arc::new(AtomicU64::new(0));
     let layer = Tracing { finished: open.downgrade(), lost: lost.clone(), clock: Clock::system() };
-    (layer, Exporter::new(url, open, spans, lost))
+    (layer, Exporter::new(url, headers, open, spans, lost))
 }
 
 /// Whether a span of the log is one of a trace.

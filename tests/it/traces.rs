@@ -34,6 +34,8 @@ const PROMPT: &str = "an unmistakable lighthouse";
 #[derive(Clone, Default)]
 struct Collector {
     received: Arc<Mutex<Vec<Bytes>>>,
+    /// The headers of the last request.
+    headers: Arc<Mutex<HeaderMap>>,
     arrived: Arc<Notify>,
     /// How it answers, 200 by default.
     status: Arc<Mutex<StatusCode>>,
@@ -71,6 +73,7 @@ impl Collector {
 async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> StatusCode {
     assert_eq!(headers["content-type"], "application/x-protobuf");
     collector.received.lock().expect("no panic").push(body);
+    *collector.headers.lock().expect("no panic") = headers;
     collector.arrived.notify_one();
     *collector.status.lock().expect("no panic")
 }
@@ -112,6 +115,23 @@ fn serve(data: &Path, log: &Path, otlp: &str) -> Server {
     command.args(["serve", "--listen", "127.0.0.1:0", "--log", "info", "--otlp", otlp, "--data"]).arg(data);
     command.stderr(File::create(log).expect("a file"));
     Server::spawn(command)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hosted_collector_gets_its_key_which_is_never_logged() {
+    let ((collector, url), directory) = (Collector::start().await, TempDir::new().expect("a directory"));
+    let log = directory.path().join("log");
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "trace", "--otlp", &url, "--data"]);
+    command.arg(directory.path().join("data")).stderr(File::create(&log).expect("a file"));
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=swallow%2Dkey, authorization=Basic%20c3dhbGxvdw==");
+    let server = Server::spawn(command);
+    send(server.address, "GET", TASKS, "nobody", "").await.assert_error(401, "UNAUTHORIZED");
+    server.stop();
+    let headers = collector.headers.lock().expect("no panic");
+    assert!(headers["api-key"] == "swallow-key" && headers["authorization"] == "Basic c3dhbGxvdw==", "{headers:?}");
+    let log = std::fs::read_to_string(&log).expect("a log");
+    assert!(log.contains("stopped") && !log.contains("swallow") && !log.contains("c3dhbGxvdw"), "a key is in the log");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,7 +255,7 @@ async fn a_collector_that_hangs_stops_neither_tasks_nor_the_stop() {
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_that_find_the_queue_full_are_lost_and_the_others_are_sent_at_the_stop() {
     let (collector, url) = Collector::start().await;
-    let (tracing, exporter) = traces(&url);
+    let (tracing, exporter) = traces(&url, HeaderMap::new());
     tracing::subscriber::with_default(tracing_subscriber::registry().with(tracing), || {
         for number in 0..5_000_u64 {
             tracing::info_span!("step", number);
