@@ -342,8 +342,9 @@ async fn work(
     let policy = rendering.as_ref().map(|rendering| rendering.policy.clone());
     let reloaded = Reloaded { logging, certificate: listeners.certificate.clone(), policy };
     if let Some(api) = &api {
-        let ApiSettings { connections, trusted_proxies, .. } = api.settings.clone();
-        let front = Front { certificate: listeners.certificate, limits: connections, trusted_proxies };
+        let ApiSettings { connections, trusted_proxies, balancers, .. } = api.settings.clone();
+        let certificate = listeners.certificate;
+        let front = Front { certificate, limits: connections, trusted_proxies, balancers };
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         run_beside(api, &mut running, &stop);
     }
@@ -427,9 +428,9 @@ fn warn_about_callers(server: &ServerSettings, listening: &[SocketAddr], tls: bo
             "--file-url has no effect with --file-urls signed, whose links lead to the endpoint of the bucket: remove one of them"
         );
     }
-    if server.production && !tls && server.trusted_proxy.is_empty() {
+    if server.production && !tls && (server.trusted_proxy.is_empty() || server.proxy_protocol) {
         tracing::warn!(
-            "every API call will be refused: with --production, set --acme-domain, --tls-cert and --tls-key, or --trusted-proxy"
+            "every API call will be refused: with --production, set --acme-domain, --tls-cert and --tls-key, or --trusted-proxy without --proxy-protocol"
         );
     }
     if !server.production && listening.iter().any(|address| !address.ip().is_loopback()) {

@@ -65,6 +65,10 @@ pub struct ServerSettings {
     /// Add the client's address to each request's log line. Addresses are personal data
     #[arg(long, env = "TINTYPE_LOG_CLIENTS", value_parser = BoolishValueParser::new())]
     pub log_clients: bool,
+    /// Take connections from balancers at the addresses of --trusted-proxy only, which name the caller by the PROXY
+    /// protocol (version 1 or 2); Unix domain sockets stay as they are
+    #[arg(long, env = "TINTYPE_PROXY_PROTOCOL", value_parser = BoolishValueParser::new())]
+    pub proxy_protocol: bool,
     #[command(flatten)]
     /// Origins of web pages that may call the API.
     pub origins: OriginSettings,

@@ -35,6 +35,9 @@ pub struct ApiSettings {
     pub trusted_proxies: Vec<TrustedProxy>,
     /// Whether the log names the client of each request.
     pub log_clients: bool,
+    /// Balancers of TCP connections, which name callers by the PROXY protocol and set no headers. If there are any, no other
+    /// peer may connect by TCP.
+    pub balancers: Vec<TrustedProxy>,
     /// Limits on connections.
     pub connections: ConnectionLimits,
     /// Limits on callers.
@@ -69,14 +72,21 @@ impl ApiSettings {
     /// The settings of an API that callers reach at `listening_url` unless `--public-url` is set.
     ///
     /// # Errors
-    /// A sentence for the operator when the password of Redis cannot be read, or the allowed origins contradict each other.
+    /// A sentence for the operator when the password of Redis cannot be read, the allowed origins contradict each other,
+    /// or the PROXY protocol has no balancer.
     pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
+        let of_network = |trusted: &&TrustedProxy| settings.proxy_protocol && **trusted != TrustedProxy::Socket;
+        let (balancers, trusted_proxies): (Vec<_>, Vec<_>) = settings.trusted_proxy.iter().partition(of_network);
+        if settings.proxy_protocol && balancers.is_empty() {
+            return Err("--proxy-protocol needs --trusted-proxy with the addresses of the balancers".into());
+        }
         Ok(Self {
             require_https: settings.production || settings.serves_https(),
             production: settings.production,
-            trusted_proxies: settings.trusted_proxy.clone(),
             log_clients: settings.log_clients,
+            trusted_proxies: trusted_proxies.into_iter().cloned().collect(),
+            balancers: balancers.into_iter().cloned().collect(),
             connections: ConnectionLimits {
                 max_connections: settings.limits.max_connections,
                 max_per_address: settings.limits.max_connections_per_address,

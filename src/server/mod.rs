@@ -5,6 +5,7 @@ mod connection_slots;
 mod listener;
 mod pace;
 mod probe;
+mod proxy_protocol;
 mod socket;
 mod tls;
 mod validity;
@@ -59,11 +60,14 @@ pub struct Front {
     pub limits: ConnectionLimits,
     /// Peers without a limit on connections per address.
     pub trusted_proxies: Vec<TrustedProxy>,
+    /// If there are any, every TCP connection comes from one of these, which says in front for whom.
+    pub balancers: Vec<TrustedProxy>,
 }
 
 impl Default for Front {
     fn default() -> Self {
-        Self { certificate: None, limits: ConnectionLimits::DEFAULT, trusted_proxies: Vec::new() }
+        let limits = ConnectionLimits::DEFAULT;
+        Self { certificate: None, limits, trusted_proxies: Vec::new(), balancers: Vec::new() }
     }
 }
 
@@ -102,8 +106,10 @@ fn spare_files() -> usize {
 
 /// Serves `router` on all listeners until `stop`, then waits for open requests to finish.
 pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop: CancellationToken) {
+    let exempt = [&front.trusted_proxies[..], &front.balancers].concat();
     let door = Door {
-        slots: ConnectionSlots::new(&front.limits, spare_files(), front.trusted_proxies),
+        slots: Arc::new(ConnectionSlots::new(&front.limits, spare_files(), exempt)),
+        balancers: front.balancers,
         host: Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits },
         open: GracefulShutdown::new(),
     };
@@ -125,7 +131,9 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop:
 
 /// The way in, which all listeners share.
 struct Door {
-    slots: ConnectionSlots,
+    slots: Arc<ConnectionSlots>,
+    /// With the PROXY protocol, those that speak it.
+    balancers: Vec<TrustedProxy>,
     host: Host,
     open: GracefulShutdown,
 }
@@ -145,10 +153,28 @@ impl Door {
         }
     }
 
-    fn enter_from(&self, stream: TcpStream, address: IpAddr) {
-        let Some((slot, visit)) = self.slot(Peer::Address(address)) else { return };
+    fn enter_from(&self, mut stream: TcpStream, address: IpAddr) {
+        let peer = Peer::Address(address);
+        let is_balanced = !self.balancers.is_empty();
+        if is_balanced && !self.balancers.iter().any(|balancer| balancer.is(peer)) {
+            tracing::debug!(%peer, "closed a connection: --trusted-proxy names no balancer at this address");
+            return;
+        }
+        let Some((mut slot, mut visit)) = slot(&self.slots, peer) else { return };
         let (host, watcher) = (self.host.clone(), self.open.watcher());
+        let slots = is_balanced.then(|| self.slots.clone());
         tokio::spawn(async move {
+            if let Some(slots) = slots {
+                let limit = if visit.over_limit { RESERVE_TIME_LIMIT } else { host.limits.handshake };
+                match caller_of(&mut stream, peer, limit).await {
+                    None => return,
+                    Some(caller) if caller == peer => {}
+                    Some(caller) => match self::slot(&slots, caller) {
+                        Some(of_caller) => (slot, visit) = of_caller,
+                        None => return,
+                    },
+                }
+            }
             let (stream, returned) = Lent::new(stream);
             let limit = host.limits.write_stall;
             finish(host.welcome(stream, visit, watcher), returned, visit, limit).await;
@@ -158,7 +184,7 @@ impl Door {
 
     /// Nothing leaves this machine on the way to a proxy at a Unix domain socket, so there is no TLS.
     fn enter_from_socket(&self, stream: UnixStream) {
-        let Some((slot, visit)) = self.slot(Peer::Socket) else { return };
+        let Some((slot, visit)) = slot(&self.slots, Peer::Socket) else { return };
         let (host, watcher) = (self.host.clone(), self.open.watcher());
         tokio::spawn(async move {
             let (stream, returned) = Lent::new(stream);
@@ -167,18 +193,30 @@ impl Door {
             drop(slot);
         });
     }
+}
 
-    /// A slot for a connection, which is closed if there is none.
-    fn slot(&self, peer: Peer) -> Option<(ConnectionSlot, Visit)> {
-        let Some(slot) = self.slots.take(peer) else {
-            tracing::debug!(%peer, "closed a connection: the limit on connections is reached");
-            return None;
-        };
-        if slot.reserve {
-            tracing::debug!(%peer, "the limit on connections is reached: this one may only ask for the server's health");
+/// A slot for a connection, which is closed if there is none.
+fn slot(slots: &ConnectionSlots, peer: Peer) -> Option<(ConnectionSlot, Visit)> {
+    let Some(slot) = slots.take(peer) else {
+        tracing::debug!(%peer, "closed a connection: the limit on connections is reached");
+        return None;
+    };
+    if slot.reserve {
+        tracing::debug!(%peer, "the limit on connections is reached: this one may only ask for the server's health");
+    }
+    let visit = Visit { peer, tls: false, over_limit: slot.reserve };
+    Some((slot, visit))
+}
+
+/// The caller for whom a balancer has made a connection, or the balancer itself.
+async fn caller_of(stream: &mut TcpStream, balancer: Peer, limit: Duration) -> Option<Peer> {
+    let read = tokio::time::timeout(limit, proxy_protocol::read(stream)).await;
+    match read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(caller) => Some(caller.map_or(balancer, Peer::Address)),
+        Err(error) => {
+            tracing::debug!(%error, %balancer, "closed a connection: it has no header of the PROXY protocol");
+            None
         }
-        let visit = Visit { peer, tls: false, over_limit: slot.reserve };
-        Some((slot, visit))
     }
 }
 

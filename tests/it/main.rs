@@ -64,6 +64,7 @@ mod private_data;
 mod process;
 mod progress;
 mod proxies;
+mod proxy_protocol;
 mod queue;
 mod read;
 mod redis;

@@ -73,6 +73,21 @@ impl Proxy {
             assert!(text.contains(place), "{kind:?} has no {place}");
             text = text.replace(place, here);
         }
+        Self::run(kind, port, directory, text).await
+    }
+
+    /// HAProxy as a balancer of TCP connections, with an option such as `send-proxy` for its server.
+    pub async fn balance(upstream: SocketAddr, option: &str) -> Self {
+        let (port, directory) = (Port::take(), TempDir::new().expect("a directory"));
+        let text = format!(
+            "defaults\n mode tcp\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n\
+             listen callers\n bind {}\n server api {upstream} {option}\n",
+            port.address
+        );
+        Self::run(Kind::Haproxy, port, directory, text).await
+    }
+
+    async fn run(kind: Kind, port: Port, directory: TempDir, text: String) -> Self {
         let path = directory.path().join("shipped");
         std::fs::write(&path, text).expect("a file");
         let mut command = match kind {

@@ -349,8 +349,8 @@ impl Service {
             (Some(cert), Some(key)) => Some(Certificate::read(cert, key).expect("a certificate")),
             _ => None,
         };
-        let ApiSettings { connections, trusted_proxies, .. } = process.api.settings.clone();
-        let front = Front { certificate, limits: connections, trusted_proxies };
+        let ApiSettings { connections, trusted_proxies, balancers, .. } = process.api.settings.clone();
+        let front = Front { certificate, limits: connections, trusted_proxies, balancers };
         let router = router(process.api.clone(), readiness.clone());
         tokio::spawn(server::serve(vec![listener.into()], router, front, stop.clone()));
         let (s3, _redis, _stop) = (None, None, stop.drop_guard());
