@@ -11,6 +11,8 @@ use crate::store::{Result, Store};
 
 /// Most accounts whose failures are kept in memory.
 const MAX_ACCOUNTS: usize = 10_000;
+/// The clock that dates a failure may be this much ahead of the one that is read here.
+const AHEAD: Duration = Duration::from_secs(60);
 
 /// How many tasks of each account have failed lately, as far as it matters.
 #[derive(Debug)]
@@ -45,8 +47,8 @@ impl FailedTasks {
         }
         let now = store.now();
         let since = now.saturating_sub(FAILURES_WITHIN);
-        let failed_at = store.failed_at(account_id, since, self.most).await?;
-        // Never longer, even if the clock was set back.
+        // Later ones failed before the clock was set back.
+        let failed_at = store.failed_at(account_id, since, now.saturating_add(AHEAD), self.most).await?;
         let wait = failed_at.map(|at| at.since(since).min(FAILURES_WITHIN));
         self.seen.insert(account_id, (elapsed, wait));
         Ok(wait)

@@ -52,8 +52,8 @@ pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, 
 pub use self::identities::{Identities, Linking};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
-    AttemptProgress, Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
-    StrikeRule,
+    AttemptProgress, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue,
+    Rescued, Retry, StrikeRule,
 };
 pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,

@@ -49,8 +49,15 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Recomputes every balance and matches every task with its charge and refund.
     async fn audit(&self) -> Result<Audit>;
 
-    /// When the `nth` latest of the account's tasks that failed after `since` did so, counted from 1; `None` if fewer failed.
-    async fn failed_at(&self, account_id: Id, since: Timestamp, nth: u32) -> Result<Option<Timestamp>>;
+    /// When the `nth` latest of the account's tasks that failed after `since`, and not after `until`, did so, counted from 1;
+    /// `None` if fewer failed.
+    async fn failed_at(
+        &self,
+        account_id: Id,
+        since: Timestamp,
+        until: Timestamp,
+        nth: u32,
+    ) -> Result<Option<Timestamp>>;
 
     /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of [`Fleet::now`], and of
     /// each account the oldest beyond `most` bytes. The tasks stay. Returns their number.

@@ -235,6 +235,7 @@ macro_rules! suite {
                     a_claim_continues_the_round_robin_of_the_previous_claim,
                     an_account_with_many_tasks_does_not_delay_another,
                     a_claim_names_the_account_of_its_task,
+                    a_task_postponed_before_the_clock_was_set_back_is_claimed,
                     a_claim_skips_the_given_accounts,
                     a_skipped_account_keeps_its_turn,
                     a_claim_that_skips_every_waiting_account_takes_nothing,

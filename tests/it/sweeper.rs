@@ -50,6 +50,25 @@ async fn a_clock_that_is_set_ahead_ends_no_task_under_way() {
 }
 
 #[tokio::test]
+async fn a_task_from_before_the_clock_was_set_back_ends_in_time() {
+    let service = Service::start().await;
+    let process = Process::of(&service).await;
+    let caller = service.caller("ada", 100).await;
+    let right = service.clock.now();
+    service.clock.advance(MINUTE * 360);
+    let task = caller.submit_prompt("a boat").await;
+    service.clock.set(right);
+    process.service.sweep().await;
+    process.pass(&service, TASK_TIME_LIMIT - MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "processing");
+    process.pass(&service, MOMENT);
+    process.service.sweep().await;
+    assert_eq!(status(&caller, &task).await, "failed");
+    assert_eq!(service.shared.store.audit().await.expect("a store").drifts, []);
+}
+
+#[tokio::test]
 async fn a_step_of_the_clock_prolongs_no_task() {
     let service = Service::start().await;
     let process = Process::of(&service).await;

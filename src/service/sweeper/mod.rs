@@ -18,6 +18,7 @@ use crate::store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;
+mod future;
 mod gallery;
 mod uploads;
 
@@ -33,6 +34,7 @@ pub struct Sweeper {
     shared: Arc<Shared>,
     lenience: Mutex<Lenience>,
     missing: Missing,
+    future: future::Seen,
     /// How long a lease lasts without a heartbeat.
     lease: Duration,
     /// How often workers renew their leases.
@@ -69,6 +71,7 @@ impl Sweeper {
             shared,
             lenience: Mutex::new(lenience),
             missing: Missing::default(),
+            future: future::Seen::default(),
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
@@ -145,7 +148,9 @@ impl Sweeper {
     }
 
     async fn expire(&self) -> Result<(), StoreError> {
-        self.shared.endings.expire(self.shared.ages.overdue()).await.inspect_err(failed)
+        self.shared.endings.expire(self.shared.ages.overdue()).await.inspect_err(failed)?;
+        self.expire_future().await;
+        Ok(())
     }
 
     /// Ends the grants that have expired. Logs an error and leaves it to the next sweep.

@@ -10,18 +10,19 @@ use super::columns::{REQUEST, request, word};
 use super::connection::{Database, Parameter};
 use super::queue::millis;
 use crate::domain::model::Id;
-use crate::store::{Claim, Lease, Result, StoreError};
+use crate::store::{Claim, LONGEST_DELAY, Lease, Result, StoreError};
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
 /// the index `queue_of_account`, which tells the number of references too.
 const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7::bigint
-    AND q.lease_until IS NULL AND q.ready_at <= tintype_now($3)";
+    AND q.lease_until IS NULL AND (q.ready_at <= tintype_now($3) OR q.ready_at > tintype_now($3) + $9)";
 
 /// The account that the last claim with each engine and number of references ended with.
 pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
 
 /// Claims up to $4 tasks with up to $7 references that name no engine or $8, of accounts that are not in $5, for $6
-/// milliseconds, beginning after the account $1.
+/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the clock was
+/// set back, and is claimed as well.
 fn statement() -> String {
     // Two ranges of the index `queue_of_account`, so that tasks which name another engine cost nothing.
     let of_account = |account: &str, limit: &str| {
@@ -101,8 +102,9 @@ pub(super) async fn claim(
         let served = served_last(last).get(&turns).cloned().unwrap_or_default();
         let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
         let references = i64::from(max_references);
-        let parameters: [Parameter<'_>; 8] =
-            [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine];
+        let longest = millis(LONGEST_DELAY);
+        let parameters: [Parameter<'_>; 9] =
+            [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
         let rows = match database.write(&statement, &parameters).await {
             // Tasks that are already claimed are returned, so that they are worked on.
             Err(failure) if !claims.is_empty() => {

@@ -21,8 +21,8 @@ use crate::clock::Timestamp;
 use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES,
+    Origin, Queue, QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 
 /// For a parameter.
@@ -162,7 +162,7 @@ impl<'a> Loss<'a> {
 
     /// The task fails when it has lost [`MAX_LOST_LEASES`].
     pub(super) fn attempt(database: &Database, error: &'a str, delay: Duration) -> Self {
-        Self { most: MAX_LOST_LEASES as i32, delay_ms: millis(delay), ..Self::now(database, error) }
+        Self { most: MAX_LOST_LEASES as i32, delay_ms: millis(delay.min(LONGEST_DELAY)), ..Self::now(database, error) }
     }
 
     /// Parameters of [`give_up`], with those of its query.
@@ -241,7 +241,7 @@ impl Queue for PostgresStore {
             let sql = "UPDATE queue
                 SET lease_until = NULL, ready_at = CASE WHEN $4::bigint = 0 THEN 0 ELSE tintype_now($3) + $4 END
                 WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
-            let (given, delay) = (self.database.given_time(), millis(delay));
+            let (given, delay) = (self.database.given_time(), millis(delay.min(LONGEST_DELAY)));
             let released = self.database.write(sql, &[&lease.task_id, &lease.epoch, &given, &delay]).await?;
             Ok(done_if(!released.is_empty()))
         };

@@ -195,8 +195,14 @@ impl Upkeep for PostgresStore {
         Ok(())
     }
 
-    async fn failed_at(&self, account_id: Id, since: Timestamp, nth: u32) -> Result<Option<Timestamp>> {
-        failed_prompts::failed_at(&self.database, account_id, since, nth).await
+    async fn failed_at(
+        &self,
+        account_id: Id,
+        since: Timestamp,
+        until: Timestamp,
+        nth: u32,
+    ) -> Result<Option<Timestamp>> {
+        failed_prompts::failed_at(&self.database, account_id, since, until, nth).await
     }
 
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {

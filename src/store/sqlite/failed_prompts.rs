@@ -26,11 +26,13 @@ pub(super) fn failed_at(
     connection: &Connection,
     account_id: Id,
     since: Timestamp,
+    until: Timestamp,
     nth: u32,
 ) -> rusqlite::Result<Option<Timestamp>> {
     let sql = "SELECT created_at FROM ledger INDEXED BY refunds_of_account
-        WHERE account_id = ?1 AND kind = 'refund' AND created_at > ?2 ORDER BY created_at DESC LIMIT 1 OFFSET ?3 - 1";
-    connection.prepare_cached(sql)?.query_row(params![account_id, since, nth], |row| row.get(0)).optional()
+        WHERE account_id = ?1 AND kind = 'refund' AND created_at > ?2 AND created_at <= ?4
+        ORDER BY created_at DESC LIMIT 1 OFFSET ?3 - 1";
+    connection.prepare_cached(sql)?.query_row(params![account_id, since, nth, until], |row| row.get(0)).optional()
 }
 
 /// The accounts with prompts to erase, and the latest task of each whose prompt goes.

@@ -20,8 +20,8 @@ use crate::domain::event::EventType;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Queue,
-    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
+    Origin, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
@@ -88,11 +88,14 @@ fn next_waiting(
 ) -> rusqlite::Result<Option<(Id, Id)>> {
     let mut statement = connection.prepare_cached(
         "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
-         WHERE lease_until IS NULL AND engine = ?4 AND account_id > ?1 AND ready_at <= ?2 AND reference_count <= ?3
+         WHERE lease_until IS NULL AND engine = ?4 AND account_id > ?1 AND reference_count <= ?3
+         AND (ready_at <= ?2 OR ready_at > ?5)
          ORDER BY account_id, task_id LIMIT 1",
     )?;
     let mut of_engine = |engine: &str, account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
-        let parameters = params![account, now, scope.max_references, engine];
+        // Postponed for longer than any task is: the clock was set back since.
+        let too_late = now.saturating_add(LONGEST_DELAY);
+        let parameters = params![account, now, scope.max_references, engine, too_late];
         statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()
     };
     let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {

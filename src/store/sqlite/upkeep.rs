@@ -161,8 +161,14 @@ impl Upkeep for SqliteStore {
         self.writer.write(move |writing| files::postpone_sweep(writing, &sweep, pause)).await
     }
 
-    async fn failed_at(&self, account_id: Id, since: Timestamp, nth: u32) -> Result<Option<Timestamp>> {
-        self.read(|connection| failed_prompts::failed_at(connection, account_id, since, nth))
+    async fn failed_at(
+        &self,
+        account_id: Id,
+        since: Timestamp,
+        until: Timestamp,
+        nth: u32,
+    ) -> Result<Option<Timestamp>> {
+        self.read(|connection| failed_prompts::failed_at(connection, account_id, since, until, nth))
     }
 
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {

@@ -20,7 +20,7 @@ use super::connection::BUSY_TIMEOUT;
 use crate::clock::{Clock, Timestamp};
 use crate::domain::model::IdSource;
 use crate::fault::{Effect, Faults, Point};
-use crate::store::{EXIT_FAULT, Result, StoreError};
+use crate::store::{EXIT_FAULT, LONGEST_DELAY, Result, StoreError};
 
 /// Most writes in one commit.
 const MAX_BATCH: usize = 1_024;
@@ -45,7 +45,8 @@ impl Writing {
     /// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose clock is
     /// behind or was set back.
     pub(super) fn ready_after(&self, delay: Duration) -> Timestamp {
-        if delay.is_zero() { Timestamp::from_millis(0) } else { self.clock.now().saturating_add(delay) }
+        let later = || self.clock.now().saturating_add(delay.min(LONGEST_DELAY));
+        if delay.is_zero() { Timestamp::from_millis(0) } else { later() }
     }
 }
 

@@ -64,7 +64,7 @@ async fn money(store: &dyn Store, account: Id) -> Result<()> {
             store.usage_by(by, UsageFilter { account_id: Some(account), from, until: from }).await?;
         }
     }
-    store.failed_at(account, now.saturating_sub(MINUTE), 1).await?;
+    store.failed_at(account, now.saturating_sub(MINUTE), now, 1).await?;
     Ok(())
 }
 

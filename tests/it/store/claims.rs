@@ -5,7 +5,9 @@ use std::time::Duration;
 use tintype::clock::Clock;
 use tintype::domain::model::{Id, Status, Surface, TaskId};
 use tintype::domain::request::GenerateRequest;
-use tintype::store::{ANY_REFERENCES, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask};
+use tintype::store::{
+    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask,
+};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;
@@ -42,6 +44,30 @@ pub async fn a_claim_continues_the_round_robin_of_the_previous_claim(fx: &Fixtur
     let [ada, bob, cyd] = three_accounts(fx).await?;
     for expected in [ada[0], bob[0], cyd[0], ada[1], cyd[1], ada[2]] {
         assert_eq!(claimed(fx, 1).await?, [expected]);
+    }
+    Ok(())
+}
+
+pub async fn a_task_postponed_before_the_clock_was_set_back_is_claimed(fx: &Fixture) -> Result<()> {
+    let hour = Duration::from_secs(60 * 60);
+    let account = fx.account("ada", 100).await?;
+    // Each with the delay that it was given and the one that counts.
+    for (delay, longest) in [(LONGEST_DELAY, LONGEST_DELAY), (hour, LONGEST_DELAY), (LEASE, LEASE)] {
+        let task = fx.submit(account).await?.id;
+        fx.store.release(fx.claim().await?, delay).await?;
+        assert_eq!(claimed(fx, 1).await?, [], "not before it is due");
+        let right = fx.clock.now();
+        fx.clock.set(right.saturating_sub(hour * 6));
+        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.clock.set(right);
+        let task_again = fx.submit(account).await?.id;
+        fx.store.retry(fx.claim().await?, delay, "it leaks").await?;
+        fx.clock.advance(longest - MILLISECOND);
+        assert_eq!(claimed(fx, 1).await?, [], "not before it is due");
+        fx.clock.advance(MILLISECOND);
+        assert_eq!(claimed(fx, 1).await?, [task_again], "{task}");
+        assert_eq!(claimed(fx, 1).await?, []);
+        fx.clock.advance(hour);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::request::GenerateRequest;
+use tintype::domain::timestamp::Timestamp;
 use tintype::store::{GalleryFilter, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};
@@ -116,9 +117,10 @@ pub async fn the_failures_of_an_account_are_counted_from_the_latest(fx: &Fixture
         );
     }
     for (nth, at) in [(1, Some(times[2])), (2, Some(times[1])), (3, Some(times[0])), (4, None)] {
-        assert_eq!(fx.store.failed_at(ada, begin, nth).await?, at, "{nth}");
+        assert_eq!(fx.store.failed_at(ada, begin, times[2], nth).await?, at, "{nth}");
     }
-    assert_eq!(fx.store.failed_at(ada, times[1], 1).await?, Some(times[2]));
-    assert_eq!(fx.store.failed_at(ada, times[2], 1).await?, None, "after that time only");
+    assert_eq!(fx.store.failed_at(ada, times[1], times[2], 1).await?, Some(times[2]));
+    assert_eq!(fx.store.failed_at(ada, times[2], Timestamp::MAX, 1).await?, None, "after that time only");
+    assert_eq!(fx.store.failed_at(ada, begin, times[1], 1).await?, Some(times[1]), "before the clock was set back");
     Ok(())
 }

@@ -1,0 +1,55 @@
+//! Tasks from the future: they were created while the clock was ahead, and it was set back since. By their ids they would
+//! become overdue hours too late, so their time counts from the first sweep that sees them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Sweeper, failed};
+use crate::config::TASK_TIME_LIMIT;
+use crate::domain::model::Id;
+use crate::service::endings::OVERDUE;
+use crate::store::StoreError;
+
+/// The clock that dates a task may be this much ahead of the one that is read here.
+const AHEAD: Duration = Duration::from_secs(60);
+/// Most waiting tasks that are looked at.
+const MOST: u32 = 10_000;
+
+/// When each waiting task from the future was first seen, by the monotonic clock.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<HashMap<Id, Duration>>);
+
+impl Sweeper {
+    /// Fails the waiting tasks from the future that have waited for as long as any task may. Logs an error and leaves it to
+    /// the next sweep.
+    pub(super) async fn expire_future(&self) {
+        if let Err(error) = self.try_to_expire_future().await {
+            failed(&error);
+        }
+    }
+
+    async fn try_to_expire_future(&self) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let bound = store.now().saturating_add(AHEAD);
+        let newest = store.recent_tasks(None, 1).await?;
+        let waiting = match newest.first() {
+            Some(task) if task.id.timestamp() > bound => store.waiting_tasks(MOST).await?,
+            _ => Vec::new(),
+        };
+        let waiting = waiting.into_iter().map(|task| task.id).filter(|id| id.timestamp() > bound);
+        for id in self.overdue_of(waiting) {
+            self.shared.endings.fail_unleased(id, OVERDUE).await?;
+        }
+        Ok(())
+    }
+
+    /// Those of the tasks that were first seen long ago.
+    fn overdue_of(&self, waiting: impl Iterator<Item = Id>) -> Vec<Id> {
+        let elapsed = self.shared.clock.elapsed();
+        let mut seen = self.future.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = waiting.map(|id| (id, seen.get(&id).copied().unwrap_or(elapsed))).collect();
+        let is_overdue = |first: &Duration| elapsed.saturating_sub(*first) >= TASK_TIME_LIMIT;
+        seen.iter().filter(|(_, first)| is_overdue(first)).map(|(id, _)| *id).collect()
+    }
+}
