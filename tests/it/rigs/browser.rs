@@ -55,6 +55,9 @@ pub struct Browser {
     _profile: TempDir,
 }
 
+/// One of several tabs of a browser.
+pub struct Tab(Option<String>);
+
 impl Browser {
     /// Starts it with an empty page of 1,280 by 900 pixels.
     pub fn start() -> Self {
@@ -87,15 +90,30 @@ impl Browser {
             scripts: true,
             _profile: profile,
         };
-        let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
-        let attached = json!({ "targetId": page["targetId"], "flatten": true });
-        let session = browser.call("Target.attachToTarget", attached);
-        browser.session = session["sessionId"].as_str().map(str::to_owned);
-        for domain in ["Page", "Runtime", "Network", "Log"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
-        }
-        browser.resize(1_280, 900);
+        browser.open_tab("about:blank");
         browser
+    }
+
+    /// Opens a page in a tab of its own, which all calls are about from now on. Returns the tab before it, for
+    /// [`Browser::turn_to`]. A page may not do this by itself: Chromium takes it for an advertisement.
+    pub fn open_tab(&mut self, url: &str) -> Tab {
+        let before = self.session.take();
+        let page = self.call("Target.createTarget", json!({ "url": url }));
+        let attached = json!({ "targetId": page["targetId"], "flatten": true });
+        let session = self.call("Target.attachToTarget", attached);
+        self.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            self.call(&format!("{domain}.enable"), json!({}));
+        }
+        self.resize(1_280, 900);
+        Tab(before)
+    }
+
+    /// Makes all calls be about this tab. Returns the one before it.
+    pub fn turn_to(&mut self, tab: Tab) -> Tab {
+        let before = std::mem::replace(&mut self.session, tab.0);
+        self.call("Page.bringToFront", json!({}));
+        Tab(before)
     }
 
     /// Changes the size of the page, in pixels.

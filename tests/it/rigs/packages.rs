@@ -18,12 +18,18 @@ pub fn npm() -> PathBuf {
     install("npm", &locked, |folder| {
         debian::needs("node", "nodejs");
         debian::needs("npm", "npm");
+        let version = run(Command::new("node").arg("--version"));
+        let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse().ok());
+        assert!(major >= Some(18), "these tests need Node.js 18 or later, and `node` in the search path is {version}");
         for name in ["package.json", "package-lock.json"] {
             std::fs::copy(root().join("tests/it/clients").join(name), folder.join(name)).expect("a file");
         }
         // No package runs a program of its own while it is installed.
         let flags = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-        run(Command::new("npm").args(flags).current_dir(folder));
+        // These would leave packages out, or change what Node.js does.
+        let mut npm = Command::new("npm");
+        npm.env_remove("NODE_ENV").env_remove("NODE_OPTIONS");
+        run(npm.args(flags).current_dir(folder));
     })
 }
 
@@ -53,17 +59,25 @@ pub fn litellm() -> PathBuf {
 fn environment(name: &str, locked: &str, file: &str) -> PathBuf {
     let environment = install(name, &[locked], |folder| {
         debian::install("python3-venv", || {
-            Command::new("python3")
-                .args(["-c", "import ensurepip"])
-                .output()
-                .is_ok_and(|output| output.status.success())
+            python3().args(["-c", "import ensurepip"]).output().is_ok_and(|output| output.status.success())
         });
-        run(Command::new("python3").args(["-m", "venv"]).arg(folder));
+        run(python3().args(["-m", "venv"]).arg(folder));
         let mut pip = Command::new(folder.join("bin/pip"));
+        pip.env_remove("PYTHONHOME").env_remove("PYTHONPATH").env_remove("PIP_USER");
         pip.args(["install", "--quiet", "--only-binary=:all:", "--require-hashes", "--requirement"]);
         run(pip.arg(root().join("tests/it/clients").join(file)));
     });
     environment.join("bin")
+}
+
+/// Debian's Python, also where another one comes first in the search path. Its settings for other programs do not count.
+fn python3() -> Command {
+    let debians = Path::new("/usr/bin/python3");
+    let mut command = Command::new(if debians.exists() { debians } else { Path::new("python3") });
+    for variable in ["PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PIP_REQUIRE_VIRTUALENV", "PIP_USER"] {
+        command.env_remove(variable);
+    }
+    command
 }
 
 /// A folder that `fill` has filled, in this run or an earlier one, for the files of locks given.

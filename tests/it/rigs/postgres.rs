@@ -314,7 +314,12 @@ fn programs() -> PathBuf {
     let newest = || {
         let versions = std::fs::read_dir(DEBIAN).ok()?;
         let programs = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
-        programs.filter(|programs| programs.join("initdb").exists()).max()
+        // By number: 9.6 is older than 15.
+        let version = |programs: &PathBuf| {
+            let name = programs.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+            name.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>()
+        };
+        programs.filter(|programs| programs.join("initdb").exists()).max_by_key(version)
     };
     debian::install("postgresql", || newest().is_some());
     newest().expect("the package was just installed")

@@ -20,18 +20,21 @@ impl Person {
 #[test]
 fn tabs_of_a_browser_share_one_stream_and_the_next_one_takes_it_over() {
     let mut person = Person::sign_in(&[]);
-    person.browser.evaluate("(window.other = window.open('/studio', 'second')) !== null");
-    person.browser.until("other.document.readyState === 'complete' && other.document.querySelector('#prompt')");
+    let studio = format!("{}/studio", person.server.url());
+    let first_tab = person.browser.open_tab(&studio);
+    person.browser.until("document.readyState === 'complete' && document.querySelector('#prompt')");
     let shared = "navigator.locks.query().then(({ held, pending }) => held.length === 1 && pending.length === 1)";
     person.browser.until_asked(shared, |_| std::thread::yield_now());
+    let second_tab = person.browser.turn_to(first_tab);
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
-    person.browser.until("other.document.querySelector('.card')?.dataset.state === 'completed'");
+    let first_tab = person.browser.turn_to(second_tab);
+    person.browser.until("document.querySelector('.card')?.dataset.state === 'completed'");
+    let second_tab = person.browser.turn_to(first_tab);
     person.open("/studio/docs");
-    person.browser.evaluate("(window.other = window.open('', 'second')) !== null");
-    person.browser.evaluate("other.document.querySelector('#prompt').value = 'A red fox in the snow'");
-    person.browser.evaluate("other.document.querySelector('.make').click()");
-    person.browser.until("other.document.querySelectorAll('.card[data-state=completed]').length === 2");
+    person.browser.turn_to(second_tab);
+    person.create("A red fox in the snow");
+    person.completed(2);
     person.leave();
 }
 
