@@ -91,7 +91,7 @@ fn of_workers(args: &HealthArgs, data: &Path) -> Outcome {
 }
 
 /// The status of an answer. A server with a certificate answers these paths without TLS as well.
-pub(super) async fn ask(address: &ListenAddress, path: &str) -> io::Result<String> {
+async fn ask(address: &ListenAddress, path: &str) -> io::Result<String> {
     match address {
         ListenAddress::Socket(socket) => status(UnixStream::connect(socket).await?, path).await,
         ListenAddress::Address(address) if address.ip().is_unspecified() => {
@@ -105,7 +105,7 @@ pub(super) async fn ask(address: &ListenAddress, path: &str) -> io::Result<Strin
     }
 }
 
-async fn status<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, path: &str) -> io::Result<String> {
+pub(super) async fn status<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, path: &str) -> io::Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

@@ -1,15 +1,16 @@
 //! The messages of a server to systemd: that it is ready, reads its files again, stops, and is alive.
 
-use std::io;
-use std::net::SocketAddr as Address;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr as Address};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use super::health::ask;
+use tokio::net::TcpStream;
+
+use super::health::status;
 use crate::clock;
-use crate::config::{self, ListenAddress};
+use crate::config;
 
 /// A systemd that takes no message is not waited for longer.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
@@ -45,21 +46,27 @@ pub(super) async fn keep_alive(api: Option<Address>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let alive = match api {
-            Some(address) => tokio::time::timeout(every / 2, answers(address)).await.unwrap_or(false),
-            None => true,
+        let silent = match api {
+            Some(address) => is_silent(address, every / 3).await,
+            None => false,
         };
-        match alive {
-            true => notify("WATCHDOG=1"),
-            false => tracing::error!("the server does not answer itself; if that lasts, systemd restarts it"),
+        match silent {
+            false => notify("WATCHDOG=1"),
+            true => tracing::error!("the server does not answer itself; if that lasts, systemd restarts it"),
         }
     }
 }
 
-/// Whether the server takes a connection and does something with it. With the PROXY protocol it closes this one.
-async fn answers(address: Address) -> bool {
-    match ask(&ListenAddress::Address(address), "/healthz").await {
-        Ok(_) => true,
-        Err(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+/// Whether the kernel has taken a connection for the server, which does nothing with it. With the PROXY protocol it closes
+/// this one. An address that cannot be reached from here, as one that has moved to another machine, says nothing.
+async fn is_silent(address: Address, limit: Duration) -> bool {
+    let to = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    match tokio::time::timeout(limit, TcpStream::connect((to, address.port()))).await {
+        Ok(Ok(stream)) => tokio::time::timeout(limit, status(stream, "/healthz")).await.is_err(),
+        _ => false,
     }
 }
