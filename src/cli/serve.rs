@@ -389,13 +389,8 @@ async fn work(
     if let Some(api) = api {
         api.keys.record_uses().await;
     }
-    if broken {
-        Err(Failure(
-            "the server stopped because one of its tasks ended unexpectedly: report this as a bug, with the log".into(),
-        ))
-    } else {
-        Ok(())
-    }
+    let ended = "the server stopped because one of its tasks ended unexpectedly: report this as a bug, with the log";
+    if broken { Err(Failure(ended.into())) } else { Ok(()) }
 }
 
 /// Runs what an API needs beside its listeners.
