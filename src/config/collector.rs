@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn lists_of_the_field_are_read() {
         // Each as the documents of a hosted collector show it.
-        let cases: [(&str, &str, &[(&str, &str)]); 8] = [
+        type Headers = &'static [(&'static str, &'static str)];
+        let cases: [(&str, &str, Headers); 8] = [
             ("Honeycomb", "x-honeycomb-team=abc", &[("x-honeycomb-team", "abc")]),
             ("Grafana Cloud", "Authorization=Basic%20MTIzOmdsYw==", &[("authorization", "Basic MTIzOmdsYw==")]),
             ("Grafana Cloud without the encoding", "Authorization=Basic MTI=", &[("authorization", "Basic MTI=")]),
