@@ -86,7 +86,7 @@ pub struct Parts {
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
     submits: Batcher<Order, Submission>,
-    /// Held during a health check. They may come from anywhere, and all together take one connection.
+    /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a time.
     ping: tokio::sync::Mutex<()>,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,

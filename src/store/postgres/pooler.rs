@@ -22,14 +22,7 @@ type Seen = (Option<String>, Option<String>);
 /// Fails unless two connections have a session each, and keep it. Uses the simple protocol, which every pooler forwards.
 pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     let (one, two) = database.bare_pair().await.map_err(|error| unusable(database, error.into()))?;
-    let probe = async {
-        // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
-        let (first, second) = (mark(&one).await?, mark(&two).await?);
-        let (second_again, first_again) = (look(&two).await?, look(&one).await?);
-        Ok(first == first_again && second == second_again && first.1 != second.1)
-    };
-    let outcome: Option<Result<bool, Failure>> = database.within(LIMIT, probe).await;
-    match outcome {
+    match database.within(LIMIT, have_sessions(&one, &two)).await {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) => Err(OpenError::Pooled(database.name())),
         Some(Err(failure)) => Err(unusable(database, failure)),
@@ -38,6 +31,28 @@ pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
             Err(unusable(database, StoreError::Other(error.into()).into()))
         }
     }
+}
+
+/// The same for connections that are in use, before which a pooler may have come. An unknown outcome is not a failure.
+pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
+    let (one, two) = (database.reader().await?, database.reader().await?);
+    match database.within(LIMIT, have_sessions(&one, &two)).await {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) => Err(StoreError::Other(OpenError::Pooled(database.name()).to_string().into())),
+        Some(Err(_)) | None => {
+            // A statement may still run there.
+            drop((Client::take(one), Client::take(two)));
+            Ok(())
+        }
+    }
+}
+
+/// Whether both connections keep a session of their own.
+async fn have_sessions(one: &Client, two: &Client) -> Result<bool, Failure> {
+    // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
+    let (first, second) = (mark(one).await?, mark(two).await?);
+    let (second_again, first_again) = (look(two).await?, look(one).await?);
+    Ok(first == first_again && second == second_again && first.1 != second.1)
 }
 
 /// Marks the session. The setting means nothing to the server, and so none to the next client of a shared session.

@@ -6,11 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::PostgresStore;
 use super::columns::number;
 use super::connection::Parameter;
-use super::progress;
 use super::queue::millis;
+use super::{PostgresStore, pooler, progress};
 use crate::clock::Timestamp;
 use crate::domain::files_marker::FilesMarker;
 use crate::domain::model::Id;
@@ -144,6 +143,7 @@ impl Fleet for PostgresStore {
 
     async fn ping(&self) -> Result<()> {
         let _one_at_a_time = self.ping.lock().await;
+        pooler::check(&self.database).await?;
         // Changes nothing, but a read-only server refuses it.
         self.database.write("UPDATE tintype SET version = version", &[]).await?;
         Ok(())

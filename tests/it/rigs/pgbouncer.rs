@@ -17,7 +17,7 @@ const PROGRAM: &str = "/usr/sbin/pgbouncer";
 pub struct PgBouncer {
     process: Child,
     /// It must not be closed: PgBouncer writes its log there.
-    _log: BufReader<ChildStderr>,
+    log: BufReader<ChildStderr>,
     directory: TempDir,
 }
 
@@ -26,37 +26,53 @@ impl PgBouncer {
     pub fn start(cluster: &Cluster, lines: &[&str]) -> Self {
         debian::install("pgbouncer", || Path::new(PROGRAM).exists());
         let directory = TempDir::with_prefix("tintype-pgbouncer-").expect("a directory");
-        let (socket, file) = (path(directory.path()), directory.path().join("pgbouncer.ini"));
-        let server = path(&cluster.directory);
-        let fixed = format!(
-            "[databases]\n* = host={server} user=tintype\n[pgbouncer]\nlisten_port = 6432\nunix_socket_dir = {socket}\n\
-             auth_type = any\nlog_connections = 0\nlog_disconnections = 0\nlog_stats = 0\n"
-        );
-        std::fs::write(&file, fixed + &lines.join("\n")).expect("a file");
-        let mut command = Command::new(PROGRAM);
-        if let Some((user, group)) = owner() {
-            std::os::unix::fs::chown(directory.path(), Some(user), Some(group)).expect("root may give it away");
-            command.uid(user).gid(group);
-        }
-        command.arg(&file).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut process = command.spawn().expect("pgbouncer runs");
-        let mut log = BufReader::new(process.stderr.take().expect("a pipe"));
-        let mut said = String::new();
-        while !said.contains("process up") {
-            assert_ne!(log.read_line(&mut said).expect("its log"), 0, "pgbouncer ended: {said}");
-        }
-        Self { process, _log: log, directory }
+        let (process, log) = run(cluster, directory.path(), lines);
+        Self { process, log, directory }
+    }
+
+    /// Starts it again at the same place with other lines.
+    pub fn restart(&mut self, cluster: &Cluster, lines: &[&str]) {
+        self.end();
+        (self.process, self.log) = run(cluster, self.directory.path(), lines);
     }
 
     /// The URL of a database through it.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://tintype@{}:6432/{database}", path(self.directory.path()).replace('/', "%2F"))
     }
+
+    fn end(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+/// Runs it in a directory, and waits until it listens there.
+fn run(cluster: &Cluster, directory: &Path, lines: &[&str]) -> (Child, BufReader<ChildStderr>) {
+    let (socket, file) = (path(directory), directory.join("pgbouncer.ini"));
+    let server = path(&cluster.directory);
+    let fixed = format!(
+        "[databases]\n* = host={server} user=tintype\n[pgbouncer]\nlisten_port = 6432\nunix_socket_dir = {socket}\n\
+         auth_type = any\nlog_connections = 0\nlog_disconnections = 0\nlog_stats = 0\n"
+    );
+    std::fs::write(&file, fixed + &lines.join("\n")).expect("a file");
+    let mut command = Command::new(PROGRAM);
+    if let Some((user, group)) = owner() {
+        std::os::unix::fs::chown(directory, Some(user), Some(group)).expect("root may give it away");
+        command.uid(user).gid(group);
+    }
+    command.arg(&file).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("pgbouncer runs");
+    let mut log = BufReader::new(process.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    while !said.contains("process up") {
+        assert_ne!(log.read_line(&mut said).expect("its log"), 0, "pgbouncer ended: {said}");
+    }
+    (process, log)
 }
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
+        self.end();
     }
 }

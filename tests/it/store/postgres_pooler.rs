@@ -3,10 +3,10 @@
 use tempfile::TempDir;
 use tintype::clock::Clock;
 use tintype::fault::Faults;
-use tintype::store::Accounts as _;
-use tintype::store::OpenError;
 use tintype::store::postgres::PostgresStore;
+use tintype::store::{Accounts as _, Fleet as _, OpenError};
 
+use crate::rigs::binary::run;
 use crate::rigs::pgbouncer::PgBouncer;
 use crate::rigs::postgres::{Cluster, Durability, cluster, path, schema};
 use crate::rigs::service::NOON;
@@ -73,6 +73,32 @@ async fn a_pooler_with_sessions_works() {
         let store = open(&pooler.url(&database.name)).await.expect("a session of its own");
         store.create_account(&format!("ada-{times}"), 5).await.expect("an account");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_begins_to_share_sessions_makes_a_running_server_unready() {
+    let (database, mut pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
+    let store = open(&pooler.url(&database.name)).await.expect("a session of its own");
+    store.ping().await.expect("ready");
+    pooler.restart(cluster(), &["pool_mode = transaction"]);
+    // The first one may find the connections broken, and replace them.
+    drop(store.ping().await);
+    let error = store.ping().await.expect_err("a shared session").to_string();
+    assert!(error.contains("`pool_mode = session`"), "{error}");
+    pooler.restart(cluster(), &["pool_mode = session"]);
+    drop(store.ping().await);
+    store.ping().await.expect("ready again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_the_pooler_and_the_remedy() {
+    let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = transaction"]));
+    let url = pooler.url(&database.name);
+    let data = TempDir::new().expect("a directory");
+    let output = tokio::task::spawn_blocking(move || run(data.path(), ["doctor", "--database", &url])).await;
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("`pool_mode = session`"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
