@@ -53,7 +53,7 @@ pub use self::layers::{Adopted, CommandLine, SettingsError, ShownSetting, Source
 pub use self::limits::LimitSettings;
 pub use self::listen::{ListenAddress, TrustedProxy};
 pub use self::model_aliases::{ModelAlias, ModelAliasSettings, ModelAliases};
-pub use self::oidc::{OidcProvider, OidcSettings};
+pub use self::oidc::OidcSettings;
 pub use self::origins::{AllowedOrigins, OriginSettings};
 pub use self::policy::PolicySettings;
 pub use self::redis::{RedisServer, RedisSettings};

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::environment::secret_in;
 use super::values::base_url;
+use crate::domain::joining::{JoinRule, JoinRules};
+use crate::domain::provider::OidcProvider;
 
 /// The provider of an organisation, and this server as it is registered there.
 #[derive(Debug, Clone, Args)]
@@ -26,33 +28,39 @@ pub struct OidcSettings {
     /// Name of the provider on the button of the sign-in page [default: its host]
     #[arg(long, env = "TINTYPE_OIDC_NAME", value_name = "NAME", requires = "oidc_issuer")]
     oidc_name: Option<String>,
+    /// Scopes to ask the provider for, besides `openid profile email`
+    #[arg(long, env = "TINTYPE_OIDC_SCOPE", value_name = "SCOPE", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
+    oidc_scope: Vec<String>,
+    /// Rule by which somebody new who signs in at the provider joins an account: `domain:DOMAIN=ACCOUNT:ROLE` for a verified
+    /// e-mail address in a domain, `group:GROUP=ACCOUNT:ROLE` for a group. The first one that matches counts. In the environment,
+    /// write a semicolon between two
+    #[arg(long, env = "TINTYPE_OIDC_JOIN", value_name = "RULE", value_delimiter = ';', requires = "oidc_issuer")]
+    oidc_join: Vec<JoinRule>,
+    /// When the role of somebody in an account with a rule is what the rules say: at the `first` sign-in, or `always`. With
+    /// `always`, somebody who matches no rule about the own account any more loses access
+    #[arg(long, env = "TINTYPE_OIDC_ROLES", value_name = "WHEN", default_value = "first", requires = "oidc_join")]
+    oidc_roles: RolesFollow,
+    /// Claim that holds the groups of a person, as a text or a list of texts
+    #[arg(
+        long,
+        env = "TINTYPE_OIDC_GROUPS_CLAIM",
+        value_name = "CLAIM",
+        default_value = "groups",
+        requires = "oidc_join"
+    )]
+    oidc_groups_claim: String,
     /// PEM file with certificate authorities to trust for the provider, in addition to the public ones
     #[arg(long, env = "TINTYPE_OIDC_CA", value_name = "FILE", requires = "oidc_issuer")]
     oidc_ca: Option<PathBuf>,
 }
 
-/// A provider, and this server there.
-#[derive(Clone)]
-pub struct OidcProvider {
-    /// The URL of the provider.
-    pub issuer: String,
-    /// The id of this server.
-    pub client_id: String,
-    /// The secret of this server, if it has one.
-    pub client_secret: Option<String>,
-    /// Other audiences that may have the same ID tokens.
-    pub audiences: Vec<String>,
-    /// Its name for people, if the operator gives it one.
-    pub name: Option<String>,
-    /// PEM of certificate authorities to trust in addition to the public ones.
-    pub authorities: Option<Vec<u8>>,
-}
-
-/// Leaves out the secret.
-impl std::fmt::Debug for OidcProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OidcProvider").field("issuer", &self.issuer).finish_non_exhaustive()
-    }
+/// When the rules for joining decide about a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RolesFollow {
+    /// At the first sign-in.
+    First,
+    /// At each sign-in.
+    Always,
 }
 
 impl OidcSettings {
@@ -73,9 +81,21 @@ impl OidcSettings {
             std::fs::read(path).map_err(|error| format!("cannot read --oidc-ca {}: {error}", path.display()))
         };
         let authorities = self.oidc_ca.as_ref().map(read).transpose()?;
-        let audiences = self.oidc_audience.clone();
+        let (audiences, scopes, groups_claim) =
+            (self.oidc_audience.clone(), self.oidc_scope.clone(), self.oidc_groups_claim.clone());
+        let joins = JoinRules { rules: self.oidc_join.clone(), follow: self.oidc_roles == RolesFollow::Always };
         let name = self.oidc_name.clone().filter(|name| !name.trim().is_empty());
-        Ok(Some(OidcProvider { issuer, client_id, client_secret, audiences, name, authorities }))
+        Ok(Some(OidcProvider {
+            issuer,
+            client_id,
+            client_secret,
+            audiences,
+            name,
+            scopes,
+            joins,
+            groups_claim,
+            authorities,
+        }))
     }
 }
 

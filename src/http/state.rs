@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::docs::openapi;
 use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, OidcProvider, RedisServer, RequiredFor,
-    ServerSettings, SignUpSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, RedisServer, RequiredFor, ServerSettings,
+    SignUpSettings, TrustedProxy,
 };
 use crate::outbound::identity_provider::{IdentityProvider, Registration};
 use crate::sandbox::Decoder;
@@ -116,9 +116,8 @@ fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Re
     if needs_https && !public_url.starts_with("https://") {
         return Err("--oidc-issuer needs --public-url with https, to which the provider sends browsers back".into());
     }
-    let OidcProvider { issuer, client_id, client_secret, audiences, name, authorities } = provider;
     let redirect = format!("{public_url}/studio/oidc/callback");
-    Ok(Some(Registration { issuer, client_id, client_secret, audiences, name, redirect, authorities }))
+    Ok(Some(Registration { provider, redirect, farewell: format!("{public_url}/studio/sign-in") }))
 }
 
 /// The terms of open sign-up, if it is open.

@@ -13,15 +13,19 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{RequestBuilder, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
-use url::form_urlencoded;
+use url::{Url, form_urlencoded};
 
-use self::fields::{Fields, kind, text};
+use self::claims::Wanted;
+use self::fields::{Fields, kind, text, text_or_number};
 use self::id_token::{Expected, Fault, Signed};
 use self::metadata::Endpoints;
 use super::{Proxies, client_builder, describe};
 use crate::clock::Clock;
 use crate::domain::identity::{Identity, Journey};
+use crate::domain::joining::{Claims, JoinRules};
+use crate::domain::provider::OidcProvider;
 
+mod claims;
 mod fields;
 mod id_token;
 mod metadata;
@@ -34,29 +38,23 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Longest wait for the provider of somebody who signs out.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A provider, and this server as it is registered there.
 #[derive(Clone)]
 pub struct Registration {
-    /// The URL of the provider.
-    pub issuer: String,
-    /// The id of this server.
-    pub client_id: String,
-    /// The secret of this server, unless it is a public client.
-    pub client_secret: Option<String>,
-    /// Other audiences that may have the same ID tokens.
-    pub audiences: Vec<String>,
-    /// Its name for people, if it is not its host.
-    pub name: Option<String>,
+    /// The provider.
+    pub provider: OidcProvider,
     /// The URL to which the provider sends browsers back.
     pub redirect: String,
-    /// PEM of certificate authorities to trust in addition to the public ones.
-    pub authorities: Option<Vec<u8>>,
+    /// The URL to which it sends browsers after a sign-out.
+    pub farewell: String,
 }
 
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("Registration").field("provider", &self.provider).finish_non_exhaustive()
     }
 }
 
@@ -78,6 +76,8 @@ pub struct Arrived {
     pub identity: Identity,
     /// A name for the person to recognise. It proves nothing.
     pub name: String,
+    /// The claims that rules for joining look at, as far as there are such rules.
+    pub claims: Claims,
 }
 
 /// The endpoints of the provider, and the keys that sign its tokens.
@@ -111,9 +111,9 @@ impl IdentityProvider {
     /// A sentence for the operator: the certificate authorities cannot be used.
     pub fn new(registration: Registration, clock: Clock) -> Result<Self, String> {
         // Plain HTTP stays on this machine.
-        let is_plain = registration.issuer.starts_with("http:");
+        let is_plain = registration.provider.issuer.starts_with("http:");
         let proxies = if is_plain { Proxies::None } else { Proxies::FromEnvironment };
-        let builder = client_builder(registration.authorities.as_deref(), proxies);
+        let builder = client_builder(registration.provider.authorities.as_deref(), proxies);
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
         let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
         Ok(Self { registration, client, clock, heard: Mutex::default() })
@@ -121,13 +121,29 @@ impl IdentityProvider {
 
     /// The URL of the provider.
     pub fn issuer(&self) -> &str {
-        &self.registration.issuer
+        &self.registration.provider.issuer
     }
 
     /// The name by which people know the provider: that of the operator, or its host.
     pub fn name(&self) -> Option<&str> {
         let host = || self.issuer().split("://").nth(1)?.split('/').next();
-        self.registration.name.as_deref().or_else(host)
+        self.registration.provider.name.as_deref().or_else(host)
+    }
+
+    /// The rules by which somebody new joins an account.
+    pub fn joins(&self) -> &JoinRules {
+        &self.registration.provider.joins
+    }
+
+    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon.
+    pub async fn farewell(&self) -> Option<String> {
+        let metadata = tokio::time::timeout(FAREWELL_LIMIT, self.metadata()).await.ok()?.ok()?;
+        let mut target = metadata.endpoints.end_session.clone()?;
+        target
+            .query_pairs_mut()
+            .append_pair("client_id", &self.registration.provider.client_id)
+            .append_pair("post_logout_redirect_uri", &self.registration.farewell);
+        Some(target.into())
     }
 
     /// The URL at which a browser begins the journey.
@@ -138,16 +154,18 @@ impl IdentityProvider {
         let metadata = self.metadata().await?;
         let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(journey.verifier()));
         let mut target = metadata.endpoints.authorization.clone();
+        let OidcProvider { client_id, scopes, .. } = &self.registration.provider;
+        // Profile and e-mail are for a name to show, and for rules.
+        let scopes = ["openid profile email"].into_iter().chain(scopes.iter().map(String::as_str));
         target
             .query_pairs_mut()
             .append_pair("response_type", "code")
-            .append_pair("client_id", &self.registration.client_id)
+            .append_pair("client_id", client_id)
             .append_pair("state", &journey.state())
             .append_pair("code_challenge", &challenge)
             .append_pair("code_challenge_method", "S256")
             .append_pair("redirect_uri", &self.registration.redirect)
-            // Profile and e-mail are for a name to show.
-            .append_pair("scope", "openid profile email")
+            .append_pair("scope", &scopes.collect::<Vec<_>>().join(" "))
             .append_pair("nonce", &journey.nonce());
         Ok(target.into())
     }
@@ -170,16 +188,20 @@ impl IdentityProvider {
             Fault::NoMatchingKey => refused("no key of the provider has made its signature".into()),
             Fault::Invalid(reason) => refused(reason),
         })?;
-        self.arrived(journey, &signed, &answer).map_err(refused)
+        let subject = self.subject(journey, &signed, &answer).map_err(refused)?;
+        let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
+        let (name, claims) = self.about(&metadata, &signed.claims, &answer, &subject).await?;
+        Ok(Arrived { identity, name, claims })
     }
 
-    /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it.
-    fn arrived(&self, journey: &Journey, signed: &Signed, answer: &Fields) -> Result<Arrived, String> {
+    /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it. Returns the subject.
+    fn subject(&self, journey: &Journey, signed: &Signed, answer: &Fields) -> Result<String, String> {
+        let OidcProvider { client_id, audiences, .. } = &self.registration.provider;
         let nonce = journey.nonce();
         let expected = Expected {
             issuer: self.issuer(),
-            client_id: &self.registration.client_id,
-            audiences: &self.registration.audiences,
+            client_id,
+            audiences,
             nonce: &nonce,
             now: self.clock.now().as_millis() as f64 / 1_000.0,
         };
@@ -187,16 +209,15 @@ impl IdentityProvider {
         if let Ok(access_token) = text(answer, "access_token") {
             signed.check_access_token(access_token)?;
         }
-        let identity = Identity::new(self.issuer(), &subject).ok_or("`sub` is too long")?;
-        Ok(Arrived { name: id_token::name(&signed.claims).unwrap_or(&subject).to_owned(), identity })
+        Ok(subject)
     }
 
     /// The request to the token endpoint. The secret is sent in one place only, as RFC 6749 (2.3) demands.
     fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> RequestBuilder {
-        let Registration { client_id, client_secret, redirect, .. } = &self.registration;
+        let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("grant_type", "authorization_code").append_pair("code", code);
-        form.append_pair("redirect_uri", redirect).append_pair("code_verifier", &journey.verifier());
+        form.append_pair("redirect_uri", &self.registration.redirect).append_pair("code_verifier", &journey.verifier());
         let mut request = self.client.post(endpoints.token.clone());
         match client_secret {
             Some(secret) if endpoints.takes_basic => request = request.header(AUTHORIZATION, basic(client_id, secret)),
@@ -227,8 +248,74 @@ impl IdentityProvider {
         }
     }
 
+    /// A name for the person, and the claims that rules need. Many providers keep them out of the ID token, and tell them at
+    /// another endpoint, which is asked for nothing else.
+    async fn about(
+        &self,
+        metadata: &Metadata,
+        token: &Fields,
+        answer: &Fields,
+        subject: &str,
+    ) -> Result<(String, Claims), ProviderError> {
+        let OidcProvider { joins, groups_claim, .. } = &self.registration.provider;
+        let wanted = Wanted { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
+        let (needs_more, name) = (wanted.is_more_than(token), id_token::name(token));
+        let more = match (&metadata.endpoints.userinfo, text(answer, "access_token")) {
+            (Some(url), Ok(access_token)) if needs_more || name.is_none() => {
+                match self.userinfo(url, &metadata.keys, access_token, subject).await {
+                    Ok(more) => more,
+                    Err(error) if needs_more => return Err(error),
+                    Err(error) => {
+                        tracing::debug!(%error, "the OpenID Connect provider tells no name");
+                        Fields::new()
+                    }
+                }
+            }
+            _ => Fields::new(),
+        };
+        let refused = |reason: String| ProviderError::Refused(format!("claims: {reason}"));
+        let claims = wanted.read(token, &more).map_err(refused)?;
+        let name = name.or_else(|| id_token::name(&more)).unwrap_or(subject);
+        Ok((name.to_owned(), claims))
+    }
+
+    /// More claims about the person with the ID token of `subject`. Some providers sign them.
+    async fn userinfo(
+        &self,
+        url: &Url,
+        keys: &[CoreJsonWebKey],
+        access_token: &str,
+        subject: &str,
+    ) -> Result<Fields, ProviderError> {
+        let refused = |reason: String| ProviderError::Refused(format!("userinfo: {reason}"));
+        let request = self.client.get(url.clone()).bearer_auth(access_token);
+        let (status, body) = self.body("userinfo", request).await?;
+        if !status.is_success() {
+            return Err(ProviderError::Unusable(format!("userinfo: status {status}")));
+        }
+        let signed = std::str::from_utf8(&body).ok().filter(|text| text.starts_with("ey"));
+        let fields = match signed.map(|token| Signed::read(token.trim(), keys)) {
+            None => object("userinfo", status, &body)?,
+            Some(Ok(signed)) => signed.claims,
+            Some(Err(Fault::NoMatchingKey)) => {
+                return Err(refused("no key of the provider has made its signature".into()));
+            }
+            Some(Err(Fault::Invalid(reason))) => return Err(refused(reason)),
+        };
+        match text_or_number(&fields, "sub").map_err(refused)? == subject {
+            true => Ok(fields),
+            false => Err(refused("`sub` is that of somebody else".into())),
+        }
+    }
+
     /// The JSON object that the provider answers. `step` is for the log.
     async fn ask(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
+        let (status, body) = self.body(step, request).await?;
+        Ok((status, object(step, status, &body)?))
+    }
+
+    /// The bytes that the provider answers.
+    async fn body(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ProviderError> {
         let unusable = |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
         let failed = |error: reqwest::Error| unusable(describe(&error.without_url()));
         let mut answer = request.header(ACCEPT, "application/json").send().await.map_err(failed)?;
@@ -240,11 +327,7 @@ impl IdentityProvider {
             }
             body.extend_from_slice(&piece);
         }
-        let json = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&body);
-        // The reason may quote a token.
-        let fields =
-            serde_json::from_slice(json).map_err(|_| unusable(format!("status {status} without a JSON object")))?;
-        Ok((status, fields))
+        Ok((status, body))
     }
 
     /// [`IdentityProvider::ask`] for a document of the provider.
@@ -285,6 +368,14 @@ impl IdentityProvider {
         let document = self.document("keys", endpoints.keys.as_str()).await?;
         Ok(Arc::new(Metadata { keys: metadata::keys(&document).map_err(unusable("keys"))?, endpoints }))
     }
+}
+
+/// The JSON object of an answer.
+fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, ProviderError> {
+    let json = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    // The reason may quote a token.
+    let unusable = |_| ProviderError::Unusable(format!("{step}: status {status} without a JSON object"));
+    serde_json::from_slice(json).map_err(unusable)
 }
 
 /// Id and secret in a header (RFC 6749, 2.3.1).

@@ -235,10 +235,18 @@ impl People {
         terms: SignUpTerms,
         agent: &str,
     ) -> Result<Welcome> {
-        let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
-        let name = self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await?;
+        let name = self.name_of(name).await?;
         let proof = Proof::Identity(identity.clone(), began_at);
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
+    }
+
+    /// The name for somebody whom a provider gives a name.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn name_of(&self, name: &str) -> Result<String> {
+        let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
+        self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await
     }
 
     /// The name of the person whose name a new one looks like, or else the new one. A look-alike is taken like the name itself.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
-    PersonChange, PersonCreation, Result, Right, SignUp, Store, Taking,
+    Newcomer, PersonChange, PersonCreation, Result, Right, SignUp, Store, Taking,
 };
 use crate::clock::Timestamp;
 use crate::domain::endpoint::Endpoint;
@@ -50,6 +50,11 @@ impl Actor {
             via: Via::Studio,
             source: Some(source.to_owned()),
         }
+    }
+
+    /// The rules of an OpenID Connect provider, which give roles and take them away.
+    pub(crate) fn joining() -> Self {
+        Self { name: "OpenID Connect".into(), person_id: None, via: Via::Server, source: None }
     }
 
     /// The content policy, which suspends keys and people for the tasks that they create.
@@ -148,8 +153,10 @@ actions! {
     /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
     /// identity.
     SignUp = "audit-sign-up",
-    /// A person was added. The detail is the role.
+    /// A person was added, or joined by a rule. The detail is the role, and the provider of the person's identity.
     AddPerson = "audit-add-person",
+    /// A person matches no rule of the account any more, and lost access.
+    ShutOut = "audit-shut-out",
     /// A person got another role. The detail is the role.
     ChangeRole = "audit-change-role",
     /// The password of a person was set.
@@ -356,6 +363,12 @@ impl Deed {
         Some(Self::of(Action::AddPerson, person.account_id).about(&person.name).with(person.role))
     }
 
+    /// Of somebody who joined by a rule.
+    pub(super) fn of_newcomer(person: &Person, new: &Newcomer) -> Self {
+        let detail = format!("{} {}", new.role, new.identity.issuer);
+        Self::of(Action::AddPerson, person.account_id).about(&person.name).with(detail)
+    }
+
     pub(super) fn of_person(change: &PersonChange, person: Option<&Person>) -> Option<Self> {
         let person = person?;
         let deed = |action| Self::of(action, person.account_id).about(&person.name);
@@ -363,6 +376,7 @@ impl Deed {
             PersonChange::Role(role) => deed(Action::ChangeRole).with(role),
             PersonChange::Password(_) => deed(Action::SetPassword),
             PersonChange::Lift => deed(Action::Lift),
+            PersonChange::ShutOut => deed(Action::ShutOut),
         })
     }
 

@@ -56,8 +56,8 @@ pub use self::leases::{
     Rescued, Retry, StrikeRule,
 };
 pub use self::people::{
-    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
-    PersonCreation, Proof, SignUp, SigningUp,
+    Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
+    PersonChange, PersonCreation, Proof, SignUp, SigningUp,
 };
 pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,

@@ -34,6 +34,15 @@ pub enum PersonChange {
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
+    /// Removes the password, and ends all sessions, sign-in links and journeys to a provider of the person.
+    ShutOut,
+}
+
+impl PersonChange {
+    /// The password that the person has from now on.
+    pub(super) fn password(&self) -> Option<&str> {
+        if let Self::Password(hash) = self { Some(hash) } else { None }
+    }
 }
 
 /// A session to begin.
@@ -122,6 +131,44 @@ pub struct SignUp {
     pub limit: u32,
 }
 
+/// Somebody with an identity at a provider who joins an account by a rule.
+#[derive(Clone)]
+pub struct Newcomer {
+    /// The account.
+    pub account_id: Id,
+    /// The name. The id of the person is added if it is taken, because the person does not sign in by it.
+    pub name: String,
+    /// The role.
+    pub role: Role,
+    /// The identity, which has no person yet.
+    pub identity: Identity,
+    /// The address range from which the person joins.
+    pub source: String,
+}
+
+impl Newcomer {
+    pub(super) fn name_with(&self, id: Id) -> String {
+        with_id(&self.name, id)
+    }
+}
+
+impl std::fmt::Debug for Newcomer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Newcomer").field("account_id", &self.account_id).finish_non_exhaustive()
+    }
+}
+
+/// Outcome of joining an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Joining {
+    /// This person was added.
+    Done(Person),
+    /// This person has the identity, perhaps since a moment ago. Nothing changes.
+    Known(Person),
+    /// The account does not exist, is deleted, or has as many people as it may have.
+    NotPossible,
+}
+
 impl Credential {
     /// The password or the identity.
     pub(super) fn parts(&self) -> (Option<&str>, Option<&Identity>) {
@@ -135,10 +182,14 @@ impl Credential {
 impl SignUp {
     /// The name for a person whose own name is taken.
     pub(super) fn name_with(&self, id: Id) -> String {
-        let id = id.as_str().to_lowercase();
-        let rest = MAX_NAME_CHARS - id.len() - 1;
-        format!("{}-{id}", self.name.chars().take(rest).collect::<String>())
+        with_id(&self.name, id)
     }
+}
+
+fn with_id(name: &str, id: Id) -> String {
+    let id = id.as_str().to_lowercase();
+    let rest = MAX_NAME_CHARS - id.len() - 1;
+    format!("{}-{id}", name.chars().take(rest).collect::<String>())
 }
 
 impl std::fmt::Debug for Credential {
@@ -175,6 +226,9 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Opens an account, which is no administrator's, with its owner and its first credits, and counts the attempt. The audit
     /// log names the person as the one who did it.
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp>;
+
+    /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
+    async fn join(&self, new: Newcomer) -> Result<Joining>;
 
     /// Attempts to sign up from a source today, in UTC.
     async fn sign_ups_of(&self, source: &str) -> Result<u32>;

@@ -17,6 +17,7 @@ mod docs;
 mod error;
 mod events;
 mod gallery;
+mod joining;
 mod keys;
 mod live;
 mod nowhere;

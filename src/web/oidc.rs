@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::error::PageError;
+use super::joining::{follow, join};
 use super::page::{Frame, html, secured};
 use super::session::{Form, Visitor, cookie, same, visit};
 use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer};
@@ -62,7 +63,7 @@ impl Exchanges {
 }
 
 impl Studio {
-    fn provider(&self) -> Result<&IdentityProvider, PageError> {
+    pub(super) fn provider(&self) -> Result<&IdentityProvider, PageError> {
         self.provider.as_ref().ok_or_else(PageError::signed_out)
     }
 
@@ -178,8 +179,18 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
 }
 
 /// Nobody knows this journey, or it is over.
-fn lost() -> PageError {
+pub(super) fn lost() -> PageError {
     PageError::new(StatusCode::FORBIDDEN, "oidc-lost")
+}
+
+/// The identity leads to nobody here.
+pub(super) fn unknown() -> PageError {
+    PageError::forbidden("oidc-unknown")
+}
+
+/// The account is disabled.
+pub(super) fn disabled() -> PageError {
+    PageError::forbidden("oidc-disabled")
 }
 
 /// Asks the provider who came back. Each address has few exchanges at the same time, and few that come to nothing.
@@ -202,8 +213,8 @@ async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str)
     }
 }
 
-/// Signs in the person with this identity. A stranger gets an account where sign-up is open; names and e-mail addresses
-/// lead to nobody's account.
+/// Signs in the person with this identity. Somebody new joins an account by a rule, or gets one where sign-up is open; names
+/// and e-mail addresses lead to nobody's own account.
 async fn welcome(
     studio: &Studio,
     visit: &Visit,
@@ -213,15 +224,19 @@ async fn welcome(
 ) -> Result<Response<Body>, PageError> {
     let (people, agent) = (&studio.people, agent(headers));
     if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
+        follow(studio, &person, &arrived.claims).await?;
         let proof = Proof::Identity(arrived.identity, journey.began_at());
         if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
             return Ok(enter(studio, visit, &signed_in));
         }
         let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
         let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
-        return Err(if is_enabled { lost() } else { PageError::forbidden("oidc-disabled") });
+        return Err(if is_enabled { lost() } else { disabled() });
     }
-    let Some(terms) = studio.settings.sign_up else { return Err(PageError::forbidden("oidc-unknown")) };
+    if let Some(rule) = studio.provider()?.joins().first(&arrived.claims) {
+        return join(studio, visit, journey, arrived, rule, agent).await;
+    }
+    let Some(terms) = studio.settings.sign_up else { return Err(unknown()) };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
         Welcome::Done(signed_in) => {
@@ -232,7 +247,7 @@ async fn welcome(
             be_patient(studio, visit).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
-        Welcome::NameTaken | Welcome::Invalid(_) => Err(PageError::forbidden("oidc-unknown")),
+        Welcome::NameTaken | Welcome::Invalid(_) => Err(unknown()),
     }
 }
 
@@ -268,6 +283,10 @@ pub async fn unlink_identity(form: Form) -> Result<Response<Body>, PageError> {
     let issuer = visitor.studio.provider()?.issuer();
     if !person.has_password {
         return Err(PageError::new(StatusCode::CONFLICT, "oidc-only"));
+    }
+    // The next sign-in would make a new person, by a rule or by signing up.
+    if person.suspension.is_some() {
+        return Err(PageError::new(StatusCode::CONFLICT, "suspended"));
     }
     visitor.store().unlink_identity(person.id, issuer).await?;
     tracing::info!(person = %person.id, "a person removed an identity");

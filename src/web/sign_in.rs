@@ -172,11 +172,35 @@ pub async fn by_link(
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
-/// Ends the session.
+#[derive(Template)]
+#[template(path = "signed_out.html")]
+struct SignedOutPage<'a> {
+    t: &'static Texts,
+    provider: &'a str,
+    /// The URL at which the provider signs the browser out, too.
+    target: String,
+}
+
+/// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
+/// nowhere else.
 pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
     let Visitor { session, visit, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
-    Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None))
+    let studio = &form.visitor.studio;
+    let farewell = match &studio.provider {
+        Some(provider) if session.by_provider => provider.farewell().await,
+        _ => None,
+    };
+    let Some(target) = farewell else {
+        return Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None));
+    };
+    let refresh = HeaderValue::try_from(format!("0; url={target}"));
+    let provider = studio.provider_name().unwrap_or_default();
+    let mut response = html(SignedOutPage { t: form.visitor.texts, provider, target }.render()?);
+    if let Ok(refresh) = refresh {
+        response.headers_mut().insert(header::REFRESH, refresh);
+    }
+    Ok(with_cookie(response, visit, None))
 }
 
 /// Leads to the first page, with the cookie of a session that has just begun.

@@ -15,6 +15,7 @@ pub mod http;
 pub mod hub;
 pub mod images_api;
 pub mod installation;
+pub mod lemonldap;
 pub mod network;
 pub mod oidc;
 pub mod packages;

@@ -153,6 +153,8 @@ macro_rules! suite {
                     an_identity_is_that_of_one_person_who_has_one_of_each_provider,
                     an_identity_goes_with_its_person_and_its_account,
                     somebody_signs_up_with_an_identity_under_any_name,
+                    somebody_joins_an_account_with_an_identity_under_any_name,
+                    somebody_who_is_shut_out_has_no_way_in_but_a_new_one,
                 }
                 sign_ups {
                     somebody_who_signs_up_owns_an_account_with_credits,

@@ -68,7 +68,8 @@ impl Signed {
         let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(name.into()).ok();
         let algorithm = algorithm.filter(|algorithm| ALGORITHMS.contains(algorithm));
         let algorithm = algorithm.ok_or_else(|| format!("`alg` is {name:?}, which is not supported"))?;
-        let id = fields.contains_key("kid").then(|| text_or_number(&fields, "kid")).transpose()?.map(JsonWebKeyId::new);
+        // Without one that can be read, every key may have made the signature.
+        let id = text_or_number(&fields, "kid").ok().map(JsonWebKeyId::new);
         let signature = BASE64.decode(signature).map_err(|_| "its signature is not base64url".to_owned())?;
         let message = &token.as_bytes()[..header.len() + 1 + payload.len()];
         let is_by = |key: &&CoreJsonWebKey| {
@@ -187,17 +188,29 @@ mod tests {
         )
     }
 
-    /// Claims as providers send them, with the provider.
+    /// Claims as providers send them, with the provider and a report of a program that refused them.
     #[test]
     fn tokens_of_the_field_are_read() {
         for (source, change) in [
-            ("Zitadel: applications and the project", json!({"aud": ["us", "app", "project"], "azp": "us"})),
+            (
+                "Zitadel, SQLPage#965: applications and the project",
+                json!({"aud": ["us", "app", "project"], "azp": "us"}),
+            ),
             ("an audience that the operator trusts", json!({"aud": ["them", "us"]})),
             ("a list with one audience", json!({"aud": ["us"]})),
-            ("Auth0: a date as text", json!({"updated_at": "2023-01-01T00:00:00.000Z"})),
-            ("AWS Cognito: a boolean as text", json!({"email_verified": "true", "phone_number_verified": "false"})),
+            ("Auth0, openidconnect-rs#23: a date as text", json!({"updated_at": "2023-01-01T00:00:00.000Z"})),
+            (
+                "AWS Cognito, zitadel/oidc#139: a boolean as text",
+                json!({"email_verified": "true", "phone_number_verified": "false"}),
+            ),
             ("Azure AD B2C: texts as lists", json!({"emails": ["a@example.com"], "email": ["a@example.com"]})),
             ("Keycloak: an address as text, groups as an object", json!({"address": "1 Road", "groups": {"a": 1}})),
+            ("Auth0, openidconnect-rs#136: seconds as text", json!({"updated_at": "1698745800"})),
+            ("indigo-iam/iam#272: a date in words", json!({"updated_at": "Wed Apr 04 18:45:44 CEST 2018"})),
+            (
+                "JumpCloud, listmonk#2237: unknown lists",
+                json!({"email_verified": "true", "member_of": ["a"], "rat": 1}),
+            ),
             ("times as texts", json!({"exp": format!("{}", NOW + 1.0), "iat": "1700000000", "auth_time": "1"})),
             ("times with fractions", json!({"exp": NOW + 0.5, "iat": 1.5})),
             ("no time of issue", json!({"iat": null, "azp": null, "nbf": null})),
@@ -258,6 +271,10 @@ mod tests {
         let keys = with(json!("one"));
         let signed = Signed::read(TOKEN, &keys).expect("a signature");
         assert_eq!(signed.claims["iss"], "joe");
+        // The documents of some providers name their keys, and the tokens don't, or with nothing.
+        for keys in [with(json!(null)), with(json!(7)), with(json!(""))] {
+            assert!(Signed::read(TOKEN, &keys).is_ok(), "{keys:?}");
+        }
         let [header, payload, signature] = TOKEN.split('.').collect::<Vec<_>>()[..] else { panic!("three parts") };
         let encoded = |value: Value| BASE64.encode(value.to_string()).trim_end_matches('=').to_owned();
         let header_with = |header: Value| format!("{}.{payload}.{signature}", encoded(header));

@@ -15,6 +15,10 @@ pub(super) struct Endpoints {
     pub authorization: Url,
     pub token: Url,
     pub keys: Url,
+    /// The endpoint that tells more claims, if there is one.
+    pub userinfo: Option<Url>,
+    /// The endpoint at which a browser signs out, if there is one.
+    pub end_session: Option<Url>,
     /// The token endpoint takes the secret in a header.
     pub takes_basic: bool,
 }
@@ -27,7 +31,9 @@ impl Endpoints {
     pub(super) fn read(document: &Fields, issuer: &str) -> Result<Self, String> {
         let found = text(document, "issuer")?;
         if found != issuer {
-            return Err(format!("`issuer` is {found:?}, and --oidc-issuer is {issuer:?}: they must be the same"));
+            return Err(format!(
+                "`issuer` is {found:?}, and --oidc-issuer is {issuer:?}: write it as the provider does"
+            ));
         }
         let is_plain = issuer.starts_with("http:");
         let endpoint = |name: &str| {
@@ -45,6 +51,8 @@ impl Endpoints {
             authorization: endpoint("authorization_endpoint")?,
             token: endpoint("token_endpoint")?,
             keys: endpoint("jwks_uri")?,
+            userinfo: endpoint("userinfo_endpoint").ok(),
+            end_session: endpoint("end_session_endpoint").ok(),
             takes_basic: takes("client_secret_basic") || !takes("client_secret_post"),
         })
     }
@@ -114,7 +122,10 @@ mod tests {
     #[test]
     fn fields_that_protect_are_checked_and_named() {
         for (change, wanted) in [
-            (json!({"issuer": "https://id.example.com/realm/"}), "`issuer`"),
+            // Authentik, mantrae#47: the slash is part of the name.
+            (json!({"issuer": "https://id.example.com/realm/"}), "--oidc-issuer is \"https://id.example.com/realm\""),
+            // Entra for every organisation: the tokens of each have another issuer.
+            (json!({"issuer": "https://login.example.com/{tenantid}/v2.0"}), "{tenantid}"),
             (json!({"issuer": 5}), "`issuer` is a number"),
             (json!({"token_endpoint": null}), "`token_endpoint` is null"),
             (json!({"token_endpoint": "http://id.example.com/token"}), "without https"),

@@ -38,6 +38,7 @@ mod gallery;
 mod grants;
 mod identities;
 mod import;
+mod joining;
 mod keys;
 mod listen_notify;
 mod people;

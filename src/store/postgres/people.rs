@@ -6,15 +6,15 @@ use tokio_postgres::{Row, Transaction};
 use super::columns::{of_account, suspension, word};
 use super::connection::{Database, Parameter};
 use super::failure::Failure;
-use super::{PostgresStore, audit_log, second_factor, sign_up};
+use super::{PostgresStore, audit_log, joining, second_factor, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::domain::second_factor::{Factor, FactorCode, NewFactor};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
-    PersonCreation, Proof, Result, SignUp, SigningUp, StrikeRule,
+    Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
+    PersonChange, PersonCreation, Proof, Result, SignUp, SigningUp, StrikeRule,
 };
 
 /// Adds the person $1 to the account $2, which has fewer than $5 people. The lock makes concurrent additions wait; the
@@ -121,29 +121,36 @@ pub(super) async fn strike(
     Ok(true)
 }
 
+pub(super) async fn create(
+    begun: &Transaction<'_>,
+    id: Id,
+    account_id: Id,
+    name: &str,
+    role: Role,
+) -> std::result::Result<PersonCreation, Failure> {
+    let (role_name, most) = (role.as_str(), i64::from(MAX_PEOPLE));
+    let parameters: [Parameter<'_>; 5] = [&id, &account_id, &name, &role_name, &most];
+    if begun.query_opt(CREATE, &parameters).await?.is_none() {
+        let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
+        return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
+    }
+    Ok(PersonCreation::Created(Person {
+        id,
+        account_id,
+        name: name.to_owned(),
+        role,
+        has_password: false,
+        has_second_factor: false,
+        suspension: None,
+        created_at: id.timestamp(),
+    }))
+}
+
 #[async_trait]
 impl People for PostgresStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let id = self.database.new_id();
-        let create = async |begun: &Transaction<'_>| {
-            let (role_name, most) = (role.as_str(), i64::from(MAX_PEOPLE));
-            let parameters: [Parameter<'_>; 5] = [&id, &account_id, &name, &role_name, &most];
-            if begun.query_opt(CREATE, &parameters).await?.is_none() {
-                let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
-                return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
-            }
-            let (name, created_at) = (name.to_owned(), id.timestamp());
-            Ok(PersonCreation::Created(Person {
-                id,
-                account_id,
-                name,
-                role,
-                has_password: false,
-                has_second_factor: false,
-                suspension: None,
-                created_at,
-            }))
-        };
+        let create = async |begun: &Transaction<'_>| create(begun, id, account_id, name, role).await;
         self.write(Effect::ChangePerson, self.recorded(create, Deed::of_new_person)).await
     }
 
@@ -153,6 +160,14 @@ impl People for PostgresStore {
             Ok(self.database.transaction(sign_up).await?)
         };
         self.write(Effect::SignUp, sign_up).await
+    }
+
+    async fn join(&self, new: Newcomer) -> Result<Joining> {
+        let join = async {
+            let join = async |begun: &Transaction<'_>| joining::join(&self.database, begun, &new).await;
+            Ok(self.database.transaction(join).await?)
+        };
+        self.write(Effect::ChangePerson, join).await
     }
 
     async fn sign_ups_of(&self, source: &str) -> Result<u32> {
@@ -183,11 +198,11 @@ impl People for PostgresStore {
                     let sql = format!("UPDATE people p SET role = $2 WHERE id = $1 RETURNING {PERSON}");
                     begun.query_opt(&sql, &[&id, &role.as_str()]).await?
                 }
-                PersonChange::Password(hash) => {
+                PersonChange::Password(_) | PersonChange::ShutOut => {
                     let sql = format!(
                         "UPDATE people p SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}"
                     );
-                    let row = begun.query_opt(&sql, &[&id, hash, &self.database.now()]).await?;
+                    let row = begun.query_opt(&sql, &[&id, &change.password(), &self.database.now()]).await?;
                     // After the lock on the person, so that no session of a sign-in in progress is missed.
                     begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
                     begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;

@@ -42,6 +42,15 @@ const SIGN_UP: &str = "
     )
     SELECT account_id FROM owner";
 
+/// Waits for another sign-up with the identity that may be under way, in any process.
+pub(super) async fn lock(
+    begun: &Transaction<'_>,
+    Identity { issuer, subject }: &Identity,
+) -> std::result::Result<(), tokio_postgres::Error> {
+    begun.execute("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))", &[issuer, subject]).await?;
+    Ok(())
+}
+
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
 pub(super) async fn sign_up(
     database: &Database,
@@ -49,9 +58,9 @@ pub(super) async fn sign_up(
     new: &SignUp,
 ) -> std::result::Result<SigningUp, Failure> {
     check(new.credits)?;
-    if let Credential::Identity(Identity { issuer, subject }) = &new.credential {
-        // Another sign-up with it may be under way, in any process.
-        begun.execute("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))", &[issuer, subject]).await?;
+    if let Credential::Identity(identity) = &new.credential {
+        lock(begun, identity).await?;
+        let Identity { issuer, subject } = identity;
         if let Some(row) = begun.query_opt(&identities::find(), &[issuer, subject]).await? {
             return Ok(SigningUp::Known(person(&row)?));
         }

@@ -241,6 +241,8 @@ mod tests {
             ("postgres://host/db?user=ada&password=se&cret", "without a value"),
             ("postgres://ada:secret/db", "port"),
             ("postgres://ada:secret@host/db?sslmode=secret", "sslmode"),
+            // As Heroku says for Node.js.
+            ("postgres://ada:secret@host/db?sslmode=no-verify", "verify-ca"),
             ("postgres://ada:secret@host/db?target_session_attrs=standby", "read-write"),
             ("postgres://ada:secret@host/db?sslcert=secret", "sslcert"),
             ("postgres://ada:secret@host/db?schema=secret", "search_path"),

@@ -31,6 +31,7 @@ mod files;
 mod gallery;
 mod grants;
 mod identities;
+mod joining;
 mod lines;
 mod moved;
 mod people;

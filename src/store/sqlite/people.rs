@@ -6,15 +6,15 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 use super::accounts::suspension;
 use super::columns::{of_account, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, second_factor, sign_up};
+use super::{SqliteStore, joining, second_factor, sign_up};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use crate::domain::second_factor::{Factor, FactorCode, NewFactor};
 use crate::fault::Effect;
 use crate::store::{
-    Action, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, NewSession, People, PersonChange,
-    PersonCreation, Proof, Result, SignUp, SigningUp,
+    Action, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
+    PersonChange, PersonCreation, Proof, Result, SignUp, SigningUp,
 };
 
 /// A person whose account is enabled.
@@ -52,8 +52,13 @@ fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
     })
 }
 
-fn create(writing: &mut Writing, account_id: Id, name: &str, role: Role) -> rusqlite::Result<PersonCreation> {
-    let id = writing.ids.next(writing.clock.now());
+pub(super) fn create(
+    writing: &Writing,
+    id: Id,
+    account_id: Id,
+    name: &str,
+    role: Role,
+) -> rusqlite::Result<PersonCreation> {
     let connection = &writing.connection;
     let taken: bool = connection
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM people WHERE name = ?1 OR id = ?1)")?
@@ -106,10 +111,10 @@ fn change(writing: &mut Writing, id: Id, change: &PersonChange) -> rusqlite::Res
                 .prepare_cached("UPDATE people SET role = ?2 WHERE id = ?1")?
                 .execute(params![id, role.as_str()])?;
         }
-        PersonChange::Password(hash) => {
+        PersonChange::Password(_) | PersonChange::ShutOut => {
             connection
                 .prepare_cached("UPDATE people SET password = ?2, sessions_ended_at = ?3 WHERE id = ?1")?
-                .execute(params![id, hash, writing.clock.now()])?;
+                .execute(params![id, change.password(), writing.clock.now()])?;
             for table in ["sign_in_links", "sessions"] {
                 connection.prepare_cached(&format!("DELETE FROM {table} WHERE person_id = ?1"))?.execute([id])?;
             }
@@ -201,12 +206,20 @@ pub(super) fn find_session(
 impl People for SqliteStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
-        let create = self.recorded(move |writing| create(writing, account_id, &name, role), Deed::of_new_person);
+        let create = move |writing: &mut Writing| {
+            let id = writing.ids.next(writing.clock.now());
+            create(writing, id, account_id, &name, role)
+        };
+        let create = self.recorded(create, Deed::of_new_person);
         self.write(Effect::ChangePerson, create).await
     }
 
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
         self.write(Effect::SignUp, move |writing| sign_up::sign_up(writing, &new)).await
+    }
+
+    async fn join(&self, new: Newcomer) -> Result<Joining> {
+        self.write(Effect::ChangePerson, move |writing| joining::join(writing, &new)).await
     }
 
     async fn sign_ups_of(&self, source: &str) -> Result<u32> {

@@ -25,6 +25,8 @@ skip = Zum Inhalt springen
 menu = Seiten des Studios
 signed-in-as = Angemeldet als { $word }
 sign-out = Abmelden
+sign-out-here = Sie sind hier abgemeldet.
+sign-out-there = Auch bei { $word } abmelden
 credits = { $n ->
     [one] 1 Credit
    *[other] { $n } Credits
@@ -68,6 +70,7 @@ oidc-refused = Ihre Organisation hat Sie nicht angemeldet. Versuchen Sie es noch
 oidc-lost = Diese Anmeldung hat in einem anderen Browser begonnen, zu lange gedauert, oder ist schon beendet. Beginnen Sie noch einmal.
 oidc-unknown = Niemand hat diese Identität hier verknüpft. Melden Sie sich auf andere Art an und verknüpfen Sie sie auf der Seite Ihrer Sitzungen, oder bitten Sie den Betreiber dieses Servers um ein Konto.
 oidc-disabled = Dieses Konto ist gesperrt. Fragen Sie den Betreiber dieses Servers.
+oidc-shut-out = Ihre Organisation gibt Ihnen keinen Zugang mehr zu diesem Konto. Fragen Sie Ihren Administrator.
 oidc-taken = Diese Identität ist hier mit einer anderen Person verknüpft, oder Sie haben eine andere verknüpft.
 oidc-only = Sie melden sich nur mit dieser Identität an. Setzen Sie ein Passwort, bevor Sie sie entfernen.
 link-lead = Dieser Link meldet Sie einmal als { $word } an.
@@ -346,6 +349,7 @@ audit-revoke-key = Schlüssel widerrufen
 audit-rotate-key = Schlüssel gewechselt
 audit-sign-up = Konto im Studio angelegt
 audit-add-person = Person hinzugefügt
+audit-shut-out = Zugang von der Organisation beendet
 audit-change-role = Rolle geändert
 audit-set-password = Passwort gesetzt
 audit-remove-person = Person entfernt

@@ -25,6 +25,8 @@ skip = Skip to the content
 menu = Pages of the studio
 signed-in-as = Signed in as { $word }
 sign-out = Sign out
+sign-out-here = You have signed out here.
+sign-out-there = Sign out of { $word } too
 credits = { $n ->
     [one] 1 credit
    *[other] { $n } credits
@@ -68,6 +70,7 @@ oidc-refused = Your organisation did not sign you in. Try again.
 oidc-lost = This sign-in began in another browser, took too long, or has ended already. Begin again.
 oidc-unknown = Nobody here has linked this identity. Sign in another way and link it on the page of your sessions, or ask the operator of this server for an account.
 oidc-disabled = This account is disabled. Ask the operator of this server.
+oidc-shut-out = Your organisation no longer gives you access to this account. Ask your administrator.
 oidc-taken = This identity is linked with another person here, or you have linked another one.
 oidc-only = You sign in with this identity alone. Set a password before you remove it.
 link-lead = This link signs you in as { $word }, once.
@@ -346,6 +349,7 @@ audit-revoke-key = Key revoked
 audit-rotate-key = Key rotated
 audit-sign-up = Account opened in the studio
 audit-add-person = Person added
+audit-shut-out = Access ended by the organisation
 audit-change-role = Role changed
 audit-set-password = Password set
 audit-remove-person = Person removed

@@ -1,15 +1,24 @@
 // An OpenID Connect provider without pages. It signs in whoever the file of its argument names, and nobody if that is "nobody".
 import { Provider } from 'oidc-provider';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 
 const person = () => readFileSync(process.argv[2], 'utf8').trim();
+// Claims in a file beside that one take the place of others.
+const told = () => {
+  const file = process.argv[2].replace(/person$/, 'claims');
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {};
+};
+// A strict one keeps claims out of the ID token, as the specification says, and signs them at the other endpoint.
+const strict = process.argv[3] === 'strict';
 const client = {
+  ...(strict && { userinfo_signed_response_alg: 'RS256' }),
   client_id: 'tintype',
   client_secret: 'a secret of tintype at its provider',
   // A native client may listen on any port of this machine.
   application_type: 'native',
   redirect_uris: ['http://127.0.0.1/studio/oidc/callback', 'https://images.example.com/studio/oidc/callback'],
+  post_logout_redirect_uris: ['https://images.example.com/studio/sign-in'],
   response_types: ['code'],
   grant_types: ['authorization_code'],
 };
@@ -20,9 +29,9 @@ server.listen(0, '127.0.0.1', () => {
   const provider = new Provider(issuer, {
     clients: [client],
     pkce: { required: () => true },
-    claims: { openid: ['sub'], profile: ['preferred_username', 'updated_at', 'zoneinfo', 'address'], email: ['email', 'email_verified'] },
-    conformIdTokenClaims: false,
-    features: { devInteractions: { enabled: false } },
+    claims: { openid: ['sub', 'groups'], profile: ['preferred_username', 'updated_at', 'zoneinfo', 'address'], email: ['email', 'email_verified'] },
+    conformIdTokenClaims: strict,
+    features: { devInteractions: { enabled: false }, jwtUserinfo: { enabled: strict } },
     interactions: { url: (_, { uid }) => `/interaction/${uid}` },
     cookies: { keys: ['a key of a test'] },
     findAccount: (_, sub) => ({
@@ -36,6 +45,7 @@ server.listen(0, '127.0.0.1', () => {
         updated_at: '2023-01-01T00:00:00.000Z',
         zoneinfo: 5,
         address: 'One Road',
+        ...told(),
       }),
     }),
     async loadExistingGrant({ oidc }) {

@@ -55,7 +55,7 @@ impl Glewlwyd {
         // It says so before it listens.
         eventually("glewlwyd listens", || std::net::TcpStream::connect(port.address).is_ok()).await;
         let mut provider = Self { process, _log: log, folder, port, administrator: String::new() };
-        provider.administrator = provider.sign_in("admin").await;
+        provider.administrator = provider.sign_in("admin").await.expect("the administrator");
         provider.change("POST", "/api/mod/plugin/", &plugin(&provider.issuer())).await;
         let person = json!({"username": person, "name": person, "email": format!("{person}@example.com"),
             "password": PASSWORD, "scope": ["openid"], "enabled": true});
@@ -86,21 +86,35 @@ impl Glewlwyd {
         self.change("POST", "/api/client/", &client).await;
     }
 
-    /// Signs the person in, who agrees, and goes where the browser is sent then.
-    pub async fn visit(&self, person: &str, target: &str) -> Url {
-        let cookie = self.sign_in(person).await;
+    /// From now on the person is in these groups. Those of glewlwyd are its scopes.
+    pub async fn set_groups(&self, person: &str, groups: &[&str]) {
+        self.change_person(person, &json!({"scope": groups, "enabled": true})).await;
+    }
+
+    /// From now on the person cannot sign in there.
+    pub async fn disable(&self, person: &str) {
+        self.change_person(person, &json!({"scope": ["openid"], "enabled": false})).await;
+    }
+
+    async fn change_person(&self, person: &str, change: &Value) {
+        self.change("PUT", &format!("/api/user/{person}"), change).await;
+    }
+
+    /// Signs the person in, who agrees, and returns where the browser is sent then, if the person can sign in.
+    pub async fn visit(&self, person: &str, target: &str) -> Option<Url> {
+        let cookie = self.sign_in(person).await?;
         let agreed = self.ask("PUT", "/api/auth/grant/tintype/", &cookie, &json!({"scope": "openid"})).await;
         assert_eq!(agreed.status, 200, "{agreed:?}");
         let path = format!("{target}&g_continue").split_off(format!("http://{}", self.port.address).len());
         let answer = self.ask("GET", &path, &cookie, &Value::Null).await;
-        Url::parse(answer.header("location")).expect("a URL")
+        Some(Url::parse(answer.header("location")).expect("a URL"))
     }
 
     /// Signs in, and returns the cookie.
-    async fn sign_in(&self, name: &str) -> String {
+    async fn sign_in(&self, name: &str) -> Option<String> {
         let answer = self.ask("POST", "/api/auth/", "", &json!({"username": name, "password": PASSWORD})).await;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.header("set-cookie").split(';').next().expect("a cookie").to_owned()
+        let is_in = answer.status == 200;
+        is_in.then(|| answer.header("set-cookie").split(';').next().expect("a cookie").to_owned())
     }
 
     async fn change(&self, method: &str, path: &str, body: &Value) {
@@ -162,7 +176,8 @@ fn plugin(issuer: &str) -> Value {
         "refresh-token-rolling": true, "allow-non-oidc": false, "auth-type-code-enabled": true,
         "auth-type-token-enabled": false, "auth-type-id-token-enabled": true, "auth-type-none-enabled": false,
         "auth-type-password-enabled": false, "auth-type-client-enabled": false, "auth-type-refresh-enabled": false,
-        "pkce-allowed": true, "pkce-method-plain-allowed": false, "jwks-show": true, "scope": [], "claims": [],
+        "pkce-allowed": true, "pkce-method-plain-allowed": false, "jwks-show": true, "scope": [],
+        "claims": [{"name": "groups", "user-property": "scope", "type": "string", "mandatory": true}],
         "name-claim": "mandatory", "email-claim": "mandatory", "subject-type": "public", "secret-type": "pairwise",
         "service-documentation": "", "op-policy-uri": "", "op-tos-uri": "", "request-parameter-allow": false,
         "session-management-allowed": true, "session-cookie-name": "GLOIDC", "session-cookie-expiration": 3600,

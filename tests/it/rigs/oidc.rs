@@ -28,10 +28,19 @@ pub struct Provider {
 impl Provider {
     /// Starts one that signs in a person.
     pub fn start(person: &str) -> Self {
+        Self::start_with(person, &[])
+    }
+
+    /// The same for one that keeps claims out of the ID token, and signs them elsewhere.
+    pub fn start_strict(person: &str) -> Self {
+        Self::start_with(person, &["strict"])
+    }
+
+    fn start_with(person: &str, arguments: &[&str]) -> Self {
         let (mut command, folder) = javascript("oidc_provider.mjs", &[]);
         std::fs::write(folder.path().join("person"), person).expect("a file");
         std::fs::write(folder.path().join("secret"), SECRET).expect("a file");
-        command.arg(folder.path().join("person")).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg(folder.path().join("person")).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().expect("node");
         let mut issuer = String::new();
         let said = process.stdout.as_mut().expect("a pipe");
@@ -42,6 +51,11 @@ impl Provider {
     /// From now on it signs in this person in browsers that it does not know.
     pub fn signs_in(&self, person: &str) {
         std::fs::write(self.folder.path().join("person"), person).expect("a file");
+    }
+
+    /// From now on it makes these claims about everybody, instead of its own.
+    pub fn claims(&self, claims: &serde_json::Value) {
+        std::fs::write(self.folder.path().join("claims"), claims.to_string()).expect("a file");
     }
 
     /// From now on it answers nothing, until [`Provider::resume`].
@@ -73,6 +87,11 @@ impl Provider {
             ("--oidc-client-secret-file", file.display().to_string()),
         ];
         pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+    }
+
+    /// The answer to a browser without cookies.
+    pub async fn get(&self, url: &str) -> Answer {
+        ask(&Url::parse(url).expect("a URL"), &BTreeMap::new()).await
     }
 
     /// Goes where a browser without cookies would go, until it leaves the provider.

@@ -5,13 +5,14 @@ use std::time::Duration;
 use tintype::domain::budget::{Budget, Period};
 use tintype::domain::endpoint::{AddedBy, SigningSecret};
 use tintype::domain::event::Subscription;
+use tintype::domain::identity::Identity;
 use tintype::domain::key::KeySecret;
 use tintype::domain::model::{Id, Surface};
 use tintype::domain::person::Role;
 use tintype::domain::request::GenerateRequest;
 use tintype::store::{
-    AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Result, State,
-    Store, Submission, UploadedPicture, UsageBy, UsageFilter,
+    AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Newcomer,
+    Result, State, Store, Submission, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -26,6 +27,9 @@ pub async fn walk(store: &dyn Store) -> Result<()> {
     gallery(store, account, &tasks).await?;
     uploads(store, account).await?;
     store.create_person(account, "ada.lovelace", Role::Owner).await?;
+    let identity = Identity::new("https://id.example.com", "ada").expect("an identity");
+    let (name, role, source) = ("ada.byron".into(), Role::Member, "192.0.2.1".into());
+    store.join(Newcomer { account_id: account, name, role, identity, source }).await?;
     store.list_people(Some(account)).await?;
     let url = "https://example.com/".parse().expect("a URL");
     let (events, secret) = (Subscription::to_all(), SigningSecret::random());

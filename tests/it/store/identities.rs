@@ -1,10 +1,13 @@
 //! Identities of people at OpenID Connect providers.
 
+use std::time::Duration;
+
 use tintype::domain::identity::Identity;
 use tintype::domain::model::Id;
-use tintype::domain::person::{Person, Role};
+use tintype::domain::person::{Person, Role, Token};
 use tintype::store::{
-    AccountChange, Action, Actor, Credential, Linking, PersonCreation, Result, SignUp, SigningUp, Via,
+    AccountChange, Action, Actor, Credential, Joining, Linking, NewSession, Newcomer, PersonChange, PersonCreation,
+    Proof, Result, SignUp, SigningUp, Via,
 };
 
 use super::fixture::Fixture;
@@ -86,5 +89,56 @@ pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture
     assert_eq!(fixture.store.sign_ups_of("192.0.2.7").await?, 4);
     let log = fixture.store.audit_entries(None, None, 10).await?;
     assert!(log.iter().all(|entry| entry.deed.detail.as_deref() == Some("+5 https://id.example.com")), "{log:?}");
+    Ok(())
+}
+
+fn joining(account_id: Id, name: &str, subject: &str) -> Newcomer {
+    let source = "192.0.2.7".into();
+    Newcomer { account_id, name: name.into(), role: Role::Viewer, identity: identity(subject), source }
+}
+
+pub async fn somebody_joins_an_account_with_an_identity_under_any_name(fixture: &Fixture) -> Result<()> {
+    let (account, other) = (fixture.account("acme", 0).await?, fixture.account("other", 0).await?);
+    let Joining::Done(ada) = fixture.store.join(joining(account, "ada", "1")).await? else { panic!("a free name") };
+    assert_eq!((ada.name.as_str(), ada.role, ada.account_id, ada.has_password), ("ada", Role::Viewer, account, false));
+    assert_eq!(fixture.store.find_identity(&identity("1")).await?.as_ref(), Some(&ada));
+    let Joining::Done(second) = fixture.store.join(joining(account, "ada", "2")).await? else { panic!("a name") };
+    assert_eq!(second.name, format!("ada-{}", second.id.as_str().to_lowercase()));
+    // Somebody with the identity stays where that person is.
+    assert_eq!(fixture.store.join(joining(other, "ada", "1")).await?, Joining::Known(ada.clone()));
+    fixture.store.change_account(other, AccountChange::Delete).await?;
+    assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, Joining::NotPossible);
+    assert_eq!(fixture.store.find_identity(&identity("3")).await?, None);
+    let log = fixture.store.audit_entries(Some(account), None, 10).await?;
+    let deed = &log.last().expect("an entry").deed;
+    assert_eq!((log.len(), deed.action, deed.subject.as_deref()), (2, Action::AddPerson, Some("ada")));
+    assert_eq!(deed.detail.as_deref(), Some("viewer https://id.example.com"));
+    assert_eq!(log.last().expect("an entry").actor.person_id, Some(ada.id));
+    Ok(())
+}
+
+pub async fn somebody_who_is_shut_out_has_no_way_in_but_a_new_one(fixture: &Fixture) -> Result<()> {
+    let account = fixture.account("acme", 0).await?;
+    let ada = fixture.linked(account, "ada").await?;
+    fixture.store.change_person(ada.id, PersonChange::Password("hash".into())).await?;
+    let began_at = fixture.store.now();
+    let session = |token: &Token| NewSession {
+        hash: token.hash(),
+        expires_at: began_at.saturating_add(Duration::from_secs(60)),
+        agent: String::new(),
+    };
+    let (token, link) = (Token::random(), Token::random());
+    assert!(fixture.store.begin_session(ada.id, None, session(&token)).await?.is_some());
+    assert!(fixture.store.create_link(ada.id, link.hash(), session(&link).expires_at).await?);
+    fixture.clock.advance(Duration::from_millis(1));
+    let person = fixture.store.change_person(ada.id, PersonChange::ShutOut).await?.expect("a person");
+    assert!(!person.has_password && person.role == Role::Owner);
+    assert!(fixture.store.find_session(token.hash()).await?.is_none());
+    assert!(fixture.store.find_link(link.hash()).await?.is_none());
+    for proof in [Proof::Password("hash".into()), Proof::Identity(identity("ada"), began_at)] {
+        assert!(fixture.store.begin_session(ada.id, Some(proof), session(&token)).await?.is_none());
+    }
+    let anew = Proof::Identity(identity("ada"), fixture.store.now());
+    assert!(fixture.store.begin_session(ada.id, Some(anew), session(&token)).await?.is_some());
     Ok(())
 }

@@ -47,22 +47,23 @@ async fn is_empty(database: &Database) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_shares_sessions_is_refused_before_anything_is_written() {
-    for lines in [
-        &["pool_mode = transaction"][..],
-        &["pool_mode = statement"],
-        &["pool_mode = transaction", "default_pool_size = 1"],
-        &["pool_mode = transaction", "server_round_robin = 1"],
-        &["pool_mode = transaction", "server_reset_query_always = 1"],
+    for (source, lines) in [
+        ("rust-postgres#1054, river#238: a transaction pooler", &["pool_mode = transaction"][..]),
+        ("its documentation: autocommit alone", &["pool_mode = statement"]),
+        ("intervyu#25: a free plan with few connections", &["pool_mode = transaction", "default_pool_size = 1"]),
+        ("pgbouncer#1067: the oldest connection first", &["pool_mode = transaction", "server_round_robin = 1"]),
+        ("sqlx#67: as advised there", &["pool_mode = transaction", "server_reset_query_always = 1"]),
+        ("pgbouncer#1118: no reset at all", &["pool_mode = transaction", "server_reset_query ="]),
     ] {
         let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), lines));
         let url = pooler.url(&database.name);
         let error = open(&url).await.expect_err("a shared session").to_string();
-        assert!(error.contains("`pool_mode = session`") && error.contains(&database.name), "{lines:?}: {error}");
-        assert!(is_empty(&database).await, "{lines:?}");
+        assert!(error.contains("`pool_mode = session`") && error.contains(&database.name), "{source}: {error}");
+        assert!(is_empty(&database).await, "{source}");
         // An installation that the pooler came before later: commands and `doctor` refuse it too.
         open(&database.direct()).await.expect("the server itself").create_account("ada", 5).await.expect("an account");
         let error = PostgresStore::open_current(&url, None).await.expect_err("a shared session").to_string();
-        assert!(error.contains("`pool_mode = session`"), "{lines:?}: {error}");
+        assert!(error.contains("`pool_mode = session`"), "{source}: {error}");
     }
 }
 

@@ -42,7 +42,10 @@ pub struct Trip {
 impl Scene {
     /// The provider signs in this person.
     pub async fn start(person: &str, flags: &[&str]) -> Self {
-        let provider = Provider::start(person);
+        Self::start_at(Provider::start(person), flags).await
+    }
+
+    pub async fn start_at(provider: Provider, flags: &[&str]) -> Self {
         let own = provider.flags();
         let all: Vec<&str> = own.iter().map(String::as_str).chain(flags.iter().copied()).collect();
         let service = Service::start_with(&all).await;

@@ -1,0 +1,95 @@
+//! People who join an account by a rule of the operator, and their roles at each later sign-in.
+
+use axum::body::Body;
+use axum::http::Response;
+
+use super::error::PageError;
+use super::oidc::{disabled, lost, unknown};
+use super::sign_in::enter;
+use super::{Studio, Visit};
+use crate::domain::identity::Journey;
+use crate::domain::joining::{Claims, JoinRule, Standing};
+use crate::domain::model::Account;
+use crate::domain::person::{Person, Role};
+use crate::outbound::identity_provider::Arrived;
+use crate::store::{Actor, Joining, Newcomer, PersonChange, Proof};
+
+/// Adds somebody new to the account of a rule, and signs that person in.
+pub(super) async fn join(
+    studio: &Studio,
+    visit: &Visit,
+    journey: &Journey,
+    arrived: Arrived,
+    rule: &JoinRule,
+    agent: &str,
+) -> Result<Response<Body>, PageError> {
+    let account = studio.shared.store.find_account(&rule.account).await?;
+    let Some(account) = account.filter(|account| account.deleted_at.is_none()) else {
+        tracing::warn!(%rule, "a rule of --oidc-join names an account that does not exist: nobody joins by it");
+        return Err(unknown());
+    };
+    if account.disabled_at.is_some() {
+        return Err(disabled());
+    }
+    let Arrived { identity, name, .. } = arrived;
+    let new = Newcomer {
+        account_id: account.id,
+        name: studio.people.name_of(&name).await?,
+        role: rule.role,
+        identity: identity.clone(),
+        source: visit.source.map(|source| source.to_string()).unwrap_or_default(),
+    };
+    let person = match studio.shared.store.join(new).await? {
+        Joining::Done(person) => {
+            tracing::info!(person = %person.id, account = %account.id, %rule, "somebody joined an account by a rule");
+            person
+        }
+        Joining::Known(person) => person,
+        Joining::NotPossible => {
+            tracing::warn!(%rule, "somebody cannot join by a rule of --oidc-join: the account has no room for people");
+            return Err(unknown());
+        }
+    };
+    let proof = Proof::Identity(identity, journey.began_at());
+    let signed_in = studio.people.sign_in_as(&person, proof, agent).await?.ok_or_else(lost)?;
+    Ok(enter(studio, visit, &signed_in))
+}
+
+/// Gives somebody who signs in the role that the rules say, if roles follow them.
+///
+/// # Errors
+/// The person has no access to the account any more.
+pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) -> Result<(), PageError> {
+    let joins = studio.provider()?.joins();
+    let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
+    let Some(account) = account else { return Ok(()) };
+    let store = studio.shared.store.acting(Actor::joining());
+    match joins.standing(&account, claims) {
+        Standing::Free => Ok(()),
+        Standing::Member(role) if role == person.role => Ok(()),
+        Standing::Member(role) if role < Role::Owner && is_last_owner(studio, person, &account).await? => {
+            tracing::warn!(person = %person.id, account = %account.id, %role, "the last owner of an account keeps that role");
+            Ok(())
+        }
+        Standing::Member(role) => {
+            store.change_person(person.id, PersonChange::Role(role)).await?;
+            tracing::info!(person = %person.id, account = %account.id, %role, "a person has another role by a rule");
+            Ok(())
+        }
+        Standing::Stranger => {
+            store.change_person(person.id, PersonChange::ShutOut).await?;
+            tracing::info!(
+                person = %person.id, account = %account.id,
+                "a person matches no rule of the account any more: all sessions of that person have ended"
+            );
+            Err(PageError::forbidden("oidc-shut-out"))
+        }
+    }
+}
+
+/// Whether the account would have no owner without this person.
+async fn is_last_owner(studio: &Studio, person: &Person, account: &Account) -> Result<bool, PageError> {
+    let people = studio.shared.store.list_people(Some(account.id)).await?;
+    let mut others = people.iter().filter(|other| other.id != person.id);
+    Ok(person.role == Role::Owner && !others.any(|other| other.role == Role::Owner))
+}
