@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
+use tintype::config::MAX_BODY;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};
@@ -112,7 +113,7 @@ async fn a_page_of_an_allowed_origin_may_read_every_error() {
     let mut errors = vec![
         (400, post("{").await),
         (402, post(r#"{"prompt": "a boat", "n": 2}"#).await),
-        (413, post(&" ".repeat(300 * 1024)).await),
+        (413, post(&" ".repeat(MAX_BODY + 1)).await),
         (400, post("{}").await),
         (429, post("{}").await),
         (401, service.call("GET", TASKS, &[("origin", PAGE)], "").await),

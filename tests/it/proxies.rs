@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::json;
-use tintype::config::{MAX_EDIT_BODY, TASK_TIME_LIMIT};
+use tintype::config::{MAX_BODY, MAX_EDIT_BODY, TASK_TIME_LIMIT};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -81,7 +81,7 @@ async fn a_task_is_submitted_polled_and_fetched(kind: Kind) {
     let file = service.call("GET", &format!("/files/{path}"), &[], "").await;
     assert!(file.status == 200 && file.body.starts_with(b"\x89PNG"), "{:?}", file.headers);
     // A refusal of the service itself passes unchanged.
-    let long = json!({ "prompt": "a".repeat(300 * 1024) });
+    let long = json!({ "prompt": "a".repeat(MAX_BODY + 1) });
     ada.post(long.to_string()).await.assert_error(413, "INVALID_REQUEST");
     ada.get("/api/v1/nowhere").await.assert_error(404, "NOT_FOUND");
 }

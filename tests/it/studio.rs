@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
+use tintype::config::MAX_BODY;
 use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::person::{Role, Token};
 use tintype::http::routes::{Access, ROUTES};
@@ -409,7 +410,7 @@ async fn a_body_that_is_no_form_is_refused() {
     let ada = service.visitor("ada", 10).await;
     let json = ("content-type", "application/json");
     let form = ("content-type", "application/x-www-form-urlencoded");
-    for (kind, body) in [(json, Bytes::from_static(b"{}")), (form, Bytes::from(vec![b'a'; 300 * 1024]))] {
+    for (kind, body) in [(json, Bytes::from_static(b"{}")), (form, Bytes::from(vec![b'a'; MAX_BODY + 1]))] {
         let headers = [("cookie", ada.cookie.as_str()), kind];
         let refused = service.call("POST", "/studio/tasks", &headers, body).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{refused:?}");

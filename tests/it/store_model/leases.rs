@@ -6,7 +6,8 @@ use std::time::Duration;
 use tintype::clock::Timestamp;
 use tintype::domain::model::{Id, Status};
 use tintype::store::{
-    Claim, Ended, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry, StrikeRule,
+    Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
+    StrikeRule,
 };
 
 use super::act::{Held, file_names, sentence};
@@ -20,7 +21,9 @@ impl Model {
         for (index, task) in self.tasks.iter().enumerate() {
             let waits = task.status == Status::Processing && task.lease_until.is_none();
             let fits = task.request.reference_images.len() <= max_references as usize;
-            if waits && fits && task.ready_at.is_none_or(|ready_at| ready_at <= now) {
+            // One that is postponed for longer than any task is was postponed before the clock was set back.
+            let latest = now.saturating_add(LONGEST_DELAY);
+            if waits && fits && task.ready_at.is_none_or(|ready_at| ready_at <= now || ready_at > latest) {
                 let first = oldest.entry(self.accounts[task.account].id).or_insert(index);
                 if task.id < self.tasks[*first].id {
                     *first = index;
@@ -99,7 +102,7 @@ impl Model {
 
     /// Takes the lease of a task away.
     fn requeue(&mut self, by: usize, index: usize, delay: Duration) {
-        let ready_at = Some(self.now(by).saturating_add(delay)).filter(|_| !delay.is_zero());
+        let ready_at = Some(self.now(by).saturating_add(delay.min(LONGEST_DELAY))).filter(|_| !delay.is_zero());
         let task = &mut self.tasks[index];
         task.lease_until = None;
         task.ready_at = ready_at;

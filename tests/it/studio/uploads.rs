@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tintype::config::{MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE};
+use tintype::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE};
 use tintype::domain::model::{Id, Status, Surface};
 use tintype::domain::person::Role;
 use tintype_engine::picture::Picture;
@@ -379,7 +379,7 @@ async fn a_browser_without_the_script_sends_files_with_the_form() {
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
         assert!(text(&refused).contains(sentence) && text(&refused).contains(">a boat</textarea>"), "{sentence}");
     }
-    let long = "a".repeat(300 * 1024);
+    let long = "a".repeat(MAX_BODY + 1);
     for body in [form(&proof, &[("prompt", &long)], &[]), b"--b\r\n\r\n\r\n--b--".to_vec(), b"--b".to_vec()] {
         assert_eq!(send(body).await.status, StatusCode::BAD_REQUEST);
     }
