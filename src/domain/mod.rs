@@ -15,6 +15,7 @@ pub mod images_api_request;
 pub mod joining;
 mod json;
 pub mod key;
+pub mod ledger;
 pub mod model;
 pub mod multipart;
 pub mod names;

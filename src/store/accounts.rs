@@ -1,15 +1,10 @@
 //! Accounts and their credits.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 
 use super::{NewKey, Result};
 use crate::clock::Timestamp;
 use crate::domain::model::{Account, ExpiringGrant, Id, LedgerEntry};
-
-/// Credits that are refunded after their grant has lapsed can be spent for this long.
-pub const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Outcome of creating an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +79,7 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and those
-    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`], once.
+    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`](crate::domain::ledger::REFUND_LIFE), once.
     async fn grant_until(
         &self,
         account_id: Id,

@@ -21,6 +21,13 @@ pub enum StoreError {
     Unknown(#[source] Cause),
 }
 
+impl StoreError {
+    /// [`StoreError::Other`] for this reason.
+    pub(super) fn other(reason: impl Error + Send + Sync + 'static) -> Self {
+        Self::Other(Cause::new(reason))
+    }
+}
+
 /// Failure to open a database; displays as a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

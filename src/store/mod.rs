@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Timestamp;
+use crate::domain::ledger::NotCharged;
 use crate::domain::model::{Id, Surface, Task};
 use crate::domain::request::{GenerateRequest, MAX_REFERENCES};
 
@@ -27,6 +28,7 @@ mod gallery;
 mod identities;
 mod keys;
 mod leases;
+mod ledger;
 mod people;
 pub mod postgres;
 mod reports;
@@ -35,7 +37,7 @@ pub mod sqlite;
 mod upkeep;
 mod uploads;
 
-pub use self::accounts::{AccountChange, AccountCreation, Accounts, REFUND_LIFE, Rank, Taking};
+pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNTED_WITHIN, Origin};
@@ -141,6 +143,16 @@ pub enum Submission {
         /// Time by which the task would exceed its time limit.
         excess: Duration,
     },
+}
+
+impl From<NotCharged> for Submission {
+    fn from(refusal: NotCharged) -> Self {
+        match refusal {
+            NotCharged::TooManyUnfinished => Self::TooManyUnfinished,
+            NotCharged::OverBudget { available, left, resets_at } => Self::OverBudget { available, left, resets_at },
+            NotCharged::InsufficientCredits { available } => Self::InsufficientCredits { available },
+        }
+    }
 }
 
 /// Number of unfinished tasks.

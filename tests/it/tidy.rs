@@ -20,8 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["outbound"],
     &["sandbox"],
     &["data_dir", "disk"],
-    &["clock", "fault", "owner"],
-    &["outlet"],
+    &["clock", "fault", "outlet", "owner"],
     &["domain"],
 ];
 

@@ -1,15 +1,18 @@
 //! Statements for accounts and credits. The balance of an account is that of its newest ledger entry.
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::columns::{account, word};
-use super::connection::Parameter;
+use super::connection::{Database, Transaction};
+use super::failure::Failure;
 use super::schema::LOCK;
-use super::{PostgresStore, grants, keys};
+use super::{PostgresStore, keys, ledger};
 use crate::clock::Timestamp;
-use crate::domain::model::{Account, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::ledger::{Holding, check_positive};
+use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use crate::fault::Effect;
+use crate::store::ledger::Entry;
 use crate::store::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
 
 /// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. It is an
@@ -31,86 +34,53 @@ pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-/// Disables the account $1 at the time $2, or enables it. A time $3 deletes it, its people, boards, stars and
-/// endpoints, removes its uploads and revokes its keys, unless it has unfinished tasks.
-const CHANGE: &str = "
-    WITH
-    -- Waits for submits.
-    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE),
-    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    idle AS MATERIALIZED (SELECT id FROM locked WHERE $3::bigint IS NULL OR tintype_unfinished(id, '', 1) = 0),
-    changed AS (
-        UPDATE accounts a
-        SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END, deleted_at = $3
-        FROM idle WHERE a.id = idle.id RETURNING a.id
-    ),
-    people AS (DELETE FROM people WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
-    calls AS (
-        DELETE FROM calls
-        WHERE $3 IS NOT NULL AND key_id IN (SELECT id FROM api_keys WHERE account_id IN (SELECT id FROM changed))
-    ),
-    boards AS (DELETE FROM boards WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
-    stars AS (DELETE FROM stars WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
-    endpoints AS (DELETE FROM endpoints WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed)),
-    uploads AS (
-        UPDATE uploads SET removed_at = $3
-        WHERE $3 IS NOT NULL AND account_id IN (SELECT id FROM changed) AND removed_at IS NULL
-    ),
-    -- In the order in which other statements lock keys.
-    keys AS MATERIALIZED (
-        SELECT k.id FROM api_keys k WHERE account_id IN (SELECT id FROM changed) AND revoked_at IS NULL
-        AND $3 IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE
-    )
-    UPDATE api_keys SET revoked_at = $3 FROM keys WHERE api_keys.id = keys.id";
+/// What goes with a deleted account $1.
+const DELETIONS: [&str; 5] = [
+    "DELETE FROM people WHERE account_id = $1",
+    "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",
+    "DELETE FROM boards WHERE account_id = $1",
+    "DELETE FROM stars WHERE account_id = $1",
+    "DELETE FROM endpoints WHERE account_id = $1",
+];
 
-/// Grants $2 credits to the account $1, unless it would then have more than $3. They expire at the time $6, if there is one.
-/// Waits for charges and refunds.
-const GRANT: &str = "
-    WITH
-    locked AS MATERIALIZED (SELECT id FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
-    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_credits(id) AS balance FROM locked),
-    granted AS (
-        INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
-        SELECT id, 'grant', $2::bigint, balance + $2, $4::bigint, $5 FROM found WHERE balance <= $3::bigint - $2
-        RETURNING id, account_id, balance
-    ),
-    expiring AS (
-        INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
-        SELECT id, account_id, $2, $6::bigint, $2 FROM granted WHERE $6 IS NOT NULL
-    )
-    SELECT granted.balance FROM found LEFT JOIN granted ON account_id = found.id";
-
-/// Takes $2 credits from the account $1 if it has them: what goes beyond those that do not expire at the time $5, of those that
-/// expire last. Waits for charges and refunds.
-const TAKE: &str = "
-    WITH
-    locked AS MATERIALIZED (SELECT id, low_balance FROM accounts WHERE id = $1 FOR NO KEY UPDATE),
-    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (
-        SELECT locked.id, low_balance, tintype_credits(locked.id) AS balance, expired, live
-        FROM locked, LATERAL tintype_expiring(locked.id, tintype_now($5))
-    ),
-    taken AS (
-        INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
-        SELECT id, 'grant', -$2::bigint, balance - $2, $3::bigint, $4 FROM found WHERE balance - expired >= $2
-        RETURNING account_id, balance
-    )
-    SELECT found.balance - expired AS available, taken.balance AS remaining,
-        tintype_tell_if_low(found.id, low_balance, $2, taken.balance, $3) AS told,
-        tintype_draw(found.id, expired + live - taken.balance, tintype_now($5)) AS drawn
-    FROM found LEFT JOIN taken ON account_id = found.id";
-
-fn check_positive(amount: i64) -> Result<()> {
-    if amount > 0 { Ok(()) } else { Err(StoreError::Other("a number of credits must be positive".into())) }
+/// Disables an account that is locked, or enables it.
+async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> std::result::Result<(), Failure> {
+    let sql =
+        "UPDATE accounts SET disabled_at = CASE WHEN $2::bigint IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END
+        WHERE id = $1";
+    begun.execute(sql, &[&id, &at]).await?;
+    Ok(())
 }
 
+/// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its keys,
+/// unless it has unfinished tasks.
+async fn delete(
+    database: &Database,
+    begun: &Transaction<'_>,
+    id: Id,
+    now: Timestamp,
+) -> std::result::Result<(), Failure> {
+    if ledger::holding(database, begun, id, 1).await?.unfinished > 0 {
+        return Ok(());
+    }
+    disable(begun, id, Some(now)).await?;
+    begun.execute("UPDATE accounts SET deleted_at = $2 WHERE id = $1", &[&id, &now]).await?;
+    for deletion in DELETIONS {
+        begun.execute(deletion, &[&id]).await?;
+    }
+    let uploads = "UPDATE uploads SET removed_at = $2 WHERE account_id = $1 AND removed_at IS NULL";
+    begun.execute(uploads, &[&id, &now]).await?;
+    // In the order in which other statements lock keys.
+    let keys = "SELECT id FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL ORDER BY id FOR NO KEY UPDATE";
+    begun.execute(keys, &[&id]).await?;
+    let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE account_id = $1 AND revoked_at IS NULL";
+    begun.execute(revoke, &[&id, &now]).await?;
+    Ok(())
+}
+
+/// Checks the opening balance of an account.
 pub(super) fn check(credits: i64) -> Result<()> {
-    if credits > MAX_BALANCE { Err(too_much()) } else { Ok(()) }
-}
-
-fn too_much() -> StoreError {
-    StoreError::Other(format!("an account holds at most {MAX_BALANCE} credits").into())
+    Holding::default().grant(credits).map(drop).map_err(StoreError::other)
 }
 
 #[async_trait]
@@ -161,12 +131,6 @@ impl Accounts for PostgresStore {
 
     async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>> {
         let now = self.database.now();
-        let (disabled_at, deleted_at) = match change {
-            AccountChange::Enable => (None, None),
-            AccountChange::Disable => (Some(now), None),
-            AccountChange::Delete => (Some(now), Some(now)),
-            AccountChange::LowBalance(_) => (None, None),
-        };
         let make = async |begun: &Transaction<'_>| {
             if let AccountChange::LowBalance(threshold) = change {
                 let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
@@ -175,7 +139,14 @@ impl Accounts for PostgresStore {
                 // Waits for what people of the account are about to write, who lock themselves before any account.
                 let people = "SELECT 1 FROM people WHERE account_id = $1 ORDER BY id FOR NO KEY UPDATE";
                 begun.execute(people, &[&id]).await?;
-                begun.execute(CHANGE, &[&id, &disabled_at, &deleted_at]).await?;
+                // Waits for submits.
+                let exists = ledger::lock(begun, id).await?;
+                match change {
+                    AccountChange::Delete if exists => delete(&self.database, begun, id, now).await?,
+                    AccountChange::Disable if exists => disable(begun, id, Some(now)).await?,
+                    AccountChange::Enable if exists => disable(begun, id, None).await?,
+                    _ => {}
+                }
             }
             let changed =
                 begun.query_opt(&format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE id = $1"), &[&id]).await?;
@@ -193,14 +164,20 @@ impl Accounts for PostgresStore {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>> {
         let grant = async {
-            check_positive(amount)?;
+            check_positive(amount).map_err(StoreError::other)?;
             let now = self.database.now();
             let grant = async |begun: &Transaction<'_>| {
-                let parameters: [Parameter<'_>; 6] = [&account_id, &amount, &MAX_BALANCE, &now, &note, &expires_at];
-                let row = begun.query_opt(GRANT, &parameters).await?;
-                let Some(row) = row else { return Ok(None) };
-                let balance: Option<i64> = row.try_get(0)?;
-                Ok(Some(balance.ok_or_else(too_much)?))
+                if !ledger::lock(begun, account_id).await? {
+                    return Ok(None);
+                }
+                let account = ledger::holding(&self.database, begun, account_id, 0).await?;
+                let balance = account.grant(amount).map_err(StoreError::other)?;
+                let granted = Entry { note, ..Entry::new(EntryKind::Grant, amount) };
+                let entry_id = ledger::record(begun, &granted, account_id, balance, now).await?;
+                if let Some(expires_at) = expires_at {
+                    ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
+                }
+                Ok(Some(balance))
             };
             self.recorded(grant, |balance| Deed::of_grant(account_id, amount, note, expires_at, *balance)).await
         };
@@ -208,20 +185,25 @@ impl Accounts for PostgresStore {
     }
 
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
-        grants::list(&self.database, account_id, limit).await
+        ledger::list(&self.database, account_id, limit).await
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
         let take = async {
-            check_positive(amount)?;
-            let (now, given) = (self.database.now(), self.database.given_time());
+            check_positive(amount).map_err(StoreError::other)?;
+            let now = self.database.now();
             let take = async |begun: &Transaction<'_>| {
-                let Some(row) = begun.query_opt(TAKE, &[&account_id, &amount, &now, &note, &given]).await? else {
+                if !ledger::lock(begun, account_id).await? {
                     return Ok(None);
+                }
+                let account = ledger::holding(&self.database, begun, account_id, 0).await?;
+                let debit = match account.take(amount, now) {
+                    Ok(debit) => debit,
+                    Err(available) => return Ok(Some(Taking::TooFew(available))),
                 };
-                let left: Option<i64> = row.try_get("remaining")?;
-                let available = row.try_get("available")?;
-                Ok(Some(left.map_or(Taking::TooFew(available), Taking::Taken)))
+                let taken = Entry { note: Some(note), ..Entry::new(EntryKind::Grant, -amount) };
+                ledger::debit(&self.database, begun, account_id, &debit, &taken, now).await?;
+                Ok(Some(Taking::Taken(debit.balance)))
             };
             self.recorded(take, |taking| Deed::of_taking(account_id, amount, note, *taking)).await
         };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::word;
-use super::connection::Parameter;
+use super::connection::{Parameter, Transaction};
 use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;

@@ -3,6 +3,8 @@
 use async_trait::async_trait;
 
 use super::PostgresStore;
+use super::connection::{Parameter, Transaction};
+use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -20,6 +22,45 @@ const ATTACH: &str = "
     UPDATE calls SET attempt = $7, holder = $4 FROM free
     WHERE calls.task_id = free.task_id AND delivered_at IS NULL AND attempt < $3 AND ($6 OR holder IS NULL)
     RETURNING calls.task_id";
+
+/// Whether a call would find the task of another one.
+pub(super) async fn exists(
+    begun: &Transaction<'_>,
+    key_id: Id,
+    call: &Call,
+    now: Timestamp,
+) -> std::result::Result<bool, Failure> {
+    let found = match call.idempotency {
+        Some(idempotency) => {
+            let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
+            begun.query_opt(sql, &[&key_id, &idempotency.as_slice()]).await?
+        }
+        None => {
+            let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND digest = $2 AND idempotency IS NULL
+                AND delivered_at IS NULL AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL) LIMIT 1";
+            let (attempts, since) = call.reach(now);
+            let parameters: [Parameter<'_>; 5] =
+                [&key_id, &call.digest.as_slice(), &i64::from(attempts), &since, &call.counted];
+            begun.query_opt(sql, &parameters).await?
+        }
+    };
+    Ok(found.is_some())
+}
+
+/// Writes down the call that made a task.
+pub(super) async fn record(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    key_id: Id,
+    call: &Call,
+) -> std::result::Result<(), Failure> {
+    let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
+        VALUES ($1, $2, $3, $4, $5, $6)";
+    let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
+    let (idempotency, attempt) = (idempotency.as_ref().map(<[u8; 32]>::as_slice), i64::from(*attempt));
+    begun.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await?;
+    Ok(())
+}
 
 #[async_trait]
 impl Calls for PostgresStore {

@@ -11,7 +11,7 @@ use deadpool_postgres::{
 use tokio::runtime::Handle;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Connection, Row, Socket, Transaction};
+use tokio_postgres::{Config, Connection, Row, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -33,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a transaction of several statements.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Begins a transaction, and changes nothing: finds a connection that responds and whose server is not read-only.
+const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
@@ -151,12 +154,12 @@ impl Database {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Vec<Row>, Failure> {
-        self.query(&self.writers, sql, parameters, |failure| failure).await.map(|(_, rows)| rows)
+        self.query(&self.writers, sql, Some(parameters), |failure| failure).await.map(|(_, rows)| rows)
     }
 
     /// Runs one reading statement.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        Ok(self.query(&self.readers, sql, parameters, Failure::without_effect).await?.1)
+        Ok(self.query(&self.readers, sql, Some(parameters), Failure::without_effect).await?.1)
     }
 
     /// The first row of [`Database::read`], if any.
@@ -164,13 +167,14 @@ impl Database {
         Ok(self.read(sql, parameters).await?.into_iter().next())
     }
 
-    /// Runs one statement; `of_statement` judges its failure. Repeats it on another connection while it fails without
-    /// effect because the connection was broken or the server is read-only. Returns the connection, too.
+    /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
+    /// connection while it fails without effect because the connection was broken or the server is read-only. Returns the
+    /// connection, too.
     async fn query(
         &self,
         pool: &Pool,
         sql: &str,
-        parameters: &[Parameter<'_>],
+        parameters: Option<&[Parameter<'_>]>,
         of_statement: fn(Failure) -> Failure,
     ) -> std::result::Result<(Borrowed, Vec<Row>), Failure> {
         let begun = self.clock.elapsed();
@@ -181,6 +185,14 @@ impl Database {
             let mut connection = Borrowed { client: Some(client), is_idle: true };
             let query = async |client: &mut Client| {
                 let query = async {
+                    let Some(parameters) = parameters else {
+                        let done = client.batch_execute(sql).await;
+                        if done.is_err() {
+                            // For the next one who takes the connection.
+                            drop(client.batch_execute("ROLLBACK").await);
+                        }
+                        return Ok(done.map(|()| Vec::new())?);
+                    };
                     let prepared = client.prepare_cached(sql).await;
                     let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
                     Ok(client.query(&statement, parameters).await?)
@@ -201,19 +213,21 @@ impl Database {
         &self,
         work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
-        // Changes nothing: finds a connection that responds and whose server is not read-only.
-        let is_writable = "UPDATE tintype SET version = version WHERE false";
-        let (mut connection, _) = self.query(&self.writers, is_writable, &[], Failure::without_effect).await?;
+        let (mut connection, _) = self.query(&self.writers, BEGIN, None, Failure::without_effect).await?;
         let transaction = async |client: &mut Client| {
-            let attempt = async {
-                let begun = client.transaction().await?;
-                let done = work(&begun).await?;
-                Ok((begun, done))
-            };
-            let attempt = self.answered(TRANSACTION_TIMEOUT, attempt).await;
-            let (begun, done) = attempt.map_err(Failure::without_effect)?;
-            self.answered(ANSWER_TIMEOUT, async { Ok(begun.commit().await?) }).await?;
-            Ok(done)
+            let done = self.answered(TRANSACTION_TIMEOUT, work(&Transaction(client))).await;
+            match done.map_err(Failure::without_effect) {
+                Ok(done) => {
+                    self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await?;
+                    Ok(done)
+                }
+                Err(failure @ Failure::Broken(_)) => Err(failure),
+                Err(failure) => {
+                    let rollback = async { Ok(client.batch_execute("ROLLBACK").await?) };
+                    self.answered(ANSWER_TIMEOUT, rollback).await.map_err(Failure::without_effect)?;
+                    Err(failure)
+                }
+            }
         };
         connection.run(transaction).await
     }
@@ -242,6 +256,49 @@ impl Database {
         let sleeping = AbortOnDropHandle::new(self.runtime.spawn(async move { tokio::time::sleep(time).await }));
         // The task cannot panic, and when its runtime ends so does this one.
         drop(sleeping.await);
+    }
+}
+
+/// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together reach
+/// the server together, in any order.
+pub(super) struct Transaction<'a>(&'a Client);
+
+impl Transaction<'_> {
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.query(&statement, parameters).await
+    }
+
+    /// The first row, if any.
+    pub(super) async fn query_opt(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Option<Row>, tokio_postgres::Error> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    pub(super) async fn query_one(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Row, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.query_one(&statement, parameters).await
+    }
+
+    /// Returns the number of rows that were changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<u64, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.execute(&statement, parameters).await
     }
 }
 

@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::columns::{TASK, number, task, word};
-use super::connection::Parameter;
+use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::queue::millis;
 use super::{PostgresStore, audit_log, endpoints};
 use crate::clock::Timestamp;
 use crate::domain::endpoint::{Delivery, DisabledFor, SigningSecret};
 use crate::domain::event::{self, Event, EventType};
-use crate::domain::model::{Id, Task};
+use crate::domain::model::{Id, Surface, Task};
 use crate::fault::Effect;
 use crate::store::{
     Action, Actor, AttemptEnd, AttemptFailure, AttemptWrite, Deed, Deliveries, DeliveryClaim, DueEndpoint,
@@ -25,17 +25,54 @@ use crate::store::{
 /// Rows deleted or given up per transaction.
 const BATCH: i64 = 1_000;
 
-/// Tells the endpoints of an account of an event that is not the end of a task; statements that end tasks call the
-/// function themselves.
+/// Tells the endpoints of an account of an event that is not the end of a task.
 pub(super) async fn tell(
+    database: &Database,
     begun: &Transaction<'_>,
     account_id: Id,
     kind: EventType,
     data: &str,
     happened_at: Timestamp,
 ) -> std::result::Result<(), Failure> {
-    let sql = "SELECT tintype_tell($1, $2, NULL, $3, $4)";
-    begun.execute(sql, &[&account_id, &kind.as_str(), &data, &happened_at]).await?;
+    write(database, begun, account_id, kind, database.new_id(), Some(data), happened_at).await
+}
+
+/// Tells the endpoints of an account of the end of a task, if it is one of the API.
+pub(super) async fn tell_end(
+    database: &Database,
+    begun: &Transaction<'_>,
+    account_id: Id,
+    surface: Surface,
+    kind: EventType,
+    task_id: Id,
+    ended_at: Timestamp,
+) -> std::result::Result<(), Failure> {
+    match surface {
+        Surface::Api => write(database, begun, account_id, kind, task_id, None, ended_at).await,
+        Surface::Web => Ok(()),
+    }
+}
+
+/// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a transaction, when
+/// all other locks are held. The end of a task has no data of its own: they are those of the task.
+async fn write(
+    database: &Database,
+    begun: &Transaction<'_>,
+    account_id: Id,
+    kind: EventType,
+    event_id: Id,
+    data: Option<&str>,
+    happened_at: Timestamp,
+) -> std::result::Result<(), Failure> {
+    // One that somebody removes at the same time is passed over.
+    let subscribed = "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
+        AND position(' ' || $2 || ' ' IN ' ' || events || ' ') > 0 FOR KEY SHARE";
+    for endpoint in begun.query(subscribed, &[&account_id, &kind.as_str()]).await? {
+        let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $6)";
+        let (id, endpoint_id): (Id, Id) = (database.new_id(), endpoint.try_get("id")?);
+        begun.execute(sql, &[&id, &endpoint_id, &event_id, &kind.as_str(), &data, &happened_at]).await?;
+    }
     Ok(())
 }
 

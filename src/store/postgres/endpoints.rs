@@ -1,11 +1,11 @@
 //! Statements for endpoints.
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{of_account, word};
-use super::connection::Parameter;
+use super::connection::{Parameter, Transaction};
 use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::endpoint::{DisabledFor, Endpoint};

@@ -1,12 +1,21 @@
 //! The prompts of failed tasks, which are kept for some time.
 
-use super::connection::Database;
+use super::connection::{Database, Transaction};
+use super::failure::Failure;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::Result;
 
 /// Prompts erased per transaction.
 const BATCH: i64 = 1_000;
+
+/// Notes the prompt of a task that fails, for its removal later.
+pub(super) async fn keep(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
+    let sql = "INSERT INTO failed_prompts (task_id, account_id, bytes)
+        SELECT id, account_id, octet_length(prompt) + octet_length(reference_images) FROM tasks WHERE id = $1";
+    begun.execute(sql, &[&task_id]).await?;
+    Ok(())
+}
 
 pub(super) async fn failed_at(
     database: &Database,

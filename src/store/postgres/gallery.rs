@@ -1,11 +1,11 @@
 //! Statements for the gallery.
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::json;
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::tasks::{record, record_columns};
 use crate::clock::Timestamp;

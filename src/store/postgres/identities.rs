@@ -1,15 +1,14 @@
 //! Statements for identities.
 
-use async_trait::async_trait;
-use tokio_postgres::Transaction;
-
 use super::PostgresStore;
+use super::connection::Transaction;
 use super::people::{PERSON, person};
 use crate::domain::identity::Identity;
 use crate::domain::model::Id;
 use crate::domain::person::Person;
 use crate::fault::Effect;
 use crate::store::{Action, Deed, Identities, Linking, Result};
+use async_trait::async_trait;
 
 /// Finds the person with the identity $1, $2.
 pub(super) fn find() -> String {

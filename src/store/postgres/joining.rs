@@ -1,8 +1,6 @@
 //! Statements for people who join an account by a rule.
 
-use tokio_postgres::Transaction;
-
-use super::connection::Database;
+use super::connection::{Database, Transaction};
 use super::failure::Failure;
 use super::people::{self, person};
 use super::{audit_log, identities, sign_up};

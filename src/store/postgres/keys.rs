@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use tokio_postgres::Transaction;
-
 use super::columns::{KEY, api_key, of_account};
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Parameter, Transaction};
+use super::endings::{LEASED, Loss};
 use super::failure::Failure;
-use super::queue::Loss;
-use super::{PostgresStore, audit_log, budgets, deliveries, people, queue};
+use super::{PostgresStore, audit_log, budgets, deliveries, people};
 use crate::clock::Timestamp;
 use crate::domain::budget::Allowance;
 use crate::domain::event::{self, EventType};
@@ -17,6 +14,7 @@ use crate::domain::key::{ApiKey, KeyHash};
 use crate::domain::model::Id;
 use crate::fault::Effect;
 use crate::store::{Actor, Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
+use async_trait::async_trait;
 
 /// Adds a key to an account; `None` if the account does not exist.
 pub(super) async fn add(
@@ -89,12 +87,10 @@ pub(super) async fn refuse(
     error: &str,
     rule: Option<StrikeRule>,
 ) -> Result<Refusal> {
-    let loss = Loss::now(database, error);
+    let loss = Loss::now(error);
     let refuse = async |begun: &Transaction<'_>| {
-        let parameters = loss.parameters(&[&lease.task_id, &lease.epoch]);
-        let row = begun.query_opt(&queue::give_up(queue::LEASED), &parameters).await?;
-        let given_up = row.as_ref().map(queue::given_up).transpose()?;
-        let Some((_, origin)) = given_up.and_then(|task| task.failed) else { return Ok(Refusal::Lost) };
+        let given_up = loss.give_up(database, begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+        let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
         let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
         let (mut suspended, mut person) = (None, origin.person_id);
         if let Some(key_id) = origin.key_id {
@@ -137,7 +133,7 @@ async fn strike(
     let key = api_key(&row)?;
     audit_log::record(begun, database.new_id(), &Actor::policy(), &Deed::of_suspended_key(&key)).await?;
     let data = event::of_suspended_key(&key).to_string();
-    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, now).await?;
+    deliveries::tell(database, begun, key.account_id, EventType::KeySuspended, &data, now).await?;
     Ok(true)
 }
 

@@ -1,9 +1,8 @@
 //! PostgreSQL: one database that many processes share.
 //!
-//! A method is one statement, and so one round trip and one transaction; the few that take more say so. Submits share a
-//! statement (`batch.rs`). The balance of an account is that of its newest ledger entry: a row of `accounts` is the lock
-//! on it and never changes, so no transaction leaves dead tuples there. Rows of the queue are locked before accounts, and
-//! accounts in the order of their ids, so that transactions never wait in a circle.
+//! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it, and
+//! writes what they decide (`ledger.rs`). Rows of the queue are locked before accounts, and no transaction locks two
+//! accounts, so that transactions never wait in a circle.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -11,19 +10,17 @@ use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
 
-use self::batch::Batcher;
 use self::claim::ServedLast;
 use self::connection::Database;
 use self::listen_notify::Announcer;
-use self::submit::{Order, Submitter};
-use super::{Actor, Cause, OpenError, Result, Right, StoreError, Submission};
+use self::submit::Submitter;
+use super::{Actor, Cause, OpenError, Result, Right, StoreError};
 use crate::clock::Clock;
 use crate::fault::{Effect, Faults, Point};
 
 mod accounts;
 mod audit;
 mod audit_log;
-mod batch;
 mod budgets;
 mod calls;
 mod claim;
@@ -31,15 +28,16 @@ mod columns;
 mod connect;
 mod connection;
 mod deliveries;
+mod endings;
 mod endpoints;
 mod failed_prompts;
 mod failure;
 mod gallery;
-mod grants;
 mod identities;
 mod import;
 mod joining;
 mod keys;
+mod ledger;
 mod listen_notify;
 mod people;
 mod pooler;
@@ -49,7 +47,6 @@ mod reports;
 mod rights;
 mod schema;
 mod second_factor;
-mod settle;
 mod sign_up;
 mod submit;
 mod sweep;
@@ -86,7 +83,7 @@ pub struct Parts {
     faults: Faults,
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
-    submits: Batcher<Order, Submission>,
+    submitter: Submitter,
     /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a time.
     ping: tokio::sync::Mutex<()>,
     /// The accounts that the last claims of this process ended with.
@@ -130,9 +127,8 @@ impl PostgresStore {
         let once = upkeep::once(&database).await;
         let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
         let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
-        let submitter = Submitter { database: database.clone(), faults: faults.clone() };
         let parts = Parts {
-            submits: Batcher::start(move |orders| submitter.clone().run(orders)),
+            submitter: Submitter::new(database.clone(), faults.clone()),
             ping: tokio::sync::Mutex::default(),
             served_last: ServedLast::default(),
             announcer: Announcer::start(database.clone()),

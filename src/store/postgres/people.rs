@@ -1,10 +1,10 @@
 //! Statements for people, links and sessions.
 
 use async_trait::async_trait;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::columns::{of_account, suspension, word};
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::{PostgresStore, audit_log, joining, second_factor, sign_up};
 use crate::clock::Timestamp;

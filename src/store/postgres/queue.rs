@@ -11,18 +11,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use super::columns::{number, to_json, word};
-use super::connection::{Database, Parameter};
+use super::connection::{Parameter, Transaction};
+use super::endings::{GivenUp, LEASED, Loss};
 use super::failure::Failure;
-use super::{PostgresStore, claim, keys, progress};
+use super::{PostgresStore, claim, deliveries, keys, progress};
 use crate::clock::Timestamp;
-use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use crate::domain::event::EventType;
+use crate::domain::model::{Id, Surface};
 use crate::fault::Effect;
 use crate::store::{
-    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES,
-    Origin, Queue, QueueDepth, REFUND_LIFE, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite, Queue, QueueDepth,
+    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 
 /// For a parameter.
@@ -52,154 +54,31 @@ const RENEW: &str = "
         WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL)";
 
 const COMPLETE: &str = "
-    WITH
-    gone AS (
+    WITH gone AS (
         DELETE FROM queue q USING tasks t
         WHERE q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL
             AND t.id = q.task_id AND t.status = 'processing'
-        RETURNING q.task_id, q.claimed_at
-    ),
-    completed AS (
-        UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4)),
-            claimed_at = gone.claimed_at
-        FROM gone WHERE t.id = $1 RETURNING t.id, t.account_id, t.surface, t.updated_at
+        RETURNING q.claimed_at
     )
-    SELECT CASE WHEN surface = 'api' THEN tintype_tell(account_id, 'task.completed', id, NULL, updated_at) END
-    FROM completed";
-
-/// Selects one leased task for [`give_up`].
-pub(super) const LEASED: &str =
-    "SELECT task_id FROM queue WHERE task_id = $6 AND lease_epoch = $7 AND lease_until IS NOT NULL FOR UPDATE";
-
-/// Selects one task of an account and a surface for [`give_up`], while it waits.
-const WAITING: &str = "SELECT task_id FROM queue WHERE task_id = $6 AND account_id = $7 AND lease_until IS NULL
-    AND EXISTS (SELECT 1 FROM tasks WHERE id = $6 AND surface = $8) FOR UPDATE";
-
-/// Takes the tasks that the query `lost` selects from their workers. Each is queued again, or fails and is refunded if
-/// this was its last attempt. Its own parameters begin at $6; [`Loss`] gives the others.
-pub(super) fn give_up(lost: &str) -> String {
-    format!(
-        "
-    WITH
-    lost AS MATERIALIZED ({lost}),
-    -- A task without a delay is ready by every clock, also by one that is behind or was set back.
-    queued AS (
-        UPDATE queue q SET lease_until = NULL, lost_leases = q.lost_leases + 1,
-            ready_at = CASE WHEN $5::bigint = 0 THEN 0 ELSE tintype_now($2) + $5 END
-        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 < $4
-        RETURNING q.task_id
-    ),
-    -- Only a task that is processing can fail.
-    gone AS (
-        DELETE FROM queue q USING tasks t
-        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM lost)) AND q.lost_leases + 1 >= $4
-            AND t.id = ANY (ARRAY (SELECT task_id FROM lost)) AND t.id = q.task_id AND t.status = 'processing'
-        RETURNING q.task_id, q.account_id, q.key_id, q.person_id, q.taken
-    ),
-    failed AS (
-        UPDATE tasks t SET status = 'failed', error = $1, updated_at = greatest(t.updated_at, tintype_now($2))
-        FROM gone WHERE t.id = gone.task_id AND t.id = ANY (ARRAY (SELECT task_id FROM gone))
-        RETURNING t.id, t.surface, t.updated_at, gone.account_id, gone.key_id, gone.person_id, gone.taken,
-            t.n * $3::bigint AS amount, octet_length(t.prompt) + octet_length(t.reference_images) AS bytes
-    ),
-    kept AS (INSERT INTO failed_prompts (task_id, account_id, bytes) SELECT id, account_id, bytes FROM failed),
-    -- Locks the accounts after the tasks and in the order of their ids, so that transactions never wait in a circle.
-    locked AS MATERIALIZED (
-        SELECT id FROM accounts WHERE id = ANY (ARRAY (SELECT account_id FROM failed)) ORDER BY id FOR NO KEY UPDATE
-    ),
-    -- The function sees all that was committed before the lock, which the snapshot of this statement may not.
-    found AS MATERIALIZED (SELECT id, tintype_credits(id) AS balance FROM locked),
-    refunded AS (
-        INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, key_id)
-        SELECT account_id, 'refund', amount,
-            balance + sum(amount) OVER (PARTITION BY account_id ORDER BY failed.id), tintype_now($2), failed.id,
-            (SELECT charge.key_id FROM ledger charge WHERE charge.task_id = failed.id AND charge.kind = 'charge')
-        FROM failed JOIN found ON found.id = account_id ORDER BY failed.id
-        RETURNING id, account_id, task_id
-    ),
-    given_back AS MATERIALIZED (
-        SELECT tintype_give_back(refunded.account_id, refunded.id, failed.id, failed.taken, tintype_now($2),
-            tintype_now($2) + {life}) AS extended
-        FROM refunded JOIN failed ON failed.id = refunded.task_id WHERE failed.taken IS NOT NULL
-    )
-    -- The sum makes the functions run. An event is written last, when all locks are held.
-    SELECT lost.task_id, queued.task_id IS NOT NULL AS queued, failed.account_id, failed.surface, failed.key_id,
-        failed.person_id, (SELECT sum(extended) FROM given_back) AS extended,
-        CASE WHEN failed.surface = 'api' AND refunded.task_id IS NOT NULL
-            THEN tintype_tell(failed.account_id, 'task.failed', failed.id, NULL, failed.updated_at) END AS told
-    FROM lost LEFT JOIN queued USING (task_id) LEFT JOIN failed ON failed.id = lost.task_id
-        LEFT JOIN refunded ON refunded.task_id = lost.task_id",
-        life = REFUND_LIFE.as_millis()
-    )
-}
-
-/// How tasks are given up.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Loss<'a> {
-    /// A sentence for the caller.
-    error: &'a str,
-    /// Lost leases after which a task fails; 0: now.
-    most: i32,
-    /// Milliseconds until a task that is queued again can be claimed.
-    delay_ms: i64,
-    /// The time, where tests move the clock.
-    given: Option<Timestamp>,
-}
-
-/// A task that was given up.
-#[derive(Debug)]
-pub(super) struct GivenUp {
-    pub(super) queued: bool,
-    /// The task and its origin, if it failed. Without either end its row is damaged, and it stays as it was.
-    pub(super) failed: Option<(Ended, Origin)>,
-}
-
-impl<'a> Loss<'a> {
-    /// The task fails now.
-    pub(super) fn now(database: &Database, error: &'a str) -> Self {
-        Self { error, most: 0, delay_ms: 0, given: database.given_time() }
-    }
-
-    /// The task fails when it has lost [`MAX_LOST_LEASES`].
-    pub(super) fn attempt(database: &Database, error: &'a str, delay: Duration) -> Self {
-        Self { most: MAX_LOST_LEASES as i32, delay_ms: millis(delay.min(LONGEST_DELAY)), ..Self::now(database, error) }
-    }
-
-    /// Parameters of [`give_up`], with those of its query.
-    pub(super) fn parameters<'b>(&'b self, of_query: &[Parameter<'b>]) -> Vec<Parameter<'b>> {
-        let own: [Parameter<'_>; 5] = [&self.error, &self.given, &CREDITS_PER_IMAGE, &self.most, &self.delay_ms];
-        [&own, of_query].concat()
-    }
-
-    /// Gives up the tasks that `lost` selects with these parameters.
-    pub(super) async fn give_up(
-        &self,
-        database: &Database,
-        lost: &str,
-        of_query: &[Parameter<'_>],
-    ) -> std::result::Result<Vec<GivenUp>, Failure> {
-        let rows = database.write(&give_up(lost), &self.parameters(of_query)).await?;
-        rows.iter().map(given_up).collect::<Result<_>>().map_err(Failure::Unknown)
-    }
-
-    /// Gives up a task under its lease; `None` if the lease was lost before.
-    async fn of_lease(self, database: &Database, lease: Lease) -> Result<Option<GivenUp>> {
-        Ok(self.give_up(database, LEASED, &[&lease.task_id, &lease.epoch]).await?.pop())
-    }
-}
-
-pub(super) fn given_up(row: &Row) -> Result<GivenUp> {
-    let mut failed = None;
-    if let Some(account_id) = row.try_get("account_id")? {
-        let ended = Ended { task_id: row.try_get("task_id")?, account_id, surface: word(row, "surface")? };
-        let (key_id, person_id) = (row.try_get("key_id")?, row.try_get("person_id")?);
-        failed = Some((ended, Origin { key_id, person_id, ..Origin::default() }));
-    }
-    Ok(GivenUp { queued: row.try_get("queued")?, failed })
-}
+    UPDATE tasks t SET status = 'completed', images = $3, updated_at = greatest(t.updated_at, tintype_now($4)),
+        claimed_at = gone.claimed_at
+    FROM gone WHERE t.id = $1 RETURNING t.account_id, t.surface, t.updated_at";
 
 fn done_if(done: bool) -> LeaseWrite {
     if done { LeaseWrite::Done } else { LeaseWrite::Lost }
+}
+
+impl PostgresStore {
+    /// Gives up the tasks of one account that meet a condition, in a transaction.
+    async fn give_up(
+        &self,
+        loss: Loss<'_>,
+        condition: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<GivenUp, Failure> {
+        let give_up = async |begun: &Transaction<'_>| loss.give_up(&self.database, begun, condition, parameters).await;
+        self.transaction(give_up).await
+    }
 }
 
 #[async_trait]
@@ -252,9 +131,11 @@ impl Queue for PostgresStore {
 
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
         let retry = async {
-            Ok(match Loss::attempt(&self.database, last_error, delay).of_lease(&self.database, lease).await? {
-                Some(GivenUp { queued: true, .. }) => Retry::Queued,
-                Some(GivenUp { failed: Some(_), .. }) => Retry::Failed,
+            let given_up =
+                self.give_up(Loss::attempt(last_error, delay), LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(match given_up {
+                GivenUp { queued: 1.., .. } => Retry::Queued,
+                GivenUp { failed, .. } if !failed.is_empty() => Retry::Failed,
                 _ => Retry::Lost,
             })
         };
@@ -264,16 +145,24 @@ impl Queue for PostgresStore {
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let complete = async {
             let (images, given) = (to_json(&images), self.database.given_time());
-            let completed = self.database.write(COMPLETE, &[&lease.task_id, &lease.epoch, &images, &given]).await?;
-            Ok(done_if(!completed.is_empty()))
+            let complete = async |begun: &Transaction<'_>| {
+                let parameters: [Parameter<'_>; 4] = [&lease.task_id, &lease.epoch, &images, &given];
+                let Some(task) = begun.query_opt(COMPLETE, &parameters).await? else { return Ok(LeaseWrite::Lost) };
+                let (account_id, surface, ended_at) =
+                    (task.try_get("account_id")?, word(&task, "surface")?, task.try_get("updated_at")?);
+                let end = EventType::TaskCompleted;
+                deliveries::tell_end(&self.database, begun, account_id, surface, end, lease.task_id, ended_at).await?;
+                Ok(LeaseWrite::Done)
+            };
+            Ok(self.database.transaction(complete).await?)
         };
         self.write(Effect::Complete, complete).await
     }
 
     async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
         let fail = async {
-            let given_up = Loss::now(&self.database, error).of_lease(&self.database, lease).await?;
-            Ok(done_if(given_up.is_some_and(|task| task.failed.is_some())))
+            let given_up = self.give_up(Loss::now(error), LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(done_if(!given_up.failed.is_empty()))
         };
         self.write(Effect::Fail, fail).await
     }
@@ -283,12 +172,9 @@ impl Queue for PostgresStore {
     }
 
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
-        let sql = give_up("SELECT task_id FROM queue WHERE task_id = $6 FOR UPDATE");
-        let loss = Loss::now(&self.database, error);
         let fail = async |begun: &Transaction<'_>| {
-            let row = begun.query_opt(&sql, &loss.parameters(&[&id])).await?;
-            let given_up = row.as_ref().map(given_up).transpose()?;
-            Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
+            let given_up = Loss::now(error).give_up(&self.database, begun, "q.task_id = $1", &[&id]).await?;
+            Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
         };
         let deed = |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), error);
         self.write(Effect::FailUnleased, self.recorded(fail, deed)).await
@@ -296,10 +182,9 @@ impl Queue for PostgresStore {
 
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
         let fail = async {
-            let (loss, surface) = (Loss::now(&self.database, error), surface.as_str());
-            let rows = self.statement(&give_up(WAITING), &loss.parameters(&[&id, &account_id, &surface])).await?;
-            let given_up = rows.first().map(given_up).transpose()?;
-            Ok(given_up.and_then(|task| task.failed).map(|(ended, _)| ended))
+            let condition = "q.task_id = $1 AND q.account_id = $2 AND q.lease_until IS NULL AND t.surface = $3";
+            let given_up = self.give_up(Loss::now(error), condition, &[&id, &account_id, &surface.as_str()]).await?;
+            Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
         };
         self.write(Effect::Cancel, fail).await
     }

@@ -9,7 +9,7 @@ use super::failure::{Failure, words};
 use crate::store::OpenError;
 
 /// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 37] = [
+const MIGRATIONS: [&str; 38] = [
     include_str!("../../../migrations/postgres/0001_initial.sql"),
     include_str!("../../../migrations/postgres/0002_retention.sql"),
     include_str!("../../../migrations/postgres/0003_policy.sql"),
@@ -47,6 +47,7 @@ const MIGRATIONS: [&str; 37] = [
     include_str!("../../../migrations/postgres/0035_failed_tasks.sql"),
     include_str!("../../../migrations/postgres/0036_budgets_of_operators.sql"),
     include_str!("../../../migrations/postgres/0037_indexes_of_account.sql"),
+    include_str!("../../../migrations/postgres/0038_rules_in_one_place.sql"),
 ];
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

@@ -1,8 +1,6 @@
 //! Statements for second factors.
 
-use tokio_postgres::Transaction;
-
-use super::connection::Database;
+use super::connection::{Database, Transaction};
 use super::failure::Failure;
 use super::people::{PERSON, person};
 use crate::domain::model::Id;

@@ -1,9 +1,7 @@
 //! Statements for sign-ups.
 
-use tokio_postgres::Transaction;
-
 use super::accounts::check;
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::people::person;
 use super::{audit_log, identities};

@@ -3,9 +3,10 @@
 
 use tokio_postgres::types::ToSql;
 
-use super::connection::{Database, Parameter};
+use super::connection::{Database, Transaction};
+use super::endings::{GivenUp, Loss, select_lost};
 use super::failure::Failure;
-use super::queue::{Loss, millis};
+use super::queue::millis;
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::store::fleet::engines_in_json;
@@ -79,19 +80,20 @@ impl<'a> Sweep<'a> {
     /// Skips tasks that another transaction is about to end, and an account that another transaction has locked, so that
     /// it never waits.
     async fn sweep_account(&self, database: &Database, account: &str) -> std::result::Result<Rescued, Failure> {
-        let lost = format!(
-            "SELECT q.task_id FROM queue q JOIN accounts a ON a.id = q.account_id
-             WHERE {} AND q.task_id COLLATE \"POSIX\" >= $7 AND q.account_id = $8
-             ORDER BY q.task_id COLLATE \"POSIX\" LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED",
-            self.sought.replace("$bound", "$6")
+        let condition = format!(
+            "{} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3 ORDER BY q.task_id COLLATE \"POSIX\"",
+            self.sought.replace("$bound", "$1")
         );
+        let locking = format!("LIMIT {BATCH} FOR UPDATE OF q SKIP LOCKED FOR NO KEY UPDATE OF a SKIP LOCKED");
+        let lost = select_lost(&condition, &locking);
+        let sweep = async |begun: &Transaction<'_>| {
+            let rows = begun.query(&lost, &[&*self.bound, &self.horizon, &account]).await?;
+            Ok((rows.len(), self.loss.give_up_rows(database, begun, &rows).await?))
+        };
         let mut all = Rescued::default();
         loop {
-            let parameters: [Parameter<'_>; 3] = [&*self.bound, &self.horizon, &account];
-            let given_up = self.loss.give_up(database, &lost, &parameters).await?;
-            let found = given_up.len();
-            let queued = given_up.iter().filter(|task| task.queued).count();
-            let failed: Vec<_> = given_up.into_iter().filter_map(|task| Some(task.failed?.0)).collect();
+            let (found, GivenUp { queued, failed }) = database.transaction(sweep).await?;
+            let failed: Vec<_> = failed.into_iter().map(|(ended, _)| ended).collect();
             let ended = queued + failed.len();
             all.add(Rescued { queued, failed });
             if found > ended {

@@ -98,7 +98,7 @@ impl Tasks for PostgresStore {
     ) -> Result<Submission> {
         let origin = Origin { right: origin.right.or(self.right), ..origin };
         let order = Order { account_id, origin, surface, request, max_unfinished, start };
-        let submission = self.write(Effect::Submit, self.submits.ask(order)).await?;
+        let submission = self.write(Effect::Submit, self.submitter.submit(order)).await?;
         if matches!(submission, Submission::Accepted(_)) {
             self.announcer.announce();
         }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::connection::{Database, Parameter};
-use super::queue::{Loss, millis};
+use super::endings::Loss;
+use super::queue::millis;
 use super::sweep::Sweep;
-use super::{PostgresStore, audit, failed_prompts, grants, progress, tasks};
+use super::{PostgresStore, audit, failed_prompts, ledger, progress, tasks};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -125,7 +126,7 @@ impl Database {
 #[async_trait]
 impl Upkeep for PostgresStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        let loss = Loss::attempt(&self.database, last_error, Duration::ZERO);
+        let loss = Loss::attempt(last_error, Duration::ZERO);
         let rescued =
             self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
         // The tasks are rescued all the same.
@@ -136,21 +137,21 @@ impl Upkeep for PostgresStore {
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(&self.database, error));
+        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(error));
         Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
     }
 
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(&self.database, error));
+        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(error));
         Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
     }
 
     async fn lapse_grants(&self) -> Result<usize> {
-        self.write(Effect::LapseGrants, grants::lapse(&self.database)).await
+        self.write(Effect::LapseGrants, ledger::lapse(&self.database)).await
     }
 
     async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(&self.database, error));
+        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(error));
         Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
     }
 

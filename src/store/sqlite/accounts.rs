@@ -7,30 +7,15 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::{of_account, word};
 use super::writer::Writing;
-use super::{SqliteStore, budgets, endpoints, gallery, grants, lines, strikes};
+use super::{SqliteStore, budgets, endpoints, gallery, ledger, lines, strikes};
 use crate::clock::Timestamp;
 use crate::domain::budget::Allowance;
 use crate::domain::key::{ApiKey, KeyHash, Suspension};
-use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE, TaskId};
+use crate::domain::ledger::{Holding, check_positive};
+use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use crate::fault::Effect;
+use crate::store::ledger::Entry;
 use crate::store::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
-
-/// Rejects an amount that is not positive.
-fn check_positive(amount: i64) -> rusqlite::Result<()> {
-    if amount > 0 {
-        return Ok(());
-    }
-    Err(rusqlite::Error::ToSqlConversionFailure("a number of credits must be positive".into()))
-}
-
-/// Rejects a balance above the limit, beyond which a later refund could overflow.
-pub(super) fn check_limit(balance: i64) -> rusqlite::Result<()> {
-    if balance <= MAX_BALANCE {
-        return Ok(());
-    }
-    let error = format!("an account holds at most {MAX_BALANCE} credits");
-    Err(rusqlite::Error::ToSqlConversionFailure(error.into()))
-}
 
 pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank) -> rusqlite::Result<AccountCreation> {
     let is_first: bool =
@@ -48,16 +33,10 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank
     if added == 0 {
         return Ok(AccountCreation::NameTaken);
     }
-    check_limit(credits)?;
     if credits != 0 {
-        let opening = Entry {
-            kind: EntryKind::Grant,
-            amount: credits,
-            task_id: None,
-            key_id: None,
-            note: Some("opening balance"),
-        };
-        opening.record(&writing.connection, id, credits, now)?;
+        Holding::default().grant(credits).map_err(refused)?;
+        let opening = Entry { note: Some("opening balance"), ..Entry::new(EntryKind::Grant, credits) };
+        ledger::record(&writing.connection, &opening, id, credits, now)?;
     }
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
 }
@@ -257,42 +236,9 @@ pub(super) fn touch_keys(writing: &mut Writing, uses: &[(Id, Timestamp)]) -> rus
     Ok(())
 }
 
-/// A ledger entry to insert.
-pub(super) struct Entry<'a> {
-    pub(super) kind: EntryKind,
-    /// Signed credits.
-    pub(super) amount: i64,
-    pub(super) task_id: Option<Id>,
-    /// The key of the task.
-    pub(super) key_id: Option<Id>,
-    pub(super) note: Option<&'a str>,
-}
-
-impl Entry<'_> {
-    /// Inserts the entry and returns its id; `balance` is the balance of the account after it.
-    pub(super) fn record(
-        &self,
-        connection: &Connection,
-        account_id: Id,
-        balance: i64,
-        now: Timestamp,
-    ) -> rusqlite::Result<i64> {
-        connection
-            .prepare_cached(
-                "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?
-            .insert(params![
-                account_id,
-                self.kind.as_str(),
-                self.amount,
-                balance,
-                now,
-                self.task_id,
-                self.note,
-                self.key_id
-            ])
-    }
+/// A refusal by the rules of credits, for a caller who should have known.
+pub(super) fn refused(reason: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(reason))
 }
 
 pub(super) fn grant(
@@ -302,42 +248,31 @@ pub(super) fn grant(
     note: Option<&str>,
     expires_at: Option<Timestamp>,
 ) -> rusqlite::Result<Option<i64>> {
-    check_positive(amount)?;
-    let balance: Option<i64> = writing
-        .connection
-        .prepare_cached("UPDATE accounts SET balance = balance + ?2 WHERE id = ?1 RETURNING balance")?
-        .query_row(params![account_id, amount], |row| row.get(0))
-        .optional()?;
-    if let Some(balance) = balance {
-        check_limit(balance)?;
-        let granted = Entry { kind: EntryKind::Grant, amount, task_id: None, key_id: None, note };
-        let entry_id = granted.record(&writing.connection, account_id, balance, writing.clock.now())?;
-        if let Some(expires_at) = expires_at {
-            grants::add(&writing.connection, entry_id, account_id, amount, expires_at)?;
-        }
+    check_positive(amount).map_err(refused)?;
+    let connection = &writing.connection;
+    let Some(account) = ledger::holding(connection, account_id)? else { return Ok(None) };
+    let balance = account.grant(amount).map_err(refused)?;
+    ledger::set_balance(connection, account_id, balance)?;
+    let granted = Entry { note, ..Entry::new(EntryKind::Grant, amount) };
+    let entry_id = ledger::record(connection, &granted, account_id, balance, writing.clock.now())?;
+    if let Some(expires_at) = expires_at {
+        ledger::add_grant(connection, entry_id, account_id, amount, expires_at)?;
     }
-    Ok(balance)
+    Ok(Some(balance))
 }
 
 pub(super) fn take(writing: &mut Writing, account_id: Id, amount: i64, note: &str) -> rusqlite::Result<Option<Taking>> {
-    check_positive(amount)?;
-    let (connection, now) = (&writing.connection, writing.clock.now());
-    let expiring = grants::expiring(connection, account_id, now)?;
-    let left: Option<i64> = connection
-        .prepare_cached(
-            "UPDATE accounts SET balance = balance - ?2 WHERE id = ?1 AND balance >= ?2 + ?3 RETURNING balance",
-        )?
-        .query_row(params![account_id, amount, expiring.expired], |row| row.get(0))
-        .optional()?;
-    if let Some(left) = left {
-        grants::take(connection, account_id, expiring.live + expiring.expired - left, now)?;
-        let taken = Entry { kind: EntryKind::Grant, amount: -amount, task_id: None, key_id: None, note: Some(note) };
-        taken.record(connection, account_id, left, now)?;
-        grants::tell_if_low(writing, account_id, amount, left, now)?;
-        return Ok(Some(Taking::Taken(left)));
+    check_positive(amount).map_err(refused)?;
+    let now = writing.clock.now();
+    let Some(account) = ledger::holding(&writing.connection, account_id)? else { return Ok(None) };
+    match account.take(amount, now) {
+        Err(available) => Ok(Some(Taking::TooFew(available))),
+        Ok(debit) => {
+            let taken = Entry { note: Some(note), ..Entry::new(EntryKind::Grant, -amount) };
+            ledger::debit(writing, account_id, &debit, &taken, now)?;
+            Ok(Some(Taking::Taken(debit.balance)))
+        }
     }
-    let mut balance = connection.prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?;
-    balance.query_row([account_id], |row| Ok(Taking::TooFew(row.get::<_, i64>(0)? - expiring.expired))).optional()
 }
 
 pub(super) fn history(
@@ -412,7 +347,7 @@ impl Accounts for SqliteStore {
     }
 
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
-        self.read(|connection| grants::list(connection, account_id, limit))
+        self.read(|connection| ledger::list(connection, account_id, limit))
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {

@@ -10,15 +10,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::accounts::Entry;
+use super::accounts::refused;
 use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
-use super::{SqliteStore, budgets, deliveries, engines, failed_prompts, grants, progress, strikes};
+use super::{SqliteStore, budgets, deliveries, engines, failed_prompts, ledger, progress, strikes};
 use crate::clock::Timestamp;
 use crate::domain::event::EventType;
 use crate::domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use crate::fault::Effect;
+use crate::store::ledger::Entry;
 use crate::store::{
     Action, AttemptProgress, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Origin, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
@@ -259,16 +260,16 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
         .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
     failed_prompts::keep(connection, id, account_id)?;
     let amount = n * CREDITS_PER_IMAGE;
-    let balance = connection
-        .prepare_cached(
-            "UPDATE accounts SET balance = balance + ?2, unfinished = unfinished - 1 WHERE id = ?1 RETURNING balance",
-        )?
-        .query_row(params![account_id, amount], |row| row.get(0))?;
+    let balance = ledger::without_grants(connection, account_id)?.refund(amount).map_err(refused)?;
+    ledger::set_balance(connection, account_id, balance)?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
+        .execute([account_id])?;
     let key_id = budgets::charged_key(connection, id)?;
-    let refund = Entry { kind: EntryKind::Refund, amount, task_id: Some(id), key_id, note: None };
-    let entry_id = refund.record(connection, account_id, balance, now)?;
+    let refund = Entry { task_id: Some(id), key_id, ..Entry::new(EntryKind::Refund, amount) };
+    let entry_id = ledger::record(connection, &refund, account_id, balance, now)?;
     if let Some(taken) = &left.taken {
-        grants::give_back(connection, account_id, entry_id, id, taken, now)?;
+        ledger::give_back(connection, account_id, entry_id, id, taken, now)?;
     }
     deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
     Ok(Ended { task_id: id, account_id, surface })

@@ -14,7 +14,7 @@ use crate::owner;
 use crate::store::OpenError;
 
 /// The migrations from an empty file to the current schema.
-pub(super) const MIGRATIONS: [&str; 37] = [
+pub(super) const MIGRATIONS: [&str; 38] = [
     include_str!("../../../migrations/sqlite/0001_initial.sql"),
     include_str!("../../../migrations/sqlite/0002_retention.sql"),
     include_str!("../../../migrations/sqlite/0003_policy.sql"),
@@ -52,6 +52,7 @@ pub(super) const MIGRATIONS: [&str; 37] = [
     include_str!("../../../migrations/sqlite/0035_failed_tasks.sql"),
     include_str!("../../../migrations/sqlite/0036_budgets_of_operators.sql"),
     include_str!("../../../migrations/sqlite/0037_indexes_of_account.sql"),
+    include_str!("../../../migrations/sqlite/0038_rules_in_one_place.sql"),
 ];
 /// Application id of our SQLite files: "tint" in ASCII.
 pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;

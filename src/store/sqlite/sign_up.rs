@@ -2,13 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::accounts::{Entry, check_limit};
+use super::accounts::refused;
 use super::writer::Writing;
-use super::{audit_log, identities};
+use super::{audit_log, identities, ledger};
 use crate::clock::Timestamp;
 use crate::domain::identity::Identity;
+use crate::domain::ledger::Holding;
 use crate::domain::model::EntryKind;
 use crate::domain::person::{Person, Role};
+use crate::store::ledger::Entry;
 use crate::store::people::SIGN_UP_NOTE;
 use crate::store::{Actor, Credential, Deed, SignUp, SigningUp};
 
@@ -39,7 +41,6 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         Credential::Password(_) => return Ok(SigningUp::NameTaken),
         Credential::Identity(_) => new.name_with(id),
     };
-    check_limit(new.credits)?;
     // A name of an account may be taken where that of a person is not; only the operator sees it.
     connection
         .prepare_cached(
@@ -49,9 +50,9 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         )?
         .execute(params![account_id, name, new.credits])?;
     if new.credits != 0 {
-        let note = Some(SIGN_UP_NOTE);
-        let opening = Entry { kind: EntryKind::Grant, amount: new.credits, task_id: None, key_id: None, note };
-        opening.record(connection, account_id, new.credits, now)?;
+        Holding::default().grant(new.credits).map_err(refused)?;
+        let opening = Entry { note: Some(SIGN_UP_NOTE), ..Entry::new(EntryKind::Grant, new.credits) };
+        ledger::record(connection, &opening, account_id, new.credits, now)?;
     }
     let role = Role::Owner;
     let (password, identity) = new.credential.parts();

@@ -4,15 +4,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::accounts::Entry;
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
-use super::{SqliteStore, budgets, calls, files, grants, progress};
-use crate::clock::Timestamp;
-use crate::domain::budget::Allowance;
+use super::{SqliteStore, budgets, calls, files, ledger, progress};
 use crate::domain::model::{EntryKind, Id, Status, Surface, Task};
 use crate::domain::request::GenerateRequest;
 use crate::fault::Effect;
+use crate::store::ledger::{self as entries, Entry};
 use crate::store::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
     TaskRecord, Tasks, Unfinished,
@@ -40,14 +38,13 @@ pub(super) fn submit(
         return Ok(Submission::Repeated);
     }
     let id = writing.ids.next(now);
-    let taken = match charge(connection, account_id, origin.key_id, id, cost, max_unfinished, now)? {
-        Ok(taken) => taken,
-        Err(refusal) => return Ok(refusal),
+    // In the period to which the task will count.
+    let budget = origin.key_id.map(|key_id| budgets::allowance(connection, key_id, id.timestamp())).transpose()?;
+    let account = ledger::holding(connection, account_id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    let debit = match account.charge(cost, max_unfinished, budget.flatten(), now) {
+        Ok(debit) => debit,
+        Err(refusal) => return Ok(refusal.into()),
     };
-    let balance = connection
-        .prepare_cached("SELECT balance FROM accounts WHERE id = ?1")?
-        .query_row([account_id], |row| row.get(0))?;
-    grants::tell_if_low(writing, account_id, cost, balance, now)?;
     let created_at = id.timestamp();
     let image_to_image = !request.reference_images.is_empty();
     connection
@@ -70,6 +67,7 @@ pub(super) fn submit(
         ])?;
     let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
     let wants_previews = origin.wants_previews();
+    let taken = entries::to_json(&debit.parts);
     let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews, engine];
     connection.prepare_cached(QUEUE)?.execute(queued)?;
     if let Some((key_id, call)) = call {
@@ -78,8 +76,11 @@ pub(super) fn submit(
     if surface == Surface::Web {
         connection.prepare_cached("INSERT INTO unindexed (task_id) VALUES (?1)")?.execute([id])?;
     }
-    let charge = Entry { kind: EntryKind::Charge, amount: -cost, task_id: Some(id), key_id: origin.key_id, note: None };
-    charge.record(connection, account_id, balance, created_at)?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished + 1 WHERE id = ?1")?
+        .execute([account_id])?;
+    let charge = Entry { task_id: Some(id), key_id: origin.key_id, ..Entry::new(EntryKind::Charge, -cost) };
+    ledger::debit(writing, account_id, &debit, &charge, created_at)?;
     Ok(Submission::Accepted(Task {
         id,
         account_id,
@@ -88,56 +89,6 @@ pub(super) fn submit(
         status: Status::Processing,
         updated_at: created_at,
     }))
-}
-
-/// Takes the cost of the task `id` from its account, unless a rule refuses it. Returns the credits of expiring grants among it.
-fn charge(
-    connection: &Connection,
-    account_id: Id,
-    key_id: Option<Id>,
-    id: Id,
-    cost: i64,
-    max_unfinished: u32,
-    now: Timestamp,
-) -> rusqlite::Result<std::result::Result<Option<String>, Submission>> {
-    // In the period to which the task will count.
-    let allowance = key_id.map(|key_id| budgets::allowance(connection, key_id, id.timestamp())).transpose()?.flatten();
-    if let Some(over) = allowance.filter(|allowance| allowance.left() < cost) {
-        return refusal(connection, account_id, max_unfinished, now, Some(over)).map(Err);
-    }
-    let expiring = grants::expiring(connection, account_id, now)?;
-    // No RETURNING here and in the queue: SQLite would build a temporary table for it.
-    let charged = connection
-        .prepare_cached(
-            "UPDATE accounts SET balance = balance - ?2, unfinished = unfinished + 1
-             WHERE id = ?1 AND deleted_at IS NULL AND balance >= ?2 + ?4 AND (?3 = 0 OR unfinished < ?3)",
-        )?
-        .execute(params![account_id, cost, max_unfinished, expiring.expired])?;
-    if charged == 0 {
-        return refusal(connection, account_id, max_unfinished, now, None).map(Err);
-    }
-    (expiring.live > 0).then(|| grants::spend(connection, account_id, cost, now)).transpose().map(Ok)
-}
-
-/// Determines why an account was not charged; `over` is a budget that does not pay the task.
-fn refusal(
-    connection: &Connection,
-    account_id: Id,
-    max_unfinished: u32,
-    now: Timestamp,
-    over: Option<Allowance>,
-) -> rusqlite::Result<Submission> {
-    let (balance, unfinished): (i64, u32) = connection
-        .prepare_cached("SELECT balance, unfinished FROM accounts WHERE id = ?1 AND deleted_at IS NULL")?
-        .query_row([account_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if max_unfinished != 0 && unfinished >= max_unfinished {
-        return Ok(Submission::TooManyUnfinished);
-    }
-    let available = balance - grants::expiring(connection, account_id, now)?.expired;
-    Ok(match over.map(|over| (over.left(), over.resets_at)) {
-        Some((left, resets_at)) => Submission::OverBudget { available: available.min(left), left, resets_at },
-        None => Submission::InsufficientCredits { available },
-    })
 }
 
 /// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks are

@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use super::grants::Swept;
+use super::ledger::Swept;
 use super::writer::Writing;
-use super::{SqliteStore, audit, engines, failed_prompts, files, gallery, grants, queue};
+use super::{SqliteStore, audit, engines, failed_prompts, files, gallery, ledger, queue};
 use crate::clock::Timestamp;
 use crate::domain::model::Id;
 use crate::fault::Effect;
@@ -108,9 +108,9 @@ impl Upkeep for SqliteStore {
     async fn lapse_grants(&self) -> Result<usize> {
         let mut all = Swept::default();
         loop {
-            let some = self.write(Effect::LapseGrants, move |writing| grants::lapse(writing, all.failed)).await?;
+            let some = self.write(Effect::LapseGrants, move |writing| ledger::lapse(writing, all.failed)).await?;
             all = Swept { lapsed: all.lapsed + some.lapsed, failed: all.failed + some.failed };
-            if some.lapsed + some.failed < grants::SWEEP_BATCH {
+            if some.lapsed + some.failed < ledger::SWEEP_BATCH {
                 return Ok(all.lapsed);
             }
         }

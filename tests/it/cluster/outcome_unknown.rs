@@ -39,8 +39,7 @@ async fn cut_off(site: &Site, number: usize, cut: Cut) -> (i64, Vec<Status>) {
     let answer = try_send(api.address(), "POST", GENERATE, &key, &body).await;
     assert_eq!(relay.cuts_left(), 0);
     assert!(answer.is_none(), "{:?}", answer.map(|answer| answer.status));
-    let said = "closing the connection without an answer";
-    eventually("the API says so in its log, which it writes behind the answer", || api.logged(said) == 1).await;
+    assert_eq!(api.logged("closing the connection without an answer"), 1, "{:#?}", api.lines());
     relay.set(Passage::Open);
     // The same process accepts further submits.
     submit(&api.server, &key, "a boat").await;
@@ -50,9 +49,9 @@ async fn cut_off(site: &Site, number: usize, cut: Cut) -> (i64, Vec<Status>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_submit_whose_outcome_stays_unknown_gets_no_answer() {
     let site = Site::new().await;
-    let (done, not_done) = tokio::join!(cut_off(&site, 0, Cut::AnswerAndAll), cut_off(&site, 1, Cut::StatementAndAll));
+    let (done, not_done) = tokio::join!(cut_off(&site, 0, Cut::AnswerAndAll), cut_off(&site, 1, Cut::CommitAndAll));
     assert_eq!(done, (94, vec![Status::Processing; 3]), "the task exists and is charged");
-    assert_eq!(not_done, (96, vec![Status::Processing; 2]), "the statement never arrived");
+    assert_eq!(not_done, (96, vec![Status::Processing; 2]), "the commit never arrived");
     assert_eq!(site.installation.json(&["credits", "audit"])["drifts"], json!([]));
 }
 
@@ -93,7 +92,7 @@ async fn a_submit_that_has_not_started_when_its_caller_hangs_up_never_starts() {
     gate.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE")).await.expect("a lock");
     let begun = send(&api.server, &key, "a boat that has begun").await;
     site.postgres.until_waiting(&schema).await;
-    // The batch after that waits until the statement is done.
+    // The next one waits until that is done.
     let waiting = send(&api.server, &key, "a boat that waits").await;
     eventually("both are connected", || callers(&api.server) == 2).await;
     drop((begun, waiting));

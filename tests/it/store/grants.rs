@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use tintype::domain::ledger::REFUND_LIFE;
 use tintype::domain::model::{EntryKind, ExpiringGrant, Id, Surface};
-use tintype::store::{AccountChange, REFUND_LIFE, Result, Submission, Taking};
+use tintype::store::{AccountChange, Result, Submission, Taking};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::{Backend, NOON};

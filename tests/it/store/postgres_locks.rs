@@ -1,14 +1,14 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
 use tintype::domain::endpoint::DeliveryState;
-use tintype::domain::model::Status;
+use tintype::domain::model::{Status, Surface};
 use tintype::store::{
     AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, Rescue,
-    Result, Verdict,
+    Result, StartLimit, Submission, Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
-use super::fixture::{LEASE, one_file};
+use super::fixture::{LEASE, UNLIMITED, images, one_file};
 use super::postgres_server::fixture_with;
 use crate::rigs::postgres::{cluster, schema, waiting};
 
@@ -23,6 +23,27 @@ async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
     assert!(matches!(fx.task(held.task_id).await?.status, Status::Completed { .. }));
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submit_whose_caller_hangs_up_while_its_account_is_locked_does_not_start() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    let schema = schema(fx.directory.path());
+    let holder = cluster().session().await;
+    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("the lock is free");
+    let start = StartLimit::none();
+    let submitting = fx.store.submit_before(start.clone(), ada, None.into(), Surface::Api, images(1), UNLIMITED);
+    let waiting = async {
+        cluster().until(&waiting(&schema), |waits| waits == 1).await;
+        start.hung_up.cancel();
+        holder.batch_execute("ROLLBACK").await.expect("the session is open");
+    };
+    let (submission, ()) = futures::future::join(submitting, waiting).await;
+    assert_eq!(submission?, Submission::NotStarted);
+    assert_eq!(fx.credits(ada).await?, 10);
     Ok(())
 }
 
@@ -229,7 +250,8 @@ async fn an_event_whose_commit_ends_after_its_endpoint_was_disabled_is_not_sent_
     let ada = fx.account("ada", 10).await?;
     let endpoint = endpoint(&fx, ada).await?.id;
     let tell = format!(
-        "SET search_path = {}; BEGIN; SELECT tintype_tell('{ada}', 'credits.low', NULL, '{{}}', 1)",
+        "BEGIN; INSERT INTO {}.deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
+         SELECT id, id, id, 'credits.low', '{{}}', 1, 1 FROM {0}.endpoints WHERE id = '{endpoint}' FOR KEY SHARE",
         schema(fx.directory.path())
     );
     holder.batch_execute(&tell).await.expect("an event");

@@ -25,8 +25,8 @@ pub enum Passage {
     Held,
     /// Statements, but no answers. A connection whose answer was held back is closed when the passage changes.
     Deaf,
-    /// An existing connection is closed as soon as something is sent over it, and the statement arrives when the
-    /// passage changes. New connections pass everything.
+    /// An existing connection is closed as soon as a commit, or a statement outside of a transaction, is sent over it. What
+    /// was sent arrives when the passage changes. New connections pass everything.
     Late,
     /// Nothing: all connections are closed, and new ones are refused.
     Closed,
@@ -35,16 +35,16 @@ pub enum Passage {
 /// The way in which a connection is cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// The statement is executed and its answer is lost.
+    /// The commit is executed and its answer is lost.
     #[default]
     Answer,
     /// The same, and nothing passes from then on.
     AnswerAndAll,
-    /// The statement is lost, and nothing passes from then on.
-    StatementAndAll,
+    /// The commit is lost, and nothing passes from then on.
+    CommitAndAll,
 }
 
-/// Cuts this number of connections whose statements contain these words.
+/// Cuts this number of connections when they commit a transaction whose statements contain these words.
 #[derive(Debug, Default)]
 struct Doom {
     words: Vec<u8>,
@@ -99,12 +99,12 @@ impl Relay {
         self.passage.send_replace(passage);
     }
 
-    /// Cuts the next connections whose statements contain these words.
+    /// Cuts the next connections that commit what contains these words.
     pub fn cut_answers(&self, words: &str, times: u32) {
         *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times, cut: Cut::Answer };
     }
 
-    /// Cuts the next connection whose statement contains these words.
+    /// Cuts the next connection that commits what contains these words.
     pub fn cut(&self, words: &str, cut: Cut) {
         *self.line.doom.lock().expect("no panic") = Doom { words: words.into(), times: 1, cut };
     }
@@ -133,10 +133,13 @@ fn holds(bytes: &[u8], words: &[u8]) -> bool {
 }
 
 impl Doom {
-    fn strikes(&mut self, bytes: &[u8]) -> Option<Cut> {
-        let struck = self.times > 0 && holds(bytes, &self.words);
-        self.times -= u32::from(struck);
-        struck.then_some(self.cut)
+    fn names(&self, bytes: &[u8]) -> bool {
+        self.times > 0 && holds(bytes, &self.words)
+    }
+
+    fn strike(&mut self) -> Option<Cut> {
+        self.times = self.times.checked_sub(1)?;
+        Some(self.cut)
     }
 }
 
@@ -176,16 +179,22 @@ impl Line {
     ) -> Option<Vec<u8>> {
         let mut passage = self.passage.clone();
         let mut bytes = vec![0; 64 * 1024];
+        let (mut is_named, mut has_begun) = (false, false);
         loop {
             let length = from_near.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
             let now = *passage.wait_for(|passage| *passage != Passage::Held).await.ok()?;
-            if now == Passage::Late && !is_new {
+            let sent = &bytes[..length];
+            is_named |= self.doom.lock().expect("no panic").names(sent);
+            has_begun |= holds(sent, b"START TRANSACTION") || holds(sent, b"BEGIN");
+            let ends = holds(sent, b"COMMIT");
+            if now == Passage::Late && !is_new && (ends || !has_begun) {
                 bytes.truncate(length);
                 return Some(bytes);
             }
-            let struck = self.doom.lock().expect("no panic").strikes(&bytes[..length]);
+            has_begun &= !ends && !holds(sent, b"ROLLBACK");
+            let struck = if is_named && ends { self.doom.lock().expect("no panic").strike() } else { None };
             match struck {
-                Some(Cut::StatementAndAll) => {
+                Some(Cut::CommitAndAll) => {
                     self.close.send_replace(Passage::Closed);
                     return None;
                 }

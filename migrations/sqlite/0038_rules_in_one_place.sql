@@ -1,0 +1,1 @@
+-- Only the other database has something to change.
