@@ -50,7 +50,7 @@ pub struct Part {
 pub struct Debit {
     /// The balance afterwards.
     pub balance: i64,
-    /// What it takes from grants.
+    /// The credits that it takes from grants.
     pub parts: Vec<Part>,
     /// The threshold that the balance has fallen below, if it has.
     pub low: Option<i64>,
@@ -95,7 +95,7 @@ pub struct NoRoom;
 /// Credits that a failed task returns to one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Returned {
-    /// What the task took.
+    /// The credits that the task took.
     pub part: Part,
     /// Whether the grant has not lapsed and expires later.
     pub is_live: bool,
@@ -103,7 +103,7 @@ pub struct Returned {
     pub is_extension: bool,
 }
 
-/// What a refund does to grants. The rest of it never expires.
+/// The effect of a refund on grants. The rest of it never expires.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refund {
     /// Credits that return to their grants.

@@ -6,7 +6,7 @@ use crate::domain::model::{EntryKind, Id};
 /// A ledger entry to insert.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
-    /// What it is for.
+    /// The kind.
     pub kind: EntryKind,
     /// Signed credits.
     pub amount: i64,

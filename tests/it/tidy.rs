@@ -20,7 +20,8 @@ const LAYERS: &[&[&str]] = &[
     &["outbound"],
     &["sandbox"],
     &["data_dir", "disk"],
-    &["clock", "fault", "outlet", "owner"],
+    &["clock", "fault", "owner"],
+    &["outlet"],
     &["domain"],
 ];
 

@@ -34,7 +34,7 @@ pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-/// What goes with a deleted account $1.
+/// The rows that go with a deleted account $1.
 const DELETIONS: [&str; 5] = [
     "DELETE FROM people WHERE account_id = $1",
     "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",

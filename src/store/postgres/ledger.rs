@@ -124,7 +124,7 @@ pub(super) async fn add_grant(
     Ok(())
 }
 
-/// What became of the grants $2 of the account $1 at the time $3.
+/// The state of the grants $2 of the account $1 at the time $3.
 const STATE: &str = "
     SELECT coalesce(g.lapsed IS NULL AND g.expires_at > $3, false) AS is_live,
         coalesce(l.kind <> 'grant', true) AS is_extension

@@ -46,7 +46,7 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Whoever takes the right away waits for the transaction.
+    /// Taking the right away waits for the transaction.
     const HELD: Self = Self { of_key: "FOR SHARE", of_session: "FOR NO KEY UPDATE OF p FOR KEY SHARE OF s" };
     /// None, for a transaction that has locked an account: others lock these rows before one.
     pub(super) const NONE: Self = Self { of_key: "", of_session: "" };

@@ -298,7 +298,8 @@ pub fn flood(service: &Service, endpoint: &str, count: u32) {
             connection.execute_batch(&sql).expect("rows");
         }
         Backend::Postgres => cluster().execute(&format!(
-            "SET search_path = {}; {insert} SELECT tintype_id({now}), '{endpoint}', tintype_id({now}), 'webhook.test',
+            "SET search_path = {}; {insert} SELECT '0' || substr(md5(random()::text), 1, 20), '{endpoint}',
+             '0' || substr(md5(random()::text), 1, 20), 'webhook.test',
              '{{}}', {now}, {now} FROM generate_series(1, {count})",
             schema(service.directory.path())
         )),

@@ -25,8 +25,8 @@ pub enum Passage {
     Held,
     /// Statements, but no answers. A connection whose answer was held back is closed when the passage changes.
     Deaf,
-    /// An existing connection is closed as soon as a commit, or a statement outside of a transaction, is sent over it. What
-    /// was sent arrives when the passage changes. New connections pass everything.
+    /// An existing connection is closed as soon as a commit, or a statement outside of a transaction, is sent over it. That
+    /// arrives when the passage changes. New connections pass everything.
     Late,
     /// Nothing: all connections are closed, and new ones are refused.
     Closed,
