@@ -1,4 +1,5 @@
--- The rules of credits are in the program alone.
+-- The rules of credits are in the program alone. Processes of the release before call these functions, so their submits and
+-- endings fail from here on: stop them first.
 DROP FUNCTION tintype_credits(text);
 DROP FUNCTION tintype_unfinished(text, text, bigint);
 DROP FUNCTION tintype_spent(text, text, text, text);

@@ -89,6 +89,13 @@ pub(super) async fn refuse(
 ) -> Result<Refusal> {
     let loss = Loss::now(error);
     let refuse = async |begun: &Transaction<'_>| {
+        if rule.is_some() {
+            // People who write lock themselves before tasks and accounts, and so does this.
+            let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
+                    LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)
+                FOR NO KEY UPDATE";
+            begun.execute(person, &[&lease.task_id]).await?;
+        }
         let given_up = loss.give_up(database, begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
         let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
         let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };

@@ -171,7 +171,11 @@ impl Order {
         id: Id,
     ) -> std::result::Result<Submission, Failure> {
         if !ledger::lock(begun, self.account_id).await? {
-            return Err(StoreError::Other("there is no such account".into()).into());
+            // One that was deleted takes the rights of its keys and people with it.
+            return Err(match self.origin.right {
+                Some(_) => StoreError::Revoked.into(),
+                None => StoreError::Other("there is no such account".into()).into(),
+            });
         }
         let (account, budget, repeats, is_allowed) = try_join!(
             ledger::holding(database, begun, self.account_id, self.max_unfinished),

@@ -13,7 +13,7 @@ use crate::store::fleet::engines_in_json;
 use crate::store::{LONGEST_LEASE, Rescue, Rescued, Result};
 
 /// Most tasks that a sweep ends in one transaction.
-const BATCH: usize = 256;
+const BATCH: usize = 32;
 
 /// A sweep.
 pub(super) struct Sweep<'a> {
