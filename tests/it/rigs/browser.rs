@@ -163,6 +163,19 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
+    /// [`Browser::evaluate`]; null while the page goes away.
+    fn evaluate_while_leaving(&mut self, expression: &str) -> Value {
+        let question = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        match self.try_call("Runtime.evaluate", question) {
+            Ok(answer) => {
+                assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
+                answer["result"]["value"].clone()
+            }
+            Err(error) if error["message"] == "Inspected target navigated or closed" => Value::Null,
+            Err(error) => panic!("{expression}: {error}"),
+        }
+    }
+
     /// Runs no script of any page from now on.
     pub fn forbid_scripts(&mut self) {
         self.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
@@ -174,7 +187,7 @@ impl Browser {
     pub fn until_asked(&mut self, expression: &str, mut between: impl FnMut(&mut Self)) -> Value {
         let begin = Instant::now();
         loop {
-            let value = self.evaluate(expression);
+            let value = self.evaluate_while_leaving(expression);
             let is_true = !matches!(value, Value::Null | Value::Bool(false));
             if is_true || begin.elapsed() > Duration::from_millis(PATIENCE_MILLIS) {
                 assert!(is_true, "{expression} stays {value}");
@@ -290,6 +303,11 @@ impl Browser {
 
     /// Sends a command and returns its result.
     fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.try_call(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// The error is that of the browser.
+    fn try_call(&mut self, method: &str, parameters: Value) -> Result<Value, Value> {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": parameters });
         if let Some(session) = &self.session {
@@ -299,8 +317,11 @@ impl Browser {
         loop {
             let mut answer = self.read();
             if answer["id"] == self.calls {
-                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                return answer["result"].take();
+                return if answer["error"].is_null() {
+                    Ok(answer["result"].take())
+                } else {
+                    Err(answer["error"].take())
+                };
             }
             self.note(&answer);
         }
