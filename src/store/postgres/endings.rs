@@ -66,7 +66,7 @@ impl Lost {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
         // After the task, as everywhere, so that transactions never wait in a circle.
-        begun.execute("SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE", &[account_id]).await?;
+        ledger::lock_any(begun, *account_id).await?;
         let now = database.now();
         let leave =
             async { Ok::<_, Failure>(begun.execute("DELETE FROM queue WHERE task_id = $1", &[task_id]).await?) };

@@ -41,6 +41,12 @@ pub(super) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> 
     Ok(begun.query_opt(sql, &[&account_id]).await?.is_some())
 }
 
+/// [`lock`], also of a deleted account.
+pub(super) async fn lock_any(begun: &Transaction<'_>, account_id: Id) -> Done {
+    begun.execute("SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE", &[&account_id]).await?;
+    Ok(())
+}
+
 /// The account $1, with its unfinished tasks from the id $2 on, counted up to $3. They are two ranges of an index.
 const ACCOUNT: &str = "
     SELECT a.low_balance, newest.id > (SELECT last_value FROM ledger_id_seq) AS is_behind,
@@ -156,7 +162,9 @@ pub(super) async fn give_back(
     if expired > 0 {
         // The entry of the refund may have a grant already.
         let charge = "SELECT id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
-        let charge = begun.query_one(charge, &[&task_id]).await?.try_get(0)?;
+        // A damaged ledger, which must not look like a broken connection: that would stop the sweeps of other accounts.
+        let missing = || StoreError::Other(format!("task {task_id} was never charged").into());
+        let charge = begun.query_opt(charge, &[&task_id]).await?.ok_or_else(missing)?.try_get(0)?;
         add_grant(begun, charge, account_id, expired, now).await?;
     }
     Ok(())

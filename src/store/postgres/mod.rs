@@ -1,8 +1,8 @@
 //! PostgreSQL: one database that many processes share.
 //!
 //! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it, and
-//! writes what they decide (`ledger.rs`). Rows of the queue are locked before accounts, and no transaction locks two
-//! accounts, so that transactions never wait in a circle.
+//! writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions never wait in a circle: people,
+//! rows of the queue, one account, keys, endpoints.
 
 use std::ops::Deref;
 use std::path::Path;

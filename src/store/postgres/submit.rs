@@ -108,8 +108,7 @@ impl Submitter {
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
         tracing::warn!(task = %id, %error, "the answer to a submit was lost; asking the database whether its task exists");
         let look = async |begun: &Transaction<'_>| {
-            let lock = "SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE";
-            begun.execute(lock, &[&order.account_id]).await?;
+            ledger::lock_any(begun, order.account_id).await?;
             Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
         };
         let found = async {
