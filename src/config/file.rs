@@ -153,7 +153,8 @@ impl EngineTable {
         for (name, value) in table {
             let (line, name) = (at(name.span().start), name.get_ref().as_ref());
             let read = || {
-                let setting = named(name, &settings).ok_or_else(|| unknown(name, &settings, "docs/engines.md"))?;
+                let setting =
+                    named(name, &settings).ok_or_else(|| unknown(name, &settings, "docs/operate/engines.md"))?;
                 Ok((setting, read_value(setting, value.get_ref())?))
             };
             let (setting, value) = read().map_err(|reason| (line, reason))?;

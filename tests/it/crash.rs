@@ -1,6 +1,6 @@
 //! Kills the real program again and again while it is used, and checks every promise from outside.
 //!
-//! The suite runs it for a short while. The long run, which prints the table of `docs/reliability.md`:
+//! The suite runs it for a short while. The long run, which prints the table of `docs/evidence/reliability.md`:
 //! `TINTYPE_KILLS=1000 cargo test --locked --test it crash -- --nocapture`
 
 use std::sync::Arc;

@@ -1,14 +1,11 @@
-//! The documents: the files, functions and tests that they cite exist, their links lead somewhere, and their sentences
-//! name the subject first.
+//! The documents: the files, functions and tests that they cite exist, and their links lead somewhere.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tidy::{all_sources, root, sources};
-
-/// Words that no sentence and no heading begins with: the actor is named instead.
-const QUESTION_WORDS: [&str; 4] = ["What", "Who", "Whoever", "Which"];
+use crate::rigs::binary::tintype;
+use crate::tidy::{root, sources};
 
 /// A part of a document.
 #[derive(Debug, PartialEq)]
@@ -21,16 +18,27 @@ enum Part {
 /// The documents that describe the repository as it is. `CHANGELOG.md` tells its history, and may name what is gone.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "clients/python", "clients/typescript", "crates/client"] {
-        for entry in std::fs::read_dir(root().join(folder)).expect("a readable folder") {
-            let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|extension| extension == "md") && !path.ends_with("CHANGELOG.md") {
-                found.push((path.clone(), std::fs::read_to_string(path).expect("a readable document")));
-            }
+    for folder in ["", "clients/python", "clients/typescript", "crates/client"] {
+        add_documents(&root().join(folder), &mut found);
+    }
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        add_documents(&folder, &mut found);
+        let paths = std::fs::read_dir(&folder).expect("a readable folder").map(|entry| entry.expect("an entry").path());
+        folders.extend(paths.filter(|path| path.is_dir()));
+    }
+    assert!(found.len() > 20, "{found:?}");
+    found
+}
+
+/// Adds the documents of one folder.
+fn add_documents(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in std::fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "md") && !path.ends_with("CHANGELOG.md") {
+            found.push((path.clone(), std::fs::read_to_string(path).expect("a readable document")));
         }
     }
-    assert!(found.len() > 5, "{found:?}");
-    found
 }
 
 /// The text with the lines of fenced blocks left empty.
@@ -143,17 +151,6 @@ fn is_cited(test: &str, cited: &str) -> bool {
     format!("::{test}::").contains(&format!("::{cited}::"))
 }
 
-/// The lines that have a question word with a capital outside of code, each with its number.
-fn questions(text: &str) -> Vec<String> {
-    let asks = |line: &str| {
-        let prose = line.split('`').step_by(2);
-        let mut words = prose.flat_map(|prose| prose.split(|letter: char| !letter.is_alphabetic()));
-        words.any(|word| QUESTION_WORDS.contains(&word))
-    };
-    let numbered = text.lines().enumerate().filter(|(_, line)| asks(line));
-    numbered.map(|(index, line)| format!("{}: {}", index + 1, line.trim())).collect()
-}
-
 #[test]
 fn every_link_in_a_document_has_a_target() {
     let mut broken = Vec::new();
@@ -221,17 +218,25 @@ fn every_test_that_a_document_cites_exists() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// The flags in a text without their hyphens, except those of every command.
+fn flags(text: &str) -> BTreeSet<String> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+    let flags = words.filter_map(|word| word.strip_prefix("--"));
+    let flags = flags.filter(|name| name.starts_with(|letter: char| letter.is_ascii_lowercase()));
+    flags.filter(|name| !["help", "version"].contains(name)).map(str::to_owned).collect()
+}
+
 #[test]
-fn no_sentence_begins_with_a_question_word() {
-    let documents = documents().into_iter().map(|(path, text)| (path, without_fences(&text)));
-    let sources = all_sources().into_iter().map(|(path, text)| {
-        let comments = text.lines().map(|line| if line.trim_start().starts_with("//") { line } else { "" });
-        (path, comments.collect::<Vec<_>>().join("\n"))
-    });
-    let found: Vec<_> = documents
-        .chain(sources)
-        .map(|(path, prose)| (path, questions(&prose)))
-        .filter(|(_, lines)| !lines.is_empty())
-        .collect();
-    assert!(found.is_empty(), "name the subject first: {found:#?}");
+fn the_page_of_settings_names_every_flag_of_a_server_and_no_other() {
+    let mut defined = BTreeSet::new();
+    for arguments in [&["serve", "--help"][..], &["--help"]] {
+        let help = tintype().args(arguments).output().expect("the program runs");
+        let help = String::from_utf8(help.stdout).expect("text");
+        defined.extend(help.lines().filter(|line| line.trim_start().starts_with('-')).flat_map(flags));
+    }
+    let page = std::fs::read_to_string(root().join("docs/operate/settings.md")).expect("a readable document");
+    let named = flags(&page);
+    let missing: Vec<_> = defined.difference(&named).collect();
+    let unknown: Vec<_> = named.difference(&defined).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "missing: {missing:?}, unknown: {unknown:?}");
 }

@@ -1,5 +1,6 @@
-//! Fair shares of everything that callers share: the table "Fair shares" of `docs/security.md` and one case for each of its
-//! rows. In a case, an attacker takes all it can and is refused as the row says; then a victim does the same and is served.
+//! Fair shares of everything that callers share: the table "Fair shares" of `docs/evidence/security.md` and one case for
+//! each of its rows. In a case, an attacker takes all it can and is refused as the row says; then a victim does the same
+//! and is served.
 //!
 //! A case is a test in a module below with the name of its row: `memory_of_v1_answers` for "Memory of `/v1` answers".
 
@@ -15,7 +16,7 @@ mod work;
 
 /// The rows of the table, each with its cells.
 fn rows() -> Vec<Vec<String>> {
-    let document = std::fs::read_to_string(root().join("docs/security.md")).expect("a readable document");
+    let document = std::fs::read_to_string(root().join("docs/evidence/security.md")).expect("a readable document");
     let (_, section) = document.split_once("\n## Fair shares\n").expect("the section");
     let (section, _) = section.split_once("\n## ").expect("a section after it");
     let lines = section.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));

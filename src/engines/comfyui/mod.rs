@@ -55,7 +55,7 @@ const RESERVED: [&str; 1] = ["embedding:"];
 /// A sentence for the operator: there is no workflow, or it cannot be used.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let (Some(graph), Some(mapping)) = (&settings.engine_workflow, &settings.engine_workflow_nodes) else {
-        return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/comfyui.md".into());
+        return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/operate/comfyui.md".into());
     };
     let workflow = Arc::new(Workflow::read(graph, mapping)?);
     let takes = workflow.max_references();

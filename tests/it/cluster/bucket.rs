@@ -1,6 +1,6 @@
 //! The bucket fails while workers render: finished pictures wait for it.
 //!
-//! In the suite the outage lasts until each lease has been renewed. For a minute, as in `docs/reliability.md`, run
+//! In the suite the outage lasts until each lease has been renewed. For a minute, as in `docs/evidence/reliability.md`, run
 //! `TINTYPE_OUTAGE_SECONDS=60 cargo test --locked --test it cluster::bucket -- --nocapture`
 
 use std::collections::HashMap;

@@ -194,7 +194,7 @@ fn the_doctor_checks_redis() {
 fn a_redis_user_with_the_documented_rights_suffices() {
     let data = TempDir::new().expect("a directory");
     let redis = RedisServer::start();
-    let docs = include_str!("../../../docs/rate-limits.md");
+    let docs = include_str!("../../../docs/operate/rate-limits.md");
     let line = docs.lines().find(|line| line.starts_with("ACL SETUSER")).expect("how to make a user");
     let mut words = line.split(' ');
     let mut command = redis::cmd(words.next().expect("ACL"));
