@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype::config::ServerSettings;
 use tintype::policy::Policy;
 use tintype::service::Shared;
-use tintype::store::Claim;
 use tintype::worker::Worker;
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype_config::ServerSettings;
 use tintype_engine::picture::Picture;
+use tintype_store::Claim;
 use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{self, Caller};

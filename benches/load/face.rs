@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::Queue as _;
-use tintype::store::postgres::PostgresStore;
+use tintype_store::Queue as _;
+use tintype_store::postgres::PostgresStore;
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
 use crate::cluster::Cluster;

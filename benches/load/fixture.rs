@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
 
 use crate::Outcome;
 

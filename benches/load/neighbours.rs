@@ -15,12 +15,12 @@ use bytes::Bytes;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::person::Role;
 use tintype::service::people::People;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{PersonCreation, Store};
+use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{PersonCreation, Store};
+use tintype_system::clock::Clock;
 use tokio::runtime::Runtime;
 
 use crate::attack::attackers::{Attackers, Tactic};

@@ -10,15 +10,14 @@ use axum::response::Response;
 use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tintype::clock::Clock;
-use tintype::config::ServerSettings;
-use tintype::engines;
 use tintype::files::Files;
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::server::{self, Front};
 use tintype::service::Shared;
-use tintype::store::Store;
-use tintype::store::sqlite::SqliteStore;
+use tintype_config::ServerSettings;
+use tintype_store::Store;
+use tintype_store::sqlite::SqliteStore;
+use tintype_system::clock::Clock;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -64,7 +63,7 @@ impl Service {
     pub async fn start_on(shared: Arc<Shared>, settings: &ServerSettings) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let typical_duration = engines::typical_duration(&settings.worker.engine);
+        let typical_duration = tintype_engines::typical_duration(&settings.worker.engine);
         let api_settings = ApiSettings::new(settings, &format!("http://{address}"))?;
         let api = ApiState::open(api_settings, shared.clone(), typical_duration).await?;
         let stop = CancellationToken::new();

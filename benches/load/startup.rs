@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::store::sqlite::SqliteStore;
+use tintype_store::sqlite::SqliteStore;
+use tintype_system::clock::Clock;
 
 use crate::generator::{Load, now};
 use crate::server::Server;

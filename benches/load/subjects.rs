@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
-use tintype::domain::model::{CREDITS_PER_IMAGE, Id, TaskId};
-use tintype::store::Store;
+use tintype_domain::model::{CREDITS_PER_IMAGE, Id, TaskId};
+use tintype_store::Store;
 
 use crate::fixture::{self, CREDITS, Caller, PROMPT};
 use crate::generator::{Load, Window, histogram};

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tintype::domain::endpoint::{AddedBy, SigningSecret};
-use tintype::domain::event::Subscription;
-use tintype::outbound::receivers::{ReceiverOptions, Receivers};
 use tintype::service::Shared;
 use tintype::service::webhooks::Deliverer;
-use tintype::store::{EndpointCreation, NewEndpoint};
+use tintype_domain::endpoint::{AddedBy, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_outbound::receivers::{ReceiverOptions, Receivers};
+use tintype_store::{EndpointCreation, NewEndpoint};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;

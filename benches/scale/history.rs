@@ -1,7 +1,7 @@
 //! Finished tasks in bulk, as they would be after years.
 
-use tintype::domain::model::{Account, Id};
-use tintype::store::{AccountCreation, Store};
+use tintype_domain::model::{Account, Id};
+use tintype_store::{AccountCreation, Store};
 use tokio_postgres::Client;
 
 use crate::Outcome;
@@ -23,7 +23,7 @@ pub async fn fill(client: &Client, store: &dyn Store, tasks: u32) -> Outcome<Vec
         }
     }
     let ids: Vec<&str> = accounts.iter().map(|account| account.id.as_str()).collect();
-    let floor = Id::floor(tintype::clock::Timestamp::from_millis(LONG_AGO));
+    let floor = Id::floor(tintype_system::clock::Timestamp::from_millis(LONG_AGO));
     let start = &floor.as_str()[..14];
     let tasks = i32::try_from(tasks)?;
     client

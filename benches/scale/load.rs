@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::domain::model::{Account, Id, Surface};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{Store, Submission};
+use tintype_domain::model::{Account, Id, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{Store, Submission};
 
 use crate::cluster::Cluster;
 use crate::{Figure, Options, Outcome, history, median, now, open};

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::Store;
-use tintype::store::postgres::PostgresStore;
+use tintype_store::Store;
+use tintype_store::postgres::PostgresStore;
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
 use self::cluster::Cluster;

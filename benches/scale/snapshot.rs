@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::domain::model::{Account, Surface};
-use tintype::store::{Store, Submission};
+use tintype_domain::model::{Account, Surface};
+use tintype_store::{Store, Submission};
 use tokio_postgres::Client;
 
 use crate::cluster::Cluster;

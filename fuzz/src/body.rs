@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use serde_json::value::RawValue;
-use tintype::domain::reference_url::HTTPS_PORT;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::reference_url::HTTPS_PORT;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
 
 use super::reference_url;
 

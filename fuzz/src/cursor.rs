@@ -1,7 +1,7 @@
 //! Cursors of task lists.
 
-use tintype::domain::cursor::CursorSigner;
-use tintype::domain::model::Id;
+use tintype_domain::cursor::CursorSigner;
+use tintype_domain::model::Id;
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 

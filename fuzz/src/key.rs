@@ -1,6 +1,6 @@
 //! API keys.
 
-use tintype::domain::key::KeySecret;
+use tintype_domain::key::KeySecret;
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const BODY_LEN: usize = 32;

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tintype::domain::address::is_public;
-use tintype::domain::reference_url::{HTTPS_PORT, ReferenceUrl};
+use tintype_domain::address::is_public;
+use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
 use url::{Host, Url};
 
 /// An accepted URL is https to a public host, and two independent parsers agree on that host.

@@ -37,7 +37,7 @@ CREATE TABLE deliveries (
 CREATE INDEX deliveries_waiting ON deliveries (endpoint_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX deliveries_of_endpoint ON deliveries (endpoint_id, id);
 
--- An id of this millisecond, as IdSource in src/domain/model.rs makes it.
+-- An id of this millisecond, as IdSource in crates/domain/src/model.rs makes it.
 CREATE FUNCTION tintype_id(made_at bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     alphabet CONSTANT text := '-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz';

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 
 use crate::files::{Files, MARKER};
-use crate::owner::with_destination_rights;
-use crate::store::sqlite::Snapshot;
-use crate::store::{Audit, Drift};
+use tintype_store::sqlite::Snapshot;
+use tintype_store::{Audit, Drift};
+use tintype_system::owner::with_destination_rights;
 
 mod restore;
 pub mod results;

@@ -9,13 +9,13 @@ use indicatif::ProgressBar;
 
 use super::{Contents, DATABASE, FILES};
 use crate::backup::results;
-use crate::clock::Clock;
-use crate::config::FileBackend;
-use crate::data_dir;
-use crate::domain::text::counted;
 use crate::files::Files;
-use crate::store::sqlite::{Snapshot, SqliteStore, companions, restoring};
-use crate::store::{DeleteSessions, Fleet as _, People as _, Tasks as _, Upkeep as _};
+use tintype_config::FileBackend;
+use tintype_domain::text::counted;
+use tintype_store::sqlite::{Snapshot, SqliteStore, companions, restoring};
+use tintype_store::{DeleteSessions, Fleet as _, People as _, Tasks as _, Upkeep as _};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir;
 
 /// Location of the new installation.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use clap::{Args, Subcommand};
 
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
-use crate::config::{DataSettings, DatabaseUrl};
-use crate::data_dir;
-use crate::domain::model::{Account, Surface};
-use crate::domain::names::{self, new_account_name};
-use crate::domain::text::counted;
-use crate::store::{AccountChange, AccountCreation, Rank, Store};
+use tintype_config::{DataSettings, DatabaseUrl};
+use tintype_domain::model::{Account, Surface};
+use tintype_domain::names::{self, new_account_name};
+use tintype_domain::text::counted;
+use tintype_store::{AccountChange, AccountCreation, Rank, Store};
+use tintype_system::data_dir;
 
 /// A task that ended now ended before this much later.
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -7,9 +7,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-
-use crate::config;
-use crate::sandbox::OWN_PROGRAM;
+use tintype_system::sandbox::OWN_PROGRAM;
 
 /// glibc maps allocations of at least this many bytes, and never raises this number.
 const THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
@@ -18,14 +16,18 @@ const THRESHOLD: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 /// allocator is not glibc's. Must run before anything else has started.
 pub(super) fn set_up(arguments: &[OsString]) {
     let Some((name, rest)) = arguments.split_first() else { return };
-    if !cfg!(target_env = "gnu") || config::was_started_again() {
+    if !cfg!(target_env = "gnu") || tintype_config::was_started_again() {
         return;
     }
     // The operator may have chosen another threshold. The mark is needed besides, because a program with capabilities of
     // its own never sees the variables of glibc.
     let threshold = THRESHOLD.0;
-    let value = config::variable_or(threshold, THRESHOLD.1);
-    let error =
-        Command::new(OWN_PROGRAM).arg0(name).args(rest).env(threshold, value).env(config::STARTED_AGAIN, "1").exec();
+    let value = tintype_config::variable_or(threshold, THRESHOLD.1);
+    let error = Command::new(OWN_PROGRAM)
+        .arg0(name)
+        .args(rest)
+        .env(threshold, value)
+        .env(tintype_config::STARTED_AGAIN, "1")
+        .exec();
     tracing::warn!(%error, "could not set up the allocator; this server will keep more memory than it needs");
 }

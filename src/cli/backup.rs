@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::{Outcome, describe, existing_file, existing_files, progress, show};
 use crate::backup::{self, Contents};
-use crate::clock::Clock;
-use crate::config::{DataSettings, FilesSettings};
-use crate::domain::text::counted;
-use crate::models;
-use crate::store::Drift;
+use tintype_config::{DataSettings, FilesSettings};
+use tintype_domain::text::counted;
+use tintype_engines::models;
+use tintype_store::Drift;
+use tintype_system::clock::Clock;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

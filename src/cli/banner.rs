@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use super::person::link_of_account;
 use super::{Failure, find_account, say};
-use crate::config::{EngineTarget, NamedEngine, program};
-use crate::domain::key::KeySecret;
-use crate::models;
-use crate::models::catalogue::{is_usable, offers};
 use crate::service::people::LINK_LIFE;
-use crate::store::{NewKey, Store};
+use tintype_config::{EngineTarget, NamedEngine, program};
+use tintype_domain::key::KeySecret;
+use tintype_engines::models;
+use tintype_engines::models::catalogue::{is_usable, offers};
+use tintype_store::{NewKey, Store};
 
 /// Name of the account that the first start creates.
 const FIRST_ACCOUNT: &str = "default";

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{Outcome, show, table};
-use crate::config::{ClientSettings, ServerSettings, ShownSetting, Source};
+use tintype_config::{ClientSettings, ServerSettings, ShownSetting, Source};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {

@@ -10,11 +10,11 @@ use super::account::MAX_GRANT;
 use super::owners::open_account;
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
-use crate::config::{DataSettings, lifetime};
-use crate::domain::model::LedgerEntry;
-use crate::domain::text::{self, counted};
 use crate::files::Files;
-use crate::store::{Audit, Drift, Store, Taking};
+use tintype_config::{DataSettings, lifetime};
+use tintype_domain::model::LedgerEntry;
+use tintype_domain::text::{self, counted};
+use tintype_store::{Audit, Drift, Store, Taking};
 
 /// Ledger entries per page.
 const HISTORY_PAGE: u32 = 1_000;

@@ -14,27 +14,27 @@ use tokio::process::Command;
 
 use super::queue::TASKS_EXPIRE;
 use super::{Outcome, is_there, show};
-use crate::clock::{Clock, Timestamp};
-use crate::config::{
+use crate::files::{Creation, FileName, Files};
+use crate::policy::Policy;
+use crate::service::{file_store, limits};
+use tintype_config::{
     Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine,
     PolicySettings, RedisSettings, RetentionSettings,
 };
-use crate::data_dir;
-use crate::domain::model::IdSource;
-use crate::domain::text::counted;
-use crate::engines::{self, Surroundings, diffusion};
-use crate::files::{Creation, FileName, Files};
-use crate::models;
-use crate::owner;
-use crate::policy::Policy;
-use crate::sandbox::{Confinement, Decoder};
-use crate::service::{file_store, limits};
-use crate::store::postgres::PostgresStore;
-use crate::store::sqlite::Snapshot;
-use crate::store::{
+use tintype_domain::model::IdSource;
+use tintype_domain::text::counted;
+use tintype_engine::{Brief, CancellationToken, Progress};
+use tintype_engines::models;
+use tintype_engines::{Surroundings, diffusion};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::sqlite::Snapshot;
+use tintype_store::{
     Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, StoreError, Upkeep as _, WaitingForEngine,
 };
-use tintype_engine::{Brief, CancellationToken, Progress};
+use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::data_dir;
+use tintype_system::owner;
+use tintype_system::sandbox::{Confinement, Decoder};
 
 /// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
 const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
@@ -390,7 +390,7 @@ async fn policy(settings: &PolicySettings) -> Result<String, String> {
 
 /// Probes every engine.
 async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, String> {
-    let engines = engines::configured(settings, data)?;
+    let engines = tintype_engines::configured(settings, data)?;
     let mut lines = Vec::new();
     for NamedEngine { name, settings, .. } in &engines {
         let found = engine(settings, data).await;
@@ -404,7 +404,7 @@ async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, Strin
 
 /// Probes the engine. Only the built-in engine also renders: a picture of a server may cost money.
 async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String> {
-    let choice = engines::choose(settings, data)?;
+    let choice = tintype_engines::choose(settings, data)?;
     if settings.engine == Some(EngineTarget::Diffusion) {
         return diffusion::check(settings, data, &Decoder::default()).await;
     }

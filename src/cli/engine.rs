@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use super::library::{self, LibraryArgs};
 use super::{Failure, Outcome, show};
-use crate::clock::Clock;
-use crate::config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
-use crate::domain::request::{AspectRatio, InvalidRequest};
-use crate::engines::diffusion::{Asked, Distance};
-use crate::engines::{self, EngineChoice, Surroundings};
+use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
+use tintype_domain::request::{AspectRatio, InvalidRequest};
 use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineInfo, Measured, Picture, Progress, Sizes};
+use tintype_engines::diffusion::{Asked, Distance};
+use tintype_engines::{EngineChoice, Surroundings};
+use tintype_system::clock::Clock;
 
 /// Time limit for a probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -74,7 +74,7 @@ pub(super) struct TryArgs {
     #[arg(long, value_name = "N", default_value_t = SEED)]
     seed: u64,
     /// Time limit
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::config::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::duration)]
     timeout: Duration,
     /// Render the same picture in 8 and in 32 bits, and show the difference; for diffusion
     #[arg(long)]
@@ -289,8 +289,9 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
 
 fn list(args: &ListArgs, data: &Path) -> Outcome {
     let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine, data)?.info));
-    let configured = engines::configured(&args.engine, data)?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
-    let listed = Listed { configured, known: &engines::KNOWN };
+    let configured =
+        tintype_engines::configured(&args.engine, data)?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
+    let listed = Listed { configured, known: &tintype_engines::KNOWN };
     show(args.json, &listed, || {
         let configured: Vec<_> = listed.configured.iter().map(Shown::text).collect();
         format!("{}\n\nThis release knows: {}", configured.join("\n"), listed.known.join(", "))
@@ -298,7 +299,7 @@ fn list(args: &ListArgs, data: &Path) -> Outcome {
 }
 
 fn chosen(engine: &NamedEngine, data: &Path) -> Result<EngineChoice, Failure> {
-    Ok(engines::choose(&engine.settings, data).map_err(|error| format!("engine {}: {error}", engine.name))?)
+    Ok(tintype_engines::choose(&engine.settings, data).map_err(|error| format!("engine {}: {error}", engine.name))?)
 }
 
 fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
@@ -308,7 +309,7 @@ fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
 async fn check(args: CheckArgs, data: &Path) -> Outcome {
     let engines = match &args.name {
         Some(name) => vec![args.engine.engine_named(name)?],
-        None => engines::configured(&args.engine, data)?,
+        None => tintype_engines::configured(&args.engine, data)?,
     };
     let mut all = Vec::new();
     for engine in &engines {
@@ -430,7 +431,7 @@ async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &
     if settings.target() != EngineTarget::Diffusion {
         return Err(Failure("--compare is for the diffusion engine".into()));
     }
-    let used = engines::diffusion::precision(settings, data)?;
+    let used = tintype_engines::diffusion::precision(settings, data)?;
     // One of the two computes in 32 bits.
     let (other, narrow) = match used {
         EnginePrecision::F32 => (EnginePrecision::W8a8, EnginePrecision::W8a8),
@@ -438,7 +439,7 @@ async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &
     };
     settings.engine_precision = Some(narrow);
     let asked = Asked { prompt: args.prompt.clone(), size: (picture.width(), picture.height()), seed: args.seed };
-    let comparing = engines::diffusion::compare(settings, data, owns(data), asked);
+    let comparing = tintype_engines::diffusion::compare(settings, data, owns(data), asked);
     let relative = tokio::time::timeout(args.timeout, comparing).await;
     let relative = relative.map_err(|_| format!("no comparison within {} s", args.timeout.as_secs()))??;
     settings.engine_precision = Some(other);

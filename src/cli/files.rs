@@ -4,9 +4,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Failure, Outcome, existing_files, open_store, show};
-use crate::config::{DataSettings, FilesSettings};
-use crate::domain::files_marker::FilesMarker;
 use crate::service::file_store;
+use tintype_config::{DataSettings, FilesSettings};
+use tintype_domain::files_marker::FilesMarker;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FilesCommand {

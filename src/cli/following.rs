@@ -16,7 +16,7 @@ use url::Url;
 use super::printing::print_line;
 use super::waiting::WaitingBar;
 use super::{preview, terminal};
-use crate::config::{ClientSettings, program};
+use tintype_config::{ClientSettings, program};
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
 pub(super) mod exit {

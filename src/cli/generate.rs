@@ -8,8 +8,8 @@ use clap::Args;
 use tintype_client::{EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
-use crate::config::MAX_UPLOAD;
-use crate::domain::request::AspectRatio;
+use tintype_config::MAX_UPLOAD;
+use tintype_domain::request::AspectRatio;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]

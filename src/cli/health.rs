@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Outcome, show};
-use crate::config::{DataSettings, ListenAddress, duration};
 use crate::server::workers;
+use tintype_config::{DataSettings, ListenAddress, duration};
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 16 * 1024;

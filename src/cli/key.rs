@@ -10,14 +10,14 @@ use serde::Serialize;
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{print_line, show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table, terminal};
-use crate::config::{DataSettings, duration, lifetime, rate};
-use crate::domain::budget::{Allowance, Budget, InvalidBudget};
-use crate::domain::key::{ApiKey, KeySecret, KeyState, Suspension};
-use crate::domain::model::Id;
-use crate::domain::text;
-use crate::domain::timestamp::Timestamp;
-use crate::outlet;
-use crate::store::{KeyChange, NewKey};
+use tintype_config::{DataSettings, duration, lifetime, rate};
+use tintype_domain::budget::{Allowance, Budget, InvalidBudget};
+use tintype_domain::key::{ApiKey, KeySecret, KeyState, Suspension};
+use tintype_domain::model::Id;
+use tintype_domain::text;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{KeyChange, NewKey};
+use tintype_system::outlet;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {

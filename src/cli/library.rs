@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::progress::Transfer;
 use super::{Outcome, show};
-use crate::models::hub::{Hub, Patience};
-use crate::models::library::{self, STORE, Target};
+use tintype_engines::models::hub::{Hub, Patience};
+use tintype_engines::models::library::{self, STORE, Target};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

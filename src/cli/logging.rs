@@ -11,9 +11,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, reload};
 
 use super::Cli;
-use crate::config::{self, SettingsError};
-use crate::outlet::{self, Reason};
 use crate::traces::{self, Exporter};
+use tintype_config::SettingsError;
+use tintype_system::outlet::{self, Reason};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum LogFormat {
@@ -35,7 +35,7 @@ pub(super) struct Logging {
 impl Logging {
     /// Puts the filter in force that the settings name now, as after a change of the config file.
     pub(super) fn read_filter_again(&self) -> Result<(), String> {
-        let read = config::read(Cli::command(), &self.arguments).map_err(|error| match error {
+        let read = tintype_config::read(Cli::command(), &self.arguments).map_err(|error| match error {
             SettingsError::Usage(error, _) => error.to_string().trim_end().to_owned(),
             SettingsError::File(sentence) => sentence,
         })?;
@@ -76,7 +76,7 @@ pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result
         // A trace is whole at every level of the log.
         Some(url) => {
             let (filter, handle) = reload::Layer::new(filter(text)?);
-            let (tracing, exporter) = traces::traces(url, config::collector_headers()?);
+            let (tracing, exporter) = traces::traces(url, tintype_config::collector_headers()?);
             let tracing = tracing.with_filter(filter_fn(traces::is_traced));
             tracing_subscriber::registry().with(log.with_filter(filter)).with(tracing).init();
             (Some(exporter), Filter::of(handle))

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::following::{self, Stop};
-use crate::config::{ClientSettings, MAX_BODY};
+use tintype_config::{ClientSettings, MAX_BODY};
 
 /// Codes of JSON-RPC errors.
 const PARSE_ERROR: i64 = -32700;

@@ -7,14 +7,14 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Failure, Outcome, describe, existing_file, progress, show};
-use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl};
-use crate::data_dir::{self, DataLock};
-use crate::domain::text::counted;
-use crate::fault::Faults;
-use crate::store::postgres::{self, Import, PostgresStore};
-use crate::store::sqlite::{self, Snapshot, mark_as_moved};
-use crate::store::{Audit, StoreError};
+use tintype_config::{DataSettings, DatabaseUrl};
+use tintype_domain::text::counted;
+use tintype_store::postgres::{self, Import, PostgresStore};
+use tintype_store::sqlite::{self, Snapshot, mark_as_moved};
+use tintype_store::{Audit, StoreError};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir::{self, DataLock};
+use tintype_system::fault::Faults;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -10,21 +10,21 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::logging::{LogFormat, Logging};
 use self::printing::{print_line, say, show};
-use crate::clock::Clock;
-use crate::config::CommandLine;
-use crate::config::{self, DataSettings, DatabaseUrl, FileBackend, SettingsError};
-use crate::data_dir;
-use crate::domain::model::Account;
-use crate::engines::{diffusion, supervisor};
-use crate::fault::Faults;
 use crate::files::Files;
-use crate::outlet;
-use crate::owner;
-use crate::sandbox;
-use crate::store::postgres::PostgresStore;
-use crate::store::sqlite::{SqliteStore, restoring};
-use crate::store::{Actor, Drift, Store, Via};
 use crate::traces::Exporter;
+use tintype_config::CommandLine;
+use tintype_config::{DataSettings, DatabaseUrl, FileBackend, SettingsError};
+use tintype_domain::model::Account;
+use tintype_engines::{diffusion, supervisor};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::sqlite::{SqliteStore, restoring};
+use tintype_store::{Actor, Drift, Store, Via};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir;
+use tintype_system::fault::Faults;
+use tintype_system::outlet;
+use tintype_system::owner;
+use tintype_system::sandbox;
 
 mod account;
 mod allocator;
@@ -199,7 +199,7 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 pub fn main() -> ExitCode {
     // A program that starts itself anew by way of /proc is called `exe` in lists of processes.
     _ = rustix::thread::set_name(c"tintype");
-    let arguments = config::arguments();
+    let arguments = tintype_config::arguments();
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
         return sandbox::main(arguments.get(2).and_then(|side| side.to_str()));
@@ -211,7 +211,7 @@ pub fn main() -> ExitCode {
         // The child of the diffusion engine confines itself too.
         return diffusion::main(arguments.get(2..).unwrap_or_default());
     }
-    let read = match config::read(Cli::command(), &arguments) {
+    let read = match tintype_config::read(Cli::command(), &arguments) {
         Ok(read) => read,
         Err(error) => return explain(error),
     };

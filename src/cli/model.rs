@@ -11,14 +11,14 @@ use serde::Serialize;
 
 use super::progress::Transfer;
 use super::{Failure, Outcome, show, table};
-use crate::clock::Clock;
-use crate::config::{DataSettings, HubSettings};
-use crate::domain::text::counted;
-use crate::models::catalogue::{Offer, is_usable, offer, offers};
-use crate::models::hub::{Hub, Patience};
-use crate::models::manifest::{Licence, Manifest};
-use crate::models::pull::{self, Begun, Pull};
-use crate::models::{self, Installed, eight_bits};
+use tintype_config::{DataSettings, HubSettings};
+use tintype_domain::text::counted;
+use tintype_engines::models::catalogue::{Offer, is_usable, offer, offers};
+use tintype_engines::models::hub::{Hub, Patience};
+use tintype_engines::models::manifest::{Licence, Manifest};
+use tintype_engines::models::pull::{self, Begun, Pull};
+use tintype_engines::models::{self, Installed, eight_bits};
+use tintype_system::clock::Clock;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelCommand {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::{Failure, find_account, open_store};
-use crate::config::DataSettings;
-use crate::domain::model::{Account, Id};
-use crate::store::Store;
+use tintype_config::DataSettings;
+use tintype_domain::model::{Account, Id};
+use tintype_store::Store;
 
 /// A list of what accounts own.
 #[derive(Debug, Args)]

@@ -12,15 +12,15 @@ use serde::Serialize;
 use super::owners::{ListArgs, open_account};
 use super::printing::{say, show, show_once};
 use super::{Failure, Outcome, open_store, table};
-use crate::config::{DataSettings, root_url, secret_in};
-use crate::domain::key::Suspension;
-use crate::domain::model::Account;
-use crate::domain::names::new_person_name;
-use crate::domain::passwords::{MAX_PASSWORD_BYTES, check_password};
-use crate::domain::person::{Person, Role};
-use crate::domain::timestamp::Timestamp;
 use crate::service::people::People;
-use crate::store::{FactorRemoval, PersonChange, PersonCreation, Store};
+use tintype_config::{DataSettings, root_url, secret_in};
+use tintype_domain::key::Suspension;
+use tintype_domain::model::Account;
+use tintype_domain::names::new_person_name;
+use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
+use tintype_domain::person::{Person, Role};
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{FactorRemoval, PersonChange, PersonCreation, Store};
 
 /// The path of sign-in links; the token follows.
 const LINK_PATH: &str = "/studio/sign-in/";

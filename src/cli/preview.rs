@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::config::{Graphics, terminal_graphics};
+use tintype_config::{Graphics, terminal_graphics};
 
 /// Most bytes in one command of the kitty protocol.
 const CHUNK_BYTES: usize = 4_096;

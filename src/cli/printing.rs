@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde::Serialize;
 
 use super::{Failure, Outcome, terminal};
-use crate::outlet;
+use tintype_system::outlet;
 
 /// Why output of this command is missing.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();

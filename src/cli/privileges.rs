@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use super::engine::EngineCommand;
 use super::{Command, Failure, files, model};
-use crate::config::{DataSettings, DatabaseUrl, FileBackend};
-use crate::data_dir::directory_of;
-use crate::models;
-use crate::owner::{self, Keeps};
+use tintype_config::{DataSettings, DatabaseUrl, FileBackend};
+use tintype_engines::models;
+use tintype_system::data_dir::directory_of;
+use tintype_system::owner::{self, Keeps};
 
 impl Command {
     /// Whether the command works on data, and the right of root that it needs beside those of the owner of the data.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::models::Watch;
+use tintype_engines::models::Watch;
 
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {

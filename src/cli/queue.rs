@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{Outcome, open_store, show};
-use crate::clock::Timestamp;
-use crate::config::DataSettings;
-use crate::domain::text::counted;
-use crate::store::{QueueDepth, Store, StoreError, WaitingForEngine};
+use tintype_config::DataSettings;
+use tintype_domain::text::counted;
+use tintype_store::{QueueDepth, Store, StoreError, WaitingForEngine};
+use tintype_system::clock::Timestamp;
 
 /// Consequence of a pause that outlasts the tasks, for operators.
 pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes after its submit fails and is refunded";

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::backup::{Copied, lossy};
 use super::{Outcome, progress, show};
 use crate::backup::{self, Target};
-use crate::clock::Clock;
-use crate::config::{DataSettings, FilesSettings};
+use tintype_config::{DataSettings, FilesSettings};
+use tintype_system::clock::Clock;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

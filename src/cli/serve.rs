@@ -17,24 +17,24 @@ use super::signals::{Reloaded, Signals};
 use super::started::{Ready, shows_secrets};
 use super::systemd;
 use super::{Failure, Outcome, open_files, operator};
-use crate::clock::Clock;
-use crate::config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
-use crate::data_dir::{self, DataLock};
-use crate::engines::{self, EngineChoice, Surroundings};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
-use crate::outbound::receivers::{ReceiverOptions, Receivers};
 use crate::policy::Policy;
-use crate::sandbox::Decoder;
 use crate::server::{self, Certificate, Front, Listener, Probe};
 use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use crate::store::postgres::PostgresStore;
-use crate::store::sqlite::SqliteStore;
-use crate::store::{Rescue, Store, StoreError};
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
+use tintype_config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
+use tintype_engines::{EngineChoice, Surroundings};
+use tintype_outbound::receivers::{ReceiverOptions, Receivers};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{Rescue, Store, StoreError};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir::{self, DataLock};
+use tintype_system::sandbox::Decoder;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -298,16 +298,16 @@ fn quickest(server: &ServerSettings, engines: &[Chosen]) -> Result<Duration, Fai
 }
 
 fn assumed_duration(engine: &NamedEngine) -> Duration {
-    engines::typical_duration(&engine.settings)
+    tintype_engines::typical_duration(&engine.settings)
 }
 
 fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
     let choose = |engine: NamedEngine| {
-        let choice = engines::choose(&engine.settings, data);
+        let choice = tintype_engines::choose(&engine.settings, data);
         let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
         Ok(Chosen { engine, choice })
     };
-    engines::configured(&server.worker.engine, data)?.into_iter().map(choose).collect()
+    tintype_engines::configured(&server.worker.engine, data)?.into_iter().map(choose).collect()
 }
 
 /// Builds an engine and its worker.

@@ -7,9 +7,8 @@ use super::banner::{FirstKey, FirstLink, towards_real_pictures};
 use super::logging::LogFormat;
 use super::serve::Parts;
 use super::{Failure, say, systemd};
-use crate::config::{DataSettings, DatabaseUrl, ServerSettings};
-use crate::engines;
-use crate::store::{Store, postgres};
+use tintype_config::{DataSettings, DatabaseUrl, ServerSettings};
+use tintype_store::{Store, postgres};
 
 /// A server that is ready.
 pub(super) struct Ready<'a> {
@@ -107,7 +106,7 @@ impl Ready<'_> {
         }
         if parts.rendering.is_some()
             && let Some(lines) =
-                towards_real_pictures(&engines::configured(&server.worker.engine, &data.data)?, &data.data)
+                towards_real_pictures(&tintype_engines::configured(&server.worker.engine, &data.data)?, &data.data)
         {
             say(&lines);
         }

@@ -9,15 +9,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use super::health::status;
-use crate::clock;
-use crate::config;
+use tintype_system::clock;
 
 /// A systemd that takes no message is not waited for longer.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
 /// Tells systemd the state of this process, if it asked for that.
 pub(super) fn notify(state: &str) {
-    let Some(path) = config::notify_socket() else { return };
+    let Some(path) = tintype_config::notify_socket() else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
         socket.set_write_timeout(Some(SEND_LIMIT))?;
         let address = match path.as_os_str().as_bytes().strip_prefix(b"@") {
@@ -40,7 +39,7 @@ pub(super) fn notify_reloading() {
 /// Tells systemd that the server is alive, twice in each interval that it grants, for as long as that is true: a server
 /// with the API answers itself, and in any other the scheduler still runs this. Returns at once without a watchdog.
 pub(super) async fn keep_alive(api: Option<Address>) {
-    let Some(interval) = config::watchdog_interval() else { return };
+    let Some(interval) = tintype_config::watchdog_interval() else { return };
     let every = interval / 2;
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

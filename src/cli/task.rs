@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::owners::find_only;
 use super::{Failure, Outcome, open_store, show, table};
-use crate::clock::{Clock, Timestamp};
-use crate::config::DataSettings;
-use crate::domain::model::{Id, Status, Surface, Task, TaskId};
-use crate::domain::request::GenerateRequest;
-use crate::domain::text;
 use crate::metrics::Metrics;
 use crate::service::endings::Endings;
-use crate::store::TaskRecord;
+use tintype_config::DataSettings;
+use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::request::GenerateRequest;
+use tintype_domain::text;
+use tintype_store::TaskRecord;
+use tintype_system::clock::{Clock, Timestamp};
 
 /// The error of a task that the operator failed without a reason.
 const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its credits were refunded.";
@@ -85,7 +85,7 @@ struct ShownRecord {
     removed_at: Option<Timestamp>,
 }
 
-fn task_id(text: &str) -> Result<Id, crate::domain::model::InvalidId> {
+fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
     text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
 }
 

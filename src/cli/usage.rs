@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 
 use super::owners::find_only;
 use super::{Outcome, open_store, or_dash, say, show, table};
-use crate::config::DataSettings;
-use crate::domain::timestamp::Timestamp;
 use crate::service::usage::{self, UsageLine};
-use crate::store::{UsageBy, UsageFilter};
+use tintype_config::DataSettings;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{UsageBy, UsageFilter};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

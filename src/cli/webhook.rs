@@ -12,15 +12,15 @@ use serde::Serialize;
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table};
-use crate::config::{DataSettings, duration};
-use crate::domain::endpoint::{
+use tintype_config::{DataSettings, duration};
+use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
 };
-use crate::domain::event::{EventType, Subscription, webhook_id};
-use crate::domain::model::Id;
-use crate::domain::timestamp::Timestamp;
-use crate::store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
+use tintype_domain::event::{EventType, Subscription, webhook_id};
+use tintype_domain::model::Id;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
 
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);

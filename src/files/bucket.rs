@@ -20,10 +20,10 @@ use super::listing;
 use super::marker::MARKER;
 use super::name::{FileName, is_day};
 use super::{FilesError, NAME_BATCH, NameBatches};
-use crate::clock::Timestamp;
-use crate::config::S3Settings;
-use crate::domain::model::Id;
-use crate::outbound::{Proxies, client_builder};
+use tintype_config::S3Settings;
+use tintype_domain::model::Id;
+use tintype_outbound::{Proxies, client_builder};
+use tintype_system::clock::Timestamp;
 
 /// Time limit for a write with all its retries. It is longer than a minute, because repeating a render costs more than
 /// waiting for the bucket.

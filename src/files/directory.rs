@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::name::{DAY_LENGTH, FileName};
 use super::{FilesError, NAME_BATCH, NameBatches};
-use crate::clock::Timestamp;
-use crate::domain::model::Id;
-use crate::owner;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+use tintype_system::owner;
 
 /// A directory of result files.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload};
 
 use super::FilesError;
-use crate::domain::files_marker::FilesMarker;
+use tintype_domain::files_marker::FilesMarker;
 
 /// Name of the object with the marker, beside the directories of the days. No result file has such a name, so the
 /// marker is never served, listed or removed.

@@ -19,11 +19,11 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt 
 use self::bucket::Bucket;
 use self::directory::Directory;
 use self::name::is_day;
-use crate::clock::Timestamp;
-use crate::config::{FileBackend, S3Settings};
-use crate::domain::files_marker::FilesMarker;
-use crate::domain::model::Id;
-use crate::fault::{Effect, Faults, Point};
+use tintype_config::{FileBackend, S3Settings};
+use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::{Effect, Faults, Point};
 
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;

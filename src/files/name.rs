@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-use crate::domain::model::Id;
+use tintype_domain::model::Id;
 
 /// Length of a day such as `2026-11-21`.
 pub(super) const DAY_LENGTH: usize = 10;

@@ -5,12 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::docs::openapi;
-use crate::config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, RedisServer, RequiredFor, ServerSettings,
-    SignUpSettings, TrustedProxy,
-};
-use crate::outbound::identity_provider::{IdentityProvider, Registration};
-use crate::sandbox::Decoder;
 use crate::service::Shared;
 use crate::service::encoder::Encoder;
 use crate::service::failures::Failures;
@@ -23,6 +17,12 @@ use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::web::{Studio, StudioParts, StudioSettings};
+use tintype_config::{
+    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, RedisServer, RequiredFor, ServerSettings,
+    SignUpSettings, TrustedProxy,
+};
+use tintype_outbound::identity_provider::{IdentityProvider, Registration};
+use tintype_system::sandbox::Decoder;
 
 /// The settings that the API consults.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
-use crate::domain::model::Task;
-use crate::store::{Result, StoreError, Submission};
+use tintype_domain::model::Task;
+use tintype_store::{Result, StoreError, Submission};
 
 /// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
 const UNFINISHED_RETRY_SECONDS: u64 = 5;

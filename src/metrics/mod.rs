@@ -10,11 +10,11 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
-use crate::clock::Timestamp;
-use crate::domain::model::Violation;
-use crate::store::{EngineState, QueueDepth};
 use process::ProcessMetrics;
 use queue::QueueMetrics;
+use tintype_domain::model::Violation;
+use tintype_store::{EngineState, QueueDepth};
+use tintype_system::clock::Timestamp;
 
 /// The type of the text that [`Metrics::expose`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

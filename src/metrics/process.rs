@@ -4,8 +4,8 @@ use procfs::process::{LimitValue, Process};
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 
 use super::registered;
-use crate::clock::Timestamp;
-use crate::outlet;
+use tintype_system::clock::Timestamp;
+use tintype_system::outlet;
 
 /// Processor time, memory and file descriptors of this process, as the kernel counts them.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::{level, registered};
-use crate::clock::Timestamp;
-use crate::store::{Abilities, EngineState, QueueDepth};
+use tintype_store::{Abilities, EngineState, QueueDepth};
+use tintype_system::clock::Timestamp;
 
 /// The length of the queue, and the engines that take work.
 #[derive(Debug)]

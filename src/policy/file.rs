@@ -11,8 +11,8 @@ use super::blocklist::{BlockList, MAX_DISTANCE};
 use super::moderation::{Endpoint, Moderation, Settings};
 use super::rules::{Matcher, Rule};
 use super::{Rules, Subject};
-use crate::config::duration;
-use crate::store::StrikeRule;
+use tintype_config::duration;
+use tintype_store::StrikeRule;
 
 /// Largest policy file or block list, in bytes.
 pub(super) const MAX_FILE: u64 = 16 * 1024 * 1024;

@@ -19,10 +19,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::POLICY_CHECK_EVERY;
-use crate::domain::model::Violation;
-use crate::store::StrikeRule;
+use tintype_config::POLICY_CHECK_EVERY;
+use tintype_domain::model::Violation;
 use tintype_engine::picture::Picture;
+use tintype_store::StrikeRule;
 
 use blocklist::BlockList;
 pub use blocklist::picture_hash;

@@ -17,8 +17,8 @@ use url::{Host, Url};
 
 use super::Subject;
 use super::file::Unreachable;
-use crate::outbound::{Proxies, client_builder};
 use tintype_engine::picture::Picture;
+use tintype_outbound::{Proxies, client_builder};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Largest response, in bytes.

@@ -24,9 +24,9 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::tls::Certificate;
 use super::validity::Validity;
-use crate::clock::Clock;
-use crate::config::AcmeSettings;
-use crate::outbound::{Proxies, client_builder};
+use tintype_config::AcmeSettings;
+use tintype_outbound::{Proxies, client_builder};
+use tintype_system::clock::Clock;
 
 /// File in the data directory with the account and the certificate.
 const KEPT: &str = "acme.json";

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, TrustedProxy};
-use crate::domain::source::{Peer, Source};
+use tintype_config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, TrustedProxy};
+use tintype_domain::source::{Peer, Source};
 
 /// All connection slots.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 
 use super::socket;
-use crate::config::ListenAddress;
+use tintype_config::ListenAddress;
 
 /// Permissions of a Unix domain socket: its owner and its group may connect.
 const SOCKET_MODE: u32 = 0o660;

@@ -30,13 +30,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
-use crate::domain::source::Peer;
 use crate::http::{Arrival, Enveloping, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
 use listener::Accepted;
 use pace::{AnswerBody, Paced, Stage};
 use socket::{Ending, Lent, Socket};
+use tintype_config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
+use tintype_domain::source::Peer;
 
 pub use listener::{Listener, SocketListener};
 pub use probe::{Probe, workers};

@@ -12,8 +12,8 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::config::ConnectionLimits;
 use crate::http::HeadCheck;
+use tintype_config::ConnectionLimits;
 
 /// No byte has arrived yet.
 const FRESH: u8 = 0;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 
-use crate::config::{MAX_UNSENT, SEND_BUFFER};
+use tintype_config::{MAX_UNSENT, SEND_BUFFER};
 
 /// Longest wait for the end of a peer that was too slow with its request.
 const LATE_TIME_LIMIT: Duration = Duration::from_secs(2);

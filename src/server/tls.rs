@@ -18,8 +18,8 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection};
 
 use super::acme::Authority;
-use crate::clock::Clock;
-use crate::config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
+use tintype_config::{AcmeSettings, CERTIFICATE_CHECK_EVERY};
+use tintype_system::clock::Clock;
 
 /// The ALPN protocol of TLS-ALPN-01 challenges (RFC 8737).
 const ACME_PROTOCOL: &[u8] = b"acme-tls/1";

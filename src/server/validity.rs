@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use std::time::Duration;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use crate::clock::Timestamp;
+use tintype_system::clock::Timestamp;
 
 // Tags of DER.
 const SEQUENCE: u8 = 0x30;

@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 
 use super::places::{Place, Places, Rank};
 use super::refresh::Refresh;
-use crate::clock::Clock;
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::{Id, IdSource, Task};
-use crate::domain::request::MAX_REFERENCES;
-use crate::store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::model::{Id, IdSource, Task};
+use tintype_domain::request::MAX_REFERENCES;
+use tintype_store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
+use tintype_system::clock::Clock;
 
 /// Attempts from which the mean is computed: the latest ones.
 const SAMPLES: usize = 32;
@@ -351,7 +351,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::clock::Timestamp;
+    use tintype_system::clock::Timestamp;
 
     const SECOND: Duration = Duration::from_secs(1);
 

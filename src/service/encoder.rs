@@ -15,11 +15,11 @@ use image::codecs::webp::WebPEncoder;
 use image::{ImageFormat, ImageReader, ImageResult};
 use tokio::sync::OnceCell;
 
-use crate::domain::images_api_request::OutputFormat;
-use crate::domain::model::Id;
 use crate::files::{FileName, FilesError};
 use crate::service::Shared;
 use crate::service::shares::{Share, Shares};
+use tintype_domain::images_api_request::OutputFormat;
+use tintype_domain::model::Id;
 
 /// Bytes of pictures that connections and the cache hold.
 const MEMORY: usize = 256 << 20;

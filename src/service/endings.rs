@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast};
 
-use crate::clock::Timestamp;
-use crate::domain::model::{Id, Surface, Violation};
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
-use crate::store::{
+use tintype_domain::model::{Id, Surface, Violation};
+use tintype_store::{
     Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right, Store,
     StrikeRule,
 };
+use tintype_system::clock::Timestamp;
 
 // Errors of failed tasks: sentences for the owner, without internals.
 
@@ -116,7 +116,7 @@ impl Endings {
     /// Completes a task with its files; `took` is the time since its claim.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`] of the last of several tries. If it is unknown, the task may be completed.
+    /// [`tintype_store::StoreError`] of the last of several tries. If it is unknown, the task may be completed.
     pub async fn complete(&self, claim: &Claim, images: &[String], took: Duration) -> Result<LeaseWrite> {
         let lease = claim.lease;
         let complete = || self.store.complete(lease, images.to_vec());
@@ -201,7 +201,7 @@ impl Endings {
     /// Fails and refunds a task whether or not a worker holds it. Returns whether it was processing.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn fail_unleased(&self, id: Id, sentence: &str) -> Result<bool> {
         let ended = self.store.fail_unleased(id, sentence).await?;
         if let Some(ended) = ended {
@@ -213,7 +213,7 @@ impl Endings {
     /// Fails and refunds a task of an account and a surface while it waits. Returns whether it did.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn cancel(&self, right: Right, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
         let ended = self.store.with_right(right).cancel(account_id, surface, id, CANCELLED).await?;
         if let Some(ended) = ended {
@@ -225,7 +225,7 @@ impl Endings {
     /// Fails and refunds every unfinished task created at or before `cutoff`.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
         let overdue = self.store.expire(cutoff, OVERDUE).await?;
         if !overdue.is_empty() {
@@ -238,7 +238,7 @@ impl Endings {
     /// Fails and refunds every waiting task with more than `most` references, which is all that any engine takes.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn fail_beyond(&self, most: u32) -> Result<()> {
         let reason = too_many_references(most);
         for ended in self.store.fail_beyond(most, &reason).await? {
@@ -251,7 +251,7 @@ impl Endings {
     /// takes.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn fail_unmatched(&self, engines: &[(String, u32)]) -> Result<()> {
         for ended in self.store.fail_unmatched(engines, NO_ENGINE).await? {
             self.failed(ended, NO_ENGINE);
@@ -263,7 +263,7 @@ impl Endings {
     /// of leases.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn rescue(&self, which: Rescue) -> Result<usize> {
         let Rescued { queued, failed } = self.store.rescue(which, GAVE_UP).await?;
         let lost = queued + failed.len();

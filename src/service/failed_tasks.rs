@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 
-use crate::clock::Clock;
-use crate::config::{FAILURES_CHECK_EVERY, FAILURES_WITHIN};
-use crate::domain::model::Id;
-use crate::store::{Result, Store};
+use tintype_config::{FAILURES_CHECK_EVERY, FAILURES_WITHIN};
+use tintype_domain::model::Id;
+use tintype_store::{Result, Store};
+use tintype_system::clock::Clock;
 
 /// Most accounts whose failures are kept in memory.
 const MAX_ACCOUNTS: usize = 10_000;
@@ -34,7 +34,7 @@ impl FailedTasks {
     /// second old: a limit of unfinished tasks bounds how many fail in that time.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn wait(&self, store: &dyn Store, account_id: Id) -> Result<Option<Duration>> {
         if self.most == 0 {
             return Ok(None);

@@ -15,8 +15,8 @@ use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 
-use crate::clock::Clock;
-use crate::domain::source::Source;
+use tintype_domain::source::Source;
+use tintype_system::clock::Clock;
 
 /// Failures per minute of one source without a delay, even all at once.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(300).expect("300 is not 0");

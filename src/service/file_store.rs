@@ -3,9 +3,9 @@
 //! The database and the store hold the same random marker. Without this check, an API and a worker with different local
 //! directories would complete tasks whose URLs get 404.
 
-use crate::domain::files_marker::FilesMarker;
 use crate::files::{Creation, Files};
-use crate::store::Store;
+use tintype_domain::files_marker::FilesMarker;
+use tintype_store::Store;
 
 /// Makes sure, before anything is served, that `files` belongs to the database. A database without a marker, because it
 /// is new or of an earlier release, adopts the marker of `files`.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
 
-use crate::clock::Timestamp;
-use crate::config::FINISHED_TASK_TTL;
-use crate::domain::model::{Id, Task};
 use crate::service::Shared;
+use tintype_config::FINISHED_TASK_TTL;
+use tintype_domain::model::{Id, Task};
+use tintype_system::clock::Timestamp;
 
 /// Most finished tasks in memory.
 const MAX_TASKS: usize = 20_000;
@@ -25,7 +25,7 @@ pub struct Finished {
     json: Cache<Id, CachedJson>,
 }
 
-/// A finished task, and the time by [`Clock::elapsed`](crate::clock::Clock::elapsed) just before it was read from the
+/// A finished task, and the time by [`Clock::elapsed`](tintype_system::clock::Clock::elapsed) just before it was read from the
 /// store.
 #[derive(Debug, Clone)]
 struct CachedTask {
@@ -46,7 +46,7 @@ impl Finished {
         Self { shared, tasks: Cache::new(MAX_TASKS), json: Cache::new(MAX_TASKS) }
     }
 
-    /// Caches a terminal task. `read_at` is the time by [`Clock::elapsed`](crate::clock::Clock::elapsed) just before it was
+    /// Caches a terminal task. `read_at` is the time by [`Clock::elapsed`](tintype_system::clock::Clock::elapsed) just before it was
     /// read from the store.
     pub fn insert(&self, task: &Arc<Task>, read_at: Duration) {
         self.tasks.insert(task.id, CachedTask { task: task.clone(), read_at });

@@ -14,8 +14,8 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 
-use crate::clock::Clock;
-use crate::domain::source::Source;
+use tintype_domain::source::Source;
+use tintype_system::clock::Clock;
 
 /// Attempts per minute with one name, even all at once.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");

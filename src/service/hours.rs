@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Timestamp;
-use crate::store::{Hour, Result, Store};
+use tintype_store::{Hour, Result, Store};
+use tintype_system::clock::Timestamp;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// Every task has ended this long after its creation, by a clock that was set a little as well.
@@ -19,7 +19,7 @@ impl Hours {
     /// The last `count` hours until now, the oldest first, each with the time of its begin.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn last(&self, store: &dyn Store, count: u32) -> Result<Vec<(Timestamp, Hour)>> {
         let now = store.now();
         let length = i64::try_from(HOUR.as_millis()).unwrap_or(i64::MAX);

@@ -7,12 +7,12 @@ use std::time::Duration;
 use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::config::{KEY_CACHE_TTL, RECORD_KEY_USES_EVERY};
-use crate::domain::key::{ApiKey, KeyHash};
-use crate::domain::model::Id;
-use crate::domain::timestamp::Timestamp;
-use crate::store::{Result, Store};
+use tintype_config::{KEY_CACHE_TTL, RECORD_KEY_USES_EVERY};
+use tintype_domain::key::{ApiKey, KeyHash};
+use tintype_domain::model::Id;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{Result, Store};
+use tintype_system::clock::Clock;
 
 /// Most keys in the cache.
 const MAX_KEYS: usize = 100_000;
@@ -52,7 +52,7 @@ impl Keyring {
     /// store records a time, so the recorded time may be up to [`KEY_CACHE_TTL`] early.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn find(&self, hash: KeyHash) -> Result<Option<Arc<ApiKey>>> {
         let looked_up = self.clock.elapsed();
         if let Some(cached) = self.cached.get(&hash)

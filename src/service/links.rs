@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::clock::Timestamp;
-use crate::config::FileLinks;
 use crate::files::FilesError;
 use crate::service::Shared;
+use tintype_config::FileLinks;
+use tintype_system::clock::Timestamp;
 
 /// Creates the URLs of result files for callers.
 #[derive(Debug)]

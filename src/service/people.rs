@@ -7,13 +7,13 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
 
-use crate::domain::identity::Identity;
-use crate::domain::names::{self, new_person_name};
-use crate::domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_password};
-use crate::domain::person::{Person, Session, Token};
-use crate::domain::text::MAX_NAME_CHARS;
-use crate::domain::timestamp::Timestamp;
-use crate::store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
+use tintype_domain::identity::Identity;
+use tintype_domain::names::{self, new_person_name};
+use tintype_domain::passwords::{InvalidPassword, MAX_PASSWORD_BYTES, check_password};
+use tintype_domain::person::{Person, Session, Token};
+use tintype_domain::text::MAX_NAME_CHARS;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
 
 mod second_factor;
 

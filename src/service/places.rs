@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::refresh::Refresh;
-use crate::clock::{Clock, Timestamp};
-use crate::domain::model::Id;
-use crate::store::{Store, WaitingTask};
+use tintype_domain::model::Id;
+use tintype_store::{Store, WaitingTask};
+use tintype_system::clock::{Clock, Timestamp};
 
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;

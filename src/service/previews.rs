@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::model::{Id, Surface};
 use crate::service::Shared;
-use crate::store::{FoundPreview, SoughtPreview};
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{FoundPreview, SoughtPreview};
 
 /// Interval at which previews are looked for. Workers report them as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

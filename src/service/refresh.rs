@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::store::Result;
+use tintype_store::Result;
+use tintype_system::clock::Clock;
 
 /// Shortest and longest interval between two refreshes.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 
-use crate::clock::Clock;
+use tintype_system::clock::Clock;
 
 /// Rejections per minute of one caller, even all at once. The next one makes it pause for a moment.
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(20).expect("20 is not 0");
@@ -75,7 +75,7 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::timestamp::Timestamp;
+    use tintype_domain::timestamp::Timestamp;
 
     #[test]
     fn a_caller_with_many_rejections_pauses_and_others_do_not() {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::clock::Clock;
-use crate::config::ServerSettings;
-use crate::disk::Disk;
 use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::service::backlog::Backlog;
 use crate::service::endings::Endings;
 use crate::service::finished::RemovedBefore;
 use crate::service::task_ages::TaskAges;
-use crate::store::Store;
+use tintype_config::ServerSettings;
+use tintype_store::Store;
+use tintype_system::clock::Clock;
+use tintype_system::disk::Disk;
 
 /// The parts that the API, the worker and the sweeper of one process share.
 #[derive(Debug)]

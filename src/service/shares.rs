@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::domain::model::Id;
+use tintype_domain::model::Id;
 
 /// Whether an account that holds `held` of `total` units may take `more` while others hold `of_others`: it may have one
 /// portion, and up to half of what the others leave.
@@ -188,7 +188,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::domain::timestamp::Timestamp;
+    use tintype_domain::timestamp::Timestamp;
 
     fn id(number: i64) -> Id {
         Id::floor(Timestamp::from_millis(number))

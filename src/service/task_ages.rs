@@ -6,11 +6,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::Id;
-use crate::domain::timestamp::Timestamp;
-use crate::store::Store;
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::model::Id;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::Store;
+use tintype_system::clock::Clock;
 
 /// A smaller difference between two clocks is not a step.
 const TOLERANCE: Duration = Duration::from_secs(5);

@@ -7,17 +7,17 @@ use tokio_util::sync::CancellationToken;
 
 use tracing::Instrument as _;
 
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::cursor::CursorSigner;
-use crate::domain::model::{Id, Status, Surface, Task, TaskId};
-use crate::domain::own_reference::OwnReference;
-use crate::domain::request::GenerateRequest;
 use crate::service::Shared;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::places::Place;
 use crate::service::waiters::Seat;
-use crate::store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::cursor::CursorSigner;
+use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::own_reference::OwnReference;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.
 pub const DEFAULT_PAGE: u32 = 20;

@@ -7,8 +7,8 @@ use tintype_engine::picture::Picture;
 use tokio::sync::Semaphore;
 
 use crate::files::{FileName, FilesError};
-use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
+use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// The longest side of a thumbnail, in pixels: a card of the studio on a screen with two pixels for each point.
 pub const SIDE: u32 = 640;

@@ -14,15 +14,15 @@ use tintype_engine::picture::{Picture, PictureError};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
-use crate::disk::Disk;
-use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use crate::files::FilesError;
-use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
 use crate::service::admission::{Admission, Admitted};
 use crate::service::rejections::Rejections;
-use crate::store::{Right, StoreError, Upload, UploadedPicture};
+use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
+use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use tintype_store::{Right, StoreError, Upload, UploadedPicture};
+use tintype_system::disk::Disk;
+use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// Most senders of one account whose pictures arrive at this process at the same time, and of all accounts. No account has
 /// more than half of the places that the others leave. A sender is an upload, or a call with up to four pictures. A place is

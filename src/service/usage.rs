@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use quick_cache::sync::Cache;
 use serde::Serialize;
 
-use crate::clock::Timestamp;
-use crate::domain::model::{Id, Surface};
-use crate::domain::text::csv_field;
-use crate::store::{Result, Store, UsageBy, UsageFilter};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::text::csv_field;
+use tintype_store::{Result, Store, UsageBy, UsageFilter};
+use tintype_system::clock::Timestamp;
 
 /// Most accounts in memory.
 const MAX_ACCOUNTS: usize = 1_000;
@@ -40,7 +40,7 @@ impl Usage {
     /// The credits that an account used, on each day from midnight `since` on which it was charged or refunded.
     ///
     /// # Errors
-    /// [`crate::store::StoreError`].
+    /// [`tintype_store::StoreError`].
     pub async fn since(&self, store: &dyn Store, account: Id, since: Timestamp) -> Result<BTreeMap<Timestamp, i64>> {
         let known = self.0.get(&account).filter(|counted| counted.since <= since);
         let mut counted = known.unwrap_or(Counted { since, last: 0, days: BTreeMap::new() });
@@ -107,7 +107,7 @@ impl UsageLine {
 /// The use of credits that passes a filter, with names, by day or by the name of the account.
 ///
 /// # Errors
-/// [`crate::store::StoreError`].
+/// [`tintype_store::StoreError`].
 pub async fn lines(store: &dyn Store, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageLine>> {
     let accounts = match filter.account_id {
         _ if by == UsageBy::Day => Vec::new(),
@@ -119,7 +119,7 @@ pub async fn lines(store: &dyn Store, by: UsageBy, filter: UsageFilter) -> Resul
     let keys: HashMap<Id, String> =
         keys.into_iter().map(|key| (key.id, format!("{} {}", key.hint, key.name).trim_end().to_owned())).collect();
     let rows = store.usage_by(by, filter).await?;
-    let line = |row: &crate::store::UsageRow| {
+    let line = |row: &tintype_store::UsageRow| {
         let key = match (row.key_id, row.surface) {
             (Some(id), _) => keys.get(&id).cloned(),
             (None, Some(Surface::Web)) => Some(STUDIO.to_owned()),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::domain::model::Id;
 use crate::service::shares;
+use tintype_domain::model::Id;
 
 /// Most seats of one account in one process.
 pub const MAX_SEATS_OF_ACCOUNT: usize = 100;
@@ -179,7 +179,7 @@ fn release<K: Hash + Eq, V>(counts: &mut HashMap<K, V>, key: K, count: impl FnOn
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::timestamp::Timestamp;
+    use tintype_domain::timestamp::Timestamp;
 
     fn id(number: i64) -> Id {
         Id::floor(Timestamp::from_millis(number))

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::messages::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span, Value};
-use crate::outbound::{Proxies, client_builder, describe};
+use tintype_outbound::{Proxies, client_builder, describe};
 
 /// Most spans in a request.
 const BATCH: usize = 512;

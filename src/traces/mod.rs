@@ -30,7 +30,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 pub use self::exporter::{Exporter, Sending};
 use self::messages::{ERROR, INTERNAL, KeyValue, SERVER, Span, Status, Value};
-use crate::clock::Clock;
+use tintype_system::clock::Clock;
 
 /// The target of spans that are in the log only.
 pub const UNTRACED: &str = "tintype::untraced";

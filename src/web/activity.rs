@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::Visitor;
-use crate::domain::model::{Id, Status, Surface};
-use crate::store::TaskRecord;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_store::TaskRecord;
 
 /// Tasks of one page.
 const PAGE: u32 = 50;

@@ -6,8 +6,8 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{self, HeaderMap};
 use http_body_util::BodyExt as _;
 
-use crate::clock::Clock;
-use crate::config::{MIN_UPLOAD_RATE, UPLOAD_GRACE};
+use tintype_config::{MIN_UPLOAD_RATE, UPLOAD_GRACE};
+use tintype_system::clock::Clock;
 
 /// A body that arrives.
 pub(crate) struct Arriving {

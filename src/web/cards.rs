@@ -10,13 +10,13 @@ use super::references::{self, Chip};
 use super::session::Visitor;
 use super::snippets::Snippets;
 use super::texts::Texts;
-use crate::config::FileLinks;
-use crate::domain::model::{Id, Status, Surface, Task};
-use crate::domain::own_reference::OwnReference;
-use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::service::thumbnails;
-use crate::store::{TaskRecord, Unfinished};
+use tintype_config::FileLinks;
+use tintype_domain::model::{Id, Status, Surface, Task};
+use tintype_domain::own_reference::OwnReference;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {

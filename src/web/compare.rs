@@ -12,8 +12,8 @@ use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::references::{Found, find, thumbnail};
 use super::session::Visitor;
-use crate::domain::model::Id;
-use crate::domain::own_reference::OwnReference;
+use tintype_domain::model::Id;
+use tintype_domain::own_reference::OwnReference;
 
 const GALLERY: &str = "/studio/gallery";
 

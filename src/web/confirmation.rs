@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use super::error::PageError;
 use super::session::Visitor;
 use super::sign_in::{Address, be_patient, place};
-use crate::domain::person::Person;
-use crate::domain::second_factor::TypedCode;
+use tintype_domain::person::Person;
+use tintype_domain::second_factor::TypedCode;
 
 /// The field of a form that holds the password or a code.
 pub(super) const CONFIRMATION: &str = "confirmation";

@@ -18,11 +18,11 @@ use super::references::{Chip, lines};
 use super::session::{Form, Visitor};
 use super::snippets::Snippets;
 use super::{HOME, Studio, uploads};
-use crate::domain::model::{CREDITS_PER_IMAGE, Id, Surface};
-use crate::domain::own_reference::OwnReference;
-use crate::domain::person::Role;
-use crate::domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
-use crate::store::{Origin, StoreError, Submission, TaskRecord};
+use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use tintype_domain::own_reference::OwnReference;
+use tintype_domain::person::Role;
+use tintype_domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
+use tintype_store::{Origin, StoreError, Submission, TaskRecord};
 
 /// A shape to choose.
 struct Shape {

@@ -13,10 +13,10 @@ use super::chart::Chart;
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::Visitor;
-use crate::clock::Timestamp;
-use crate::domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
-use crate::domain::text;
-use crate::store::EntryFilter;
+use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
+use tintype_domain::text;
+use tintype_store::EntryFilter;
+use tintype_system::clock::Timestamp;
 
 /// Entries of one page.
 const PAGE: u32 = 50;

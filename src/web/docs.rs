@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::Visitor;
 use super::snippets::Snippets;
-use crate::domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
 
 /// The prompt of the examples.
 const PROMPT: &str = "A red fox in the snow at dawn";

@@ -12,7 +12,7 @@ use super::page::{html, secured};
 use super::texts::Texts;
 use super::{SECOND_FACTOR, SIGN_IN};
 use crate::files::FilesError;
-use crate::store::StoreError;
+use tintype_store::StoreError;
 
 /// An error of a page. `crate::http` writes it, and logs its cause with the id of the request.
 #[derive(Debug, Clone)]

@@ -16,12 +16,12 @@ use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
-use crate::clock::Timestamp;
-use crate::config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN, UNDO};
-use crate::domain::model::{Id, Surface};
-use crate::domain::person::Role;
-use crate::domain::request::AspectRatio;
-use crate::store::{Board, BoardWrite, GalleryFilter, State};
+use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN, UNDO};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::AspectRatio;
+use tintype_store::{Board, BoardWrite, GalleryFilter, State};
+use tintype_system::clock::Timestamp;
 
 const HOME: &str = "/studio/gallery";
 /// Tasks of one page.

@@ -7,12 +7,12 @@ use super::error::PageError;
 use super::oidc::{disabled, lost, unknown};
 use super::sign_in::enter;
 use super::{Studio, Visit};
-use crate::domain::identity::Journey;
-use crate::domain::joining::{Claims, JoinRule, Standing};
-use crate::domain::model::Account;
-use crate::domain::person::{Person, Role};
-use crate::outbound::identity_provider::Arrived;
-use crate::store::{Actor, Joining, Newcomer, PersonChange, Proof};
+use tintype_domain::identity::Journey;
+use tintype_domain::joining::{Claims, JoinRule, Standing};
+use tintype_domain::model::Account;
+use tintype_domain::person::{Person, Role};
+use tintype_outbound::identity_provider::Arrived;
+use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 
 /// Adds somebody new to the account of a rule, and signs that person in.
 pub(super) async fn join(

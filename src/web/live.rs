@@ -10,11 +10,11 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::model::{Id, Surface};
-use crate::domain::person::TokenHash;
 use crate::service::Shared;
 use crate::service::tasks::Tasks;
-use crate::store::Unfinished;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::TokenHash;
+use tintype_store::Unfinished;
 
 /// Interval at which the unfinished tasks of watched accounts are read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -276,7 +276,7 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::person::Token;
+    use tintype_domain::person::Token;
 
     #[test]
     fn streams_are_bounded_by_session_and_by_process() {

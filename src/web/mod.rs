@@ -45,10 +45,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{FileLinks, RequiredFor};
-use crate::domain::source::Source;
-use crate::domain::tickets::Tickets;
-use crate::outbound::identity_provider::IdentityProvider;
 use crate::service::Shared;
 use crate::service::admission::Admission;
 use crate::service::failures::Failures;
@@ -63,6 +59,10 @@ use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::service::usage::Usage;
+use tintype_config::{FileLinks, RequiredFor};
+use tintype_domain::source::Source;
+use tintype_domain::tickets::Tickets;
+use tintype_outbound::identity_provider::IdentityProvider;
 
 pub use self::error::{PageError, Written, write_error};
 pub use self::session::check_https;
@@ -218,7 +218,7 @@ impl Studio {
     }
 
     /// The tickets of this moment.
-    async fn tickets(&self) -> crate::store::Result<Tickets> {
+    async fn tickets(&self) -> tintype_store::Result<Tickets> {
         Ok(Tickets::new(&self.shared.store.cursor_secret().await?, self.shared.store.now()))
     }
 

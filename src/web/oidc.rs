@@ -16,15 +16,15 @@ use super::page::{Frame, html, secured};
 use super::session::{Form, Visitor, cookie, same, visit};
 use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer};
 use super::{Studio, Visit};
-use crate::clock::Clock;
-use crate::domain::identity::{Identity, Journey, Purpose};
-use crate::domain::model::Id;
-use crate::domain::source::Source;
-use crate::outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
 use crate::service::admission::Admission;
 use crate::service::people::Welcome;
 use crate::service::rejections::Rejections;
-use crate::store::{Linking, Proof};
+use tintype_domain::identity::{Identity, Journey, Purpose};
+use tintype_domain::model::Id;
+use tintype_domain::source::Source;
+use tintype_outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
+use tintype_store::{Linking, Proof};
+use tintype_system::clock::Clock;
 
 /// The cookie of a journey.
 const COOKIE: &str = "__Host-tintype-oidc";

@@ -10,10 +10,10 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use super::error::Written;
 use super::session::{Fields, Visitor};
 use super::texts::Texts;
-use crate::clock::Timestamp;
-use crate::domain::model::EntryKind;
-use crate::domain::person::Role;
-use crate::store::Result;
+use tintype_domain::model::EntryKind;
+use tintype_domain::person::Role;
+use tintype_store::Result;
+use tintype_system::clock::Timestamp;
 
 /// Allows scripts, styles and requests of this server alone. Pictures may come from a bucket.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob: https:; \

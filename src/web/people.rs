@@ -11,12 +11,12 @@ use super::create::base;
 use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
 use super::session::{Fields, Form, Visitor};
-use crate::domain::model::Id;
-use crate::domain::names::{InvalidName, new_person_name};
-use crate::domain::person::{Person, Role};
 use crate::service::failures::Patience;
 use crate::service::people::People;
-use crate::store::{PersonChange, PersonCreation};
+use tintype_domain::model::Id;
+use tintype_domain::names::{InvalidName, new_person_name};
+use tintype_domain::person::{Person, Role};
+use tintype_store::{PersonChange, PersonCreation};
 
 const PEOPLE: &str = "/studio/people";
 

@@ -8,7 +8,7 @@ use axum::http::header::{self, HeaderValue};
 use super::error::PageError;
 use super::page::secured;
 use super::session::Visitor;
-use crate::domain::model::Surface;
+use tintype_domain::model::Surface;
 
 /// The latest preview of a task, as PNG.
 pub async fn preview(visitor: Visitor, Path(id): Path<String>) -> Result<Response<Body>, PageError> {

@@ -1,9 +1,9 @@
 //! References in the form of the first page: lines of text, each shown with a small picture.
 
 use super::session::Visitor;
-use crate::domain::model::{Id, Status, Surface};
-use crate::domain::own_reference::OwnReference;
-use crate::store::Result;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::own_reference::OwnReference;
+use tintype_store::Result;
 
 /// A reference on a page.
 #[derive(Debug, Clone)]

@@ -19,12 +19,12 @@ use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor,
 use super::sign_in::{Address, agent, be_patient, enter, sign_in_page, without_path_in_referrer};
 use super::texts::Texts;
 use super::{SECOND_FACTOR, Studio, Visit};
-use crate::domain::model::Id;
-use crate::domain::person::{Person, Token};
-use crate::domain::second_factor::{FactorSecret, RecoveryCodes};
-use crate::domain::tickets::Fact;
 use crate::service::people::FirstProof;
-use crate::store::FactorRemoval;
+use tintype_domain::model::Id;
+use tintype_domain::person::{Person, Token};
+use tintype_domain::second_factor::{FactorSecret, RecoveryCodes};
+use tintype_domain::tickets::Fact;
+use tintype_store::FactorRemoval;
 
 /// Width and height of the QR code, in pixels.
 const QR_SIZE: u32 = 220;

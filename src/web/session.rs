@@ -15,11 +15,11 @@ use sha2::{Digest as _, Sha256};
 use super::error::PageError;
 use super::texts::Texts;
 use super::{Studio, Visit};
-use crate::config::{MAX_BODY, RequiredFor};
-use crate::domain::model::{Account, Id};
-use crate::domain::person::{Person, Role, Session, Token, TokenHash};
 use crate::service::people::SESSION_LIFE;
-use crate::store::{Actor, Result, Right, SessionRight, Store, Via};
+use tintype_config::{MAX_BODY, RequiredFor};
+use tintype_domain::model::{Account, Id};
+use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
+use tintype_store::{Actor, Result, Right, SessionRight, Store, Via};
 
 /// The cookie of a session. The prefix makes browsers accept it only over HTTPS, for this host alone.
 const COOKIE: &str = "__Host-tintype";

@@ -13,9 +13,9 @@ use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_cookie};
 use super::sign_in::{agent, be_patient, place, words};
-use crate::domain::person::Session;
 use crate::service::people::{PasswordChange, Passwords};
-use crate::store::EndSessions;
+use tintype_domain::person::Session;
+use tintype_store::EndSessions;
 
 const SESSIONS: &str = "/studio/sessions";
 

@@ -15,13 +15,13 @@ use super::second_factor::ask_for_code;
 use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_cookie};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
-use crate::domain::passwords::InvalidPassword;
-use crate::domain::person::{Token, person_name};
-use crate::domain::source::Source;
 use crate::service::admission::{Admission, Admitted};
 use crate::service::failures::Patience;
 use crate::service::people::{SignIn, SignedIn};
-use crate::store::EndSessions;
+use tintype_domain::passwords::InvalidPassword;
+use tintype_domain::person::{Token, person_name};
+use tintype_domain::source::Source;
+use tintype_store::EndSessions;
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]

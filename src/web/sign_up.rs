@@ -14,8 +14,8 @@ use super::session::{Fields, Visitor, check_origin, visit};
 use super::sign_in::{agent, be_patient, enter, place, words};
 use super::texts::Texts;
 use super::{HOME, Studio};
-use crate::domain::names::{InvalidName, new_person_name};
 use crate::service::people::{NewPerson, SignUpTerms, Welcome};
+use tintype_domain::names::{InvalidName, new_person_name};
 
 #[derive(Template)]
 #[template(path = "sign_up.html")]

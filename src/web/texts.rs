@@ -173,7 +173,7 @@ mod tests {
             }
         }
         let users = [pages, files("rs")].concat().concat();
-        let actions: Vec<_> = crate::store::Action::ALL.iter().map(|action| action.as_str()).collect();
+        let actions: Vec<_> = tintype_store::Action::ALL.iter().map(|action| action.as_str()).collect();
         assert!(actions.iter().all(|action| known.contains(action)), "{actions:?}");
         let is_used = |name: &str| users.contains(&format!("\"{name}\"")) || actions.contains(&name);
         let unused: Vec<_> = known.iter().filter(|name| !is_used(name)).collect();

@@ -17,16 +17,16 @@ use super::arriving::{Arriving, Stopped, announced};
 use super::error::{PageError, Written};
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Fields, Form, PROOF, Sender, Visitor};
-use crate::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
-use crate::domain::model::{Id, Status, Surface};
-use crate::domain::multipart::{Multipart, Piece};
-use crate::domain::own_reference::OwnReference;
-use crate::domain::person::Role;
-use crate::domain::request::MAX_REFERENCES;
 use crate::files::FileName;
 use crate::service::thumbnails::{ThumbnailError, size};
 use crate::service::uploads::{Incoming, Refusal, UploadError};
-use crate::store::Upload;
+use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::multipart::{Multipart, Piece};
+use tintype_domain::own_reference::OwnReference;
+use tintype_domain::person::Role;
+use tintype_domain::request::MAX_REFERENCES;
+use tintype_store::Upload;
 
 /// Uploads of one page.
 const PAGE: u32 = 48;

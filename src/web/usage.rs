@@ -12,10 +12,10 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::Visitor;
-use crate::clock::Timestamp;
-use crate::domain::person::Role;
 use crate::service::usage::{self, STUDIO, UsageLine};
-use crate::store::{UsageBy, UsageFilter};
+use tintype_domain::person::Role;
+use tintype_store::{UsageBy, UsageFilter};
+use tintype_system::clock::Timestamp;
 
 /// Periods in days, the usual one first.
 const PERIODS: [u32; 3] = [30, 90, 365];

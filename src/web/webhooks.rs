@@ -11,14 +11,14 @@ use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, minute, secured};
 use super::session::{Fields, Form, Visitor};
-use crate::domain::endpoint::{
+use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
 };
-use crate::domain::event::{EventType, Subscription, webhook_id};
-use crate::domain::model::Id;
-use crate::domain::person::Role;
-use crate::store::{EndpointChange, EndpointCreation, NewEndpoint};
+use tintype_domain::event::{EventType, Subscription, webhook_id};
+use tintype_domain::model::Id;
+use tintype_domain::person::Role;
+use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint};
 
 const WEBHOOKS: &str = "/studio/webhooks";
 /// Deliveries of one page.

@@ -16,9 +16,9 @@ use super::error::PageError;
 use super::gallery::first;
 use super::page::secured;
 use super::session::Visitor;
-use crate::domain::model::{Id, Status, Surface};
 use crate::files::FileName;
 use crate::service::Shared;
+use tintype_domain::model::{Id, Status, Surface};
 
 /// Most downloads of one account at a time. Each keeps a picture in memory.
 const MAX_DOWNLOADS: usize = 4;

@@ -15,13 +15,13 @@ use super::render::{RenderControl, RenderError};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::turned_away::Turn;
 use super::{CANCEL_GRACE, Worker};
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::Surface;
 use crate::files::FilesError;
 use crate::service::endings::RETRY_DELAY;
-use crate::store::{Claim, LeaseWrite, StoreError};
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::model::Surface;
 use tintype_engine::Progress;
 use tintype_engine::picture::Picture;
+use tintype_store::{Claim, LeaseWrite, StoreError};
 
 /// The outcome of an attempt that completed its task.
 const COMPLETED: &str = "completed";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tintype_engine::{Picture, Progress, Stage};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{AttemptProgress, Lease};
+use tintype_store::{AttemptProgress, Lease};
 
 /// The leases of the attempts under way.
 #[derive(Debug, Default)]

@@ -22,12 +22,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use crate::config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
 use crate::policy::Policy;
 use crate::service::Shared;
 use crate::service::backlog::Pace;
-use crate::store::{Claim, Lease, LeaseWrite, StoreError};
 use crate::worker::render::Renderer;
+use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVERY, WorkerSettings};
+use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
 
 use self::attempt::Start;
 use self::held::HeldLeases;

@@ -1,13 +1,13 @@
 //! References to pictures of the account of a task, which come from the files and never from a URL.
 
 use super::render::RenderError;
-use crate::domain::model::Status;
-use crate::domain::own_reference::OwnReference;
 use crate::files::FileName;
-use crate::sandbox::{DecodeError, Decoder};
 use crate::service::Shared;
-use crate::store::{Claim, StoreError};
+use tintype_domain::model::Status;
+use tintype_domain::own_reference::OwnReference;
 use tintype_engine::picture::Picture;
+use tintype_store::{Claim, StoreError};
+use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// The picture of a reference. It may have been removed since the task was accepted: its file stays for as long as the task
 /// is unfinished.

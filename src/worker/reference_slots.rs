@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
-use crate::domain::model::Id;
+use tintype_domain::model::Id;
 
 /// The worker has this many times as many reference slots as one account may fill before it is passed over.
 const SHARES: usize = 4;
@@ -115,7 +115,7 @@ impl Drop for ReferenceSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
+    use tintype_system::clock::Timestamp;
 
     fn account(number: i64) -> Id {
         Id::floor(Timestamp::from_millis(number))

@@ -10,17 +10,17 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::own_references;
-use crate::config::WorkerSettings;
-use crate::domain::model::{Id, Violation};
-use crate::domain::reference_url::ReferenceUrl;
-use crate::outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use crate::policy::{Policy, Subject, Verdict};
-use crate::sandbox::Decoder;
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
-use crate::store::{ANY_REFERENCES, Claim};
+use tintype_config::WorkerSettings;
+use tintype_domain::model::{Id, Violation};
+use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
+use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
+use tintype_store::{ANY_REFERENCES, Claim};
+use tintype_system::sandbox::Decoder;
 
 /// Failure of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

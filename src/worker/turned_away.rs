@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::domain::model::Id;
+use tintype_domain::model::Id;
 
 /// Most tasks to remember.
 const MAX_TASKS: usize = 256;

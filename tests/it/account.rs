@@ -1,9 +1,9 @@
 //! The caller's own account: its balance, its unfinished tasks and the limits of its key.
 
 use serde_json::json;
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::KeyChange;
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::KeyChange;
 
 use crate::rigs::service::Service;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::config::ServerSettings;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{Action, Actor, AuditLog as _, Via};
+use tintype_config::ServerSettings;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{Action, Actor, AuditLog as _, Via};
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::json as run;
 use crate::rigs::service::Service;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tintype::clock::Clock;
-use tintype::config::KEY_CACHE_TTL;
-use tintype::domain::model::Id;
-use tintype::store::{AccountChange, KeyChange};
+use tintype_config::KEY_CACHE_TTL;
+use tintype_domain::model::Id;
+use tintype_store::{AccountChange, KeyChange};
+use tintype_system::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -44,7 +44,7 @@ async fn every_bad_key_gets_the_same_401() {
     let key = &caller.key;
     let other_end = if key.ends_with('0') { "1" } else { "0" };
     let typo = format!("{}{other_end}", &key[..key.len() - 1]);
-    let unknown = tintype::domain::key::KeySecret::random().reveal().to_owned();
+    let unknown = tintype_domain::key::KeySecret::random().reveal().to_owned();
     let mut answers = vec![service.call("GET", TASKS, &[], "").await];
     for authorization in [
         "".to_owned(),
@@ -137,7 +137,7 @@ async fn a_real_key_in_a_query_is_flagged_for_rotation() {
     assert_eq!(caller.get(TASKS).await.status, 200, "the key itself goes on working");
 }
 
-async fn last_used_at(service: &Service, key: Id) -> Option<tintype::clock::Timestamp> {
+async fn last_used_at(service: &Service, key: Id) -> Option<tintype_system::clock::Timestamp> {
     service.shared.store.find_key(key).await.expect("a store").expect("the key").last_used_at
 }
 
@@ -210,7 +210,7 @@ async fn a_key_ends_at_its_expiry() {
 async fn a_rotated_key_works_during_the_overlap() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    let fresh = tintype::domain::key::KeySecret::random();
+    let fresh = tintype_domain::key::KeySecret::random();
     let overlap = Duration::from_secs(60);
     let rotated = service.shared.store.rotate_key(caller.key_id, fresh.hash(), &fresh.hint(), overlap).await;
     rotated.expect("a store").expect("the key exists");
@@ -344,7 +344,7 @@ async fn delayed_refusals_do_not_reveal_which_keys_exist() {
     let caller = service.caller("ada", 10).await;
     let (id, disabled) = service.new_key(caller.account.id, |_| {}).await;
     service.shared.store.change_key(id, KeyChange::Disable).await.expect("a store");
-    let unknown = tintype::domain::key::KeySecret::random().reveal().to_owned();
+    let unknown = tintype_domain::key::KeySecret::random().reveal().to_owned();
     for _ in 0..300 {
         get_with(&service, "Bearer x").await.assert_error(401, "UNAUTHORIZED");
     }

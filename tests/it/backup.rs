@@ -14,15 +14,15 @@ use bytes::Bytes;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::config::LEASE;
-use tintype::data_dir::backup_lock;
-use tintype::domain::model::{Surface, TaskId};
-use tintype::domain::request::GenerateRequest;
 use tintype::files::Files;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Tasks as _};
+use tintype_config::LEASE;
+use tintype_domain::model::{Surface, TaskId};
+use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Tasks as _};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir::backup_lock;
 
 use crate::rigs::binary::{self, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
 use crate::rigs::http::{TASKS, ended, send, submit};
@@ -350,7 +350,7 @@ async fn nothing_is_removed_while_a_backup_needs_it() {
     let path = service.directory.path().join("files").join(&orphan);
     File::open(&path).and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
     service.shared.store.fail(claim.lease, "it sank").await.expect("a store");
-    service.clock.advance(tintype::config::ORPHAN_AGE * 2);
+    service.clock.advance(tintype_config::ORPHAN_AGE * 2);
 
     let backup = service.shared.files.keep_all().expect("a lock");
     let audit = service.shared.files.keep_all().expect("a lock that several may hold");

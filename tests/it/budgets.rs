@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tintype::domain::budget::Budget;
-use tintype::store::KeyChange;
+use tintype_domain::budget::Budget;
+use tintype_store::KeyChange;
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};

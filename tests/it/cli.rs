@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{Queue as _, StrikeRule, Tasks as _};
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{Queue as _, StrikeRule, Tasks as _};
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, json as run, refused, tintype};
 
@@ -107,7 +107,7 @@ async fn an_account_with_unfinished_tasks_is_disabled_and_not_deleted() {
     let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let submitted = store.submit(account_id, None, Surface::Web, request, 0).await.expect("a store");
-    let tintype::store::Submission::Accepted(task) = submitted else { panic!("not accepted") };
+    let tintype_store::Submission::Accepted(task) = submitted else { panic!("not accepted") };
     let said = refused(data, &["account", "delete", "ada", "--yes"]);
     assert!(said.contains("1 unfinished task") && said.contains("disabled"), "{said}");
     let task_id = task.task_id().to_string();
@@ -278,12 +278,13 @@ async fn the_operator_sees_and_fails_tasks() {
     let data = data.path();
     let account = run(data, &["account", "create", "ada", "--credits", "10"]);
     let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
+    let store =
+        tintype_store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let request =
-        tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
-    let web = tintype::domain::model::Surface::Web;
-    let submitted = tintype::store::Tasks::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
-    let tintype::store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
+        tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
+    let web = tintype_domain::model::Surface::Web;
+    let submitted = tintype_store::Tasks::submit(&store.expect("a store"), account_id, None, web, request, 0).await;
+    let tintype_store::Submission::Accepted(task) = submitted.expect("a store") else { panic!("not accepted") };
     let task_id = task.task_id().to_string();
     let listed = run(data, &["task", "list", "--account", "ada"]);
     assert_eq!((&listed[0]["task_id"], &listed[0]["surface"]), (&json!(task_id), &json!("web")));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use tintype::config::MAX_BODY;
+use tintype_config::MAX_BODY;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::{Caller, Service};

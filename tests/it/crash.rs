@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::editors::charged_twice;

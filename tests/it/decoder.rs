@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use image::{ImageFormat, Rgb, RgbImage};
 use tempfile::TempDir;
-use tintype::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
 use tintype_engine::picture::{Picture, PictureError};
+use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
 
 use crate::rigs::binary::TINTYPE;
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::config::{LEASE, TASK_TIME_LIMIT};
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::service::endings::{Ending, How, MAX_WAITING, RETRY_DELAY};
-use tintype::store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
+use tintype_config::{LEASE, TASK_TIME_LIMIT};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use tintype::config::LEASE;
-use tintype::domain::model::TaskId;
 use tintype::worker::Worker;
+use tintype_config::LEASE;
+use tintype_domain::model::TaskId;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 use tokio::sync::Notify;
 

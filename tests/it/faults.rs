@@ -9,20 +9,20 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
 use tempfile::NamedTempFile;
-use tintype::clock::Timestamp;
-use tintype::config::{LEASE, ORPHAN_AGE};
-use tintype::domain::endpoint::AddedBy;
-use tintype::domain::identity::Identity;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Account, EntryKind, Id, Surface};
-use tintype::domain::person::Role;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::fault::{Effect, Point};
-use tintype::store::{
+use tintype::worker::Worker;
+use tintype_config::{LEASE, ORPHAN_AGE};
+use tintype_domain::endpoint::AddedBy;
+use tintype_domain::identity::Identity;
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Account, EntryKind, Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_engine::picture::Picture;
+use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, Rescue, Result, SignUp, Submission,
 };
-use tintype::worker::Worker;
-use tintype_engine::picture::Picture;
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::{Effect, Point};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -225,7 +225,7 @@ impl Scene {
         let picture = Picture::from_rgb(2, 2, vec![200; 12]).expect("a picture").to_png();
         let (uploads, key) = (self.service.api.uploads.clone(), KeySecret::parse(&self.key).expect("a key").hash());
         attempt(async move {
-            let mut incoming = uploads.begin(account, tintype::store::Right::Key(key), Surface::Web, None).await?;
+            let mut incoming = uploads.begin(account, tintype_store::Right::Key(key), Surface::Web, None).await?;
             incoming.write(picture.into()).await?;
             incoming.finish().await.map(drop)
         })

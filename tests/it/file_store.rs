@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::files_marker::FilesMarker;
 use tintype::files::{Creation, Files};
 use tintype::service::file_store;
+use tintype_domain::files_marker::FilesMarker;
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{Server, json, printed, refused, run, tintype};
 use crate::rigs::postgres;

@@ -1,6 +1,6 @@
 //! Result files over HTTP.
 
-use tintype::domain::model::TaskId;
+use tintype_domain::model::TaskId;
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tintype::clock::Clock;
-use tintype::domain::key::KeySecret;
 use tintype::service::backlog::MIN_SAMPLES;
-use tintype::store::{Claim, WORKER_SILENCE};
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype_domain::key::KeySecret;
 use tintype_engine::Picture;
+use tintype_store::{Claim, WORKER_SILENCE};
+use tintype_system::clock::Clock;
 
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::postgres::{cluster, schema};

@@ -3,8 +3,8 @@
 use std::io::Read as _;
 
 use serde_json::{Value, json};
-use tintype::domain::model::Surface;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::model::Surface;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
 
 use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
-use tintype::store::Submission;
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tintype::store::{EngineState, QueueDepth};
+use tintype_store::{EngineState, QueueDepth};
 
 use crate::rigs::binary::Server;
 use crate::rigs::debian;

@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::{Clock, Timestamp};
-use tintype::domain::endpoint::{AddedBy, SigningSecret};
-use tintype::domain::event::Subscription;
-use tintype::domain::identity::Identity;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, LedgerEntry, Surface, Task};
-use tintype::domain::person::Role;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::domain::second_factor::{FactorSecret, NewFactor};
-use tintype::fault::Faults;
 use tintype::service::endings::REFUSED;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{
+use tintype_domain::endpoint::{AddedBy, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_domain::identity::Identity;
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, LedgerEntry, Surface, Task};
+use tintype_domain::person::Role;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::second_factor::{FactorSecret, NewFactor};
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, EndpointChange,
     EndpointCreation, Endpoints as _, Fleet as _, Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _,
     NewEndpoint, NewKey, Origin, People as _, PersonCreation, Queue as _, SignUp, SigningUp, StartLimit, Store,
     StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy, UsageFilter, Via,
 };
+use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::fault::Faults;
 
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{ended, submit};

@@ -1,9 +1,9 @@
 //! Calls of OpenAI's Images API that are answered at once, and the polling of their tasks.
 
 use serde_json::{Value, json};
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::Submission;
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::Submission;
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};

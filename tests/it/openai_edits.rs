@@ -8,9 +8,9 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
-use tintype::clock::Timestamp;
-use tintype::config::UPLOAD_ABANDONED;
-use tintype::domain::model::{Id, Surface};
+use tintype_config::UPLOAD_ABANDONED;
+use tintype_domain::model::{Id, Surface};
+use tintype_system::clock::Timestamp;
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
-use tintype::store::KeyChange;
+use tintype_store::KeyChange;
 
 use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Caller, Service};

@@ -5,7 +5,7 @@ use http_body_util::Full;
 use hyper::Request;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::store::KeyChange;
+use tintype_store::KeyChange;
 use tokio::net::TcpStream;
 
 use crate::rigs::binary::{self, Server};

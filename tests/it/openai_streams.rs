@@ -12,9 +12,9 @@ use hyper::{HeaderMap, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::domain::model::Surface;
-use tintype::store::KeyChange;
+use tintype_domain::model::Surface;
 use tintype_engine::Stage;
+use tintype_store::KeyChange;
 use tokio::net::TcpStream;
 
 use crate::openai_edits::png;

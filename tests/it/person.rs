@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{
     Action, Actor, AuditLog as _, Keys as _, Origin, Queue as _, Reports as _, StartLimit, StrikeRule, Tasks as _, Via,
 };
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, json, run};
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Timestamp;
 use tintype::policy::picture_hash;
 use tintype::service::endings::REFUSED;
-use tintype::store::{KeyChange, QueueDepth};
 use tintype::worker::render::Renderer as _;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine as _, Progress};
 use tintype_sketch::Sketch;
+use tintype_store::{KeyChange, QueueDepth};
+use tintype_system::clock::Timestamp;
 
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{Answer, TASKS, ended, send, submit};
@@ -117,7 +117,7 @@ async fn the_last_strike_suspends_the_key_and_enabling_it_lifts_that() {
     service.work().await;
     service.clock.advance(Duration::from_secs(1));
 
-    let unknown = tintype::domain::key::KeySecret::random();
+    let unknown = tintype_domain::key::KeySecret::random();
     let unknown = service.call("GET", TASKS, &[("authorization", &format!("Bearer {}", unknown.reveal()))], "").await;
     unknown.assert_error(401, "UNAUTHORIZED");
     assert_eq!(shape(&ada.get(TASKS).await), shape(&unknown));

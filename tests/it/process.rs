@@ -9,7 +9,7 @@ use http_body_util::Full;
 use hyper::{Request, StatusCode};
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::fault::{Effect, Point};
+use tintype_system::fault::{Effect, Point};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
@@ -215,11 +215,12 @@ async fn sigterm_lets_running_renders_finish() {
 
 /// Waits until a worker holds a task, or all have ended.
 async fn claimed(data: &Path) {
-    let store = tintype::store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype::clock::Clock::system());
+    let store =
+        tintype_store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let store = store.expect("the server's database");
     let claiming = async {
         loop {
-            let depth = tintype::store::Queue::queue_depth(&store).await.expect("a store");
+            let depth = tintype_store::Queue::queue_depth(&store).await.expect("a store");
             if depth.leased > 0 || depth.waiting == 0 {
                 return;
             }

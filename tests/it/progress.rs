@@ -147,7 +147,7 @@ async fn a_task_whose_lease_is_lost_shows_no_steps_of_the_old_attempt() {
     let rendering = Rendering::begin(&caller).await;
     rendering.step(7);
     rendering.worker.report_progress().await;
-    service.clock.advance(tintype::config::LEASE);
+    service.clock.advance(tintype_config::LEASE);
     service.sweep().await;
     service.clock.advance(SECOND);
     let answer = poll(&caller, &rendering.task_id).await;

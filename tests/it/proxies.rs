@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::json;
-use tintype::config::{MAX_BODY, MAX_EDIT_BODY, TASK_TIME_LIMIT};
+use tintype_config::{MAX_BODY, MAX_EDIT_BODY, TASK_TIME_LIMIT};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::domain::model::TaskId;
 use tintype::service::backlog::MIN_SAMPLES;
+use tintype_domain::model::TaskId;
 
 use crate::rigs::binary::{self, Server, refused, tintype};
 use crate::rigs::http::{Answer, TASKS, ended, submit};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tintype::domain::model::Surface;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::Submission;
+use tintype_domain::model::Surface;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::Submission;
 
 use crate::rigs::http::TASKS;
 use crate::rigs::service::Service;

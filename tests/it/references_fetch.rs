@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use image::{ImageFormat, RgbImage};
 use serde_json::json;
-use tintype::domain::reference_url::ReferenceUrl;
-use tintype::outbound::SetupError;
-use tintype::outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
-use tintype::sandbox::Decoder;
+use tintype_domain::reference_url::ReferenceUrl;
+use tintype_outbound::SetupError;
+use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
+use tintype_system::sandbox::Decoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;

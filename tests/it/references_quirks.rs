@@ -6,7 +6,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use image::ImageFormat;
-use tintype::outbound::references::{FaultKind, ReferenceOptions};
+use tintype_outbound::references::{FaultKind, ReferenceOptions};
 
 use crate::references_fetch::{Reply, Server, answer, picture, png};
 

@@ -6,10 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
-use tintype::domain::model::{Surface, TaskId};
 use tintype::files::Files;
+use tintype_config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
+use tintype_domain::model::{Surface, TaskId};
+use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::binary::{self, Server, refused, tintype};

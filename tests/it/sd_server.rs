@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use tintype::config::EngineSettings;
-use tintype::engines::{self, Surroundings};
-use tintype::sandbox::Decoder;
+use tintype_config::EngineSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress};
+use tintype_engines::Surroundings;
+use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::TINTYPE;
 
@@ -32,7 +32,7 @@ struct Settings {
 /// An engine with these settings.
 fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
     let settings = Settings::parse_from(["test"].iter().chain(flags));
-    let choice = engines::choose(&settings.engine, Path::new(".")).expect("an engine");
+    let choice = tintype_engines::choose(&settings.engine, Path::new(".")).expect("an engine");
     let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
     let engine = choice.build(surroundings).expect("an engine");
     (choice.info, engine)

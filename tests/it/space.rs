@@ -61,14 +61,14 @@ async fn accepted_tasks_are_finished_below_the_floor() {
     assert_eq!(caller.credits().await, 10);
     let account = caller.account.id;
     let request =
-        tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
+        tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("a request");
     let submitted = service
         .shared
         .store
-        .submit(account, None, tintype::domain::model::Surface::Api, request, 0)
+        .submit(account, None, tintype_domain::model::Surface::Api, request, 0)
         .await
         .expect("a store");
-    let tintype::store::Submission::Accepted(task) = submitted else { panic!("{submitted:?}") };
+    let tintype_store::Submission::Accepted(task) = submitted else { panic!("{submitted:?}") };
     service.work().await;
     assert_eq!(caller.task(&format!("imgmodel-{}", task.id)).await["status"], "completed");
 }

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
-use tintype::config::MAX_BODY;
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::person::{Role, Token};
 use tintype::http::routes::{Access, ROUTES};
 use tintype::service::people::People;
-use tintype::store::AccountChange;
+use tintype_config::MAX_BODY;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::person::{Role, Token};
+use tintype_store::AccountChange;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS};
 use crate::rigs::service::Service;
@@ -356,7 +356,7 @@ async fn a_key_is_shown_once_and_works() {
         .to_owned();
     assert!(works(&key).await && works(&new).await);
     assert_eq!(ada.send(&format!("/studio/keys/{id}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
-    service.clock.advance(tintype::config::KEY_CACHE_TTL * 2);
+    service.clock.advance(tintype_config::KEY_CACHE_TTL * 2);
     assert!(!works(&key).await && works(&new).await);
 }
 

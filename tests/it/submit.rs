@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use serde_json::json;
-use tintype::store::START_WITHIN;
+use tintype_store::START_WITHIN;
 
 use crate::rigs::cluster::node::eventually;
 use crate::rigs::http::{GENERATE, TASKS};

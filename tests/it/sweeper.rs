@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::clock::Clock;
-use tintype::config::{LEASE, SWEEP_EVERY, TASK_TIME_LIMIT};
-use tintype::store::Lease;
+use tintype_config::{LEASE, SWEEP_EVERY, TASK_TIME_LIMIT};
+use tintype_store::Lease;
+use tintype_system::clock::Clock;
 
 use crate::rigs::service::{Caller, NOON, Service};
 

@@ -6,12 +6,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use tintype::clock::Timestamp;
-use tintype::config::{
+use tintype::files::Files;
+use tintype_config::{
     FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, REMOVED_FILES_GRACE, S3Settings,
 };
-use tintype::domain::model::Id;
-use tintype::files::Files;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::store::Accounts as _;
-use tintype::store::sqlite::SqliteStore;
+use tintype_store::Accounts as _;
+use tintype_store::sqlite::SqliteStore;
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{Server, json, printed, run};
 use crate::rigs::http::submit_body;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{Accounts as _, Queue as _, Tasks as _, Upkeep as _};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{Accounts as _, Queue as _, Tasks as _, Upkeep as _};
+use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, json as run, refused};
 
@@ -29,7 +29,7 @@ async fn submit(data: &Path, account: Id, key: Option<Id>, n: u8) -> Id {
     let body = format!(r#"{{"prompt": "a boat", "n": {n}}}"#);
     let request = GenerateRequest::parse(body.as_bytes(), &[443]).expect("valid");
     match store(data).submit(account, key, surface, request, 0).await.expect("a store") {
-        tintype::store::Submission::Accepted(task) => task.id,
+        tintype_store::Submission::Accepted(task) => task.id,
         refused => panic!("{refused:?}"),
     }
 }

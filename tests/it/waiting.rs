@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
-use tintype::store::KeyChange;
+use tintype_store::KeyChange;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;

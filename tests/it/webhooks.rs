@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::domain::endpoint::{AddedBy, Delivery, Endpoint, SigningSecret};
-use tintype::domain::event::Subscription;
-use tintype::domain::model::Id;
-use tintype::store::{EndpointCreation, NewEndpoint, Result, Store};
+use tintype_domain::endpoint::{AddedBy, Delivery, Endpoint, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_domain::model::Id;
+use tintype_store::{EndpointCreation, NewEndpoint, Result, Store};
 
 use crate::rigs::service::Service;
 

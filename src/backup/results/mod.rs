@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::domain::model::{Id, TaskId};
 use crate::files::{FileName, Files};
-use crate::store::{self, CompletedTask, Drift};
+use tintype_domain::model::{Id, TaskId};
+use tintype_store::{CompletedTask, Drift};
 
 /// Tasks per page.
 const PAGE: u32 = 256;
@@ -87,13 +87,13 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 }
 
 /// Checks that every image of the tasks exists and starts and ends like a PNG; it does not read the bytes in between.
-/// `page` fetches tasks as [`store::Tasks::completed_tasks`] does.
+/// `page` fetches tasks as [`tintype_store::Tasks::completed_tasks`] does.
 ///
 /// # Errors
 /// A sentence for the operator: the tasks could not be read, or there are completed tasks but no result files.
 pub async fn check(
     files: Option<&Files>,
-    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
     progress: &ProgressBar,
 ) -> Result<Check, String> {
     let mut check = Check::default();
@@ -118,7 +118,7 @@ pub async fn check(
 pub async fn copy(
     files: Option<&Files>,
     to: &Files,
-    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
     progress: &ProgressBar,
 ) -> Result<(), String> {
     let mut days = BTreeSet::new();
@@ -156,7 +156,7 @@ fn not_copied(file: &ResultFile, fault: &str) {
 /// Applies `work` to all files page by page and passes the results to `done` in order.
 async fn walk<T>(
     files: Option<&Files>,
-    page: impl AsyncFn(Option<Id>, u32) -> store::Result<Vec<CompletedTask>>,
+    page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
     progress: &ProgressBar,
     work: impl AsyncFn(&Files, Vec<ResultFile>) -> Result<Vec<(ResultFile, T)>, String>,
     mut done: impl FnMut(ResultFile, T),

@@ -8,14 +8,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Success, examples, success};
-use crate::clock::Timestamp;
-use crate::domain::budget::Allowance;
-use crate::domain::model::Surface;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::service::limits::Usage;
+use tintype_domain::budget::Allowance;
+use tintype_domain::model::Surface;
+use tintype_system::clock::Timestamp;
 
 /// The account that owns the key.
 #[derive(Debug, Serialize, ToSchema)]

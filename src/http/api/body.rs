@@ -10,8 +10,8 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 
 use super::coding::Coding;
-use crate::config::{ConnectionLimits, MAX_BODY};
 use crate::http::pipeline::error::ApiError;
+use tintype_config::{ConnectionLimits, MAX_BODY};
 
 /// Reads a body whose `Content-Type` is JSON, within the limits of size and time, as UTF-8 without its compression.
 pub(in crate::http) async fn read_json(request: Request, limits: &ConnectionLimits) -> Result<Bytes, ApiError> {

@@ -6,8 +6,8 @@ use axum::http::header::{self, HeaderMap};
 use bytes::Bytes;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
-use crate::config::MAX_BODY;
 use crate::http::pipeline::error::ApiError;
+use tintype_config::MAX_BODY;
 
 /// The compression of a body, by its `Content-Encoding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::Response;
 use tintype_engine::Stage;
 
-use crate::domain::model::Id;
 use crate::http::state::ApiState;
 use crate::service::places::Place;
+use tintype_domain::model::Id;
 
 /// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");

@@ -17,10 +17,6 @@ use super::hints::{with_place, with_poll_hint};
 use super::prefer::Wait;
 use super::words::{ContentType, CreatedStatus, ModelWord, StatusWord, SubmittedTask, TypeWord};
 use super::{Success, examples, success};
-use crate::clock::Timestamp;
-use crate::domain::ignored_fields::IgnoredFields;
-use crate::domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
-use crate::domain::request::GenerateRequest;
 use crate::files::FilesError;
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
@@ -31,6 +27,10 @@ use crate::http::state::ApiState;
 use crate::http::submitted;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
 use crate::service::waiters::Seat;
+use tintype_domain::ignored_fields::IgnoredFields;
+use tintype_domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
+use tintype_domain::request::GenerateRequest;
+use tintype_system::clock::Timestamp;
 
 /// The names of the fields of a submit that the service does not know.
 pub(in crate::http) static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");

@@ -17,7 +17,7 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::super::pipeline::error::ApiError;
 use super::submitted;
-use crate::domain::request::AspectRatio;
+use tintype_domain::request::AspectRatio;
 
 /// The request id of the examples.
 const EXAMPLE_REQUEST_ID: &str = "kCf1TtZ7Ovb2gYyzS1Wk";

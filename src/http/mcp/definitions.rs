@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-use crate::domain::request::AspectRatio;
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
+use tintype_domain::request::AspectRatio;
 
 /// Creates a task.
 pub(super) const GENERATE: &str = "generate_image";

@@ -21,8 +21,6 @@ use tintype_engine::Stage;
 
 use super::Rooms;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT};
-use crate::domain::images_api_request::OutputFormat;
-use crate::domain::model::{Status, Surface, TaskId};
 use crate::http::api::{account, images};
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
@@ -32,6 +30,8 @@ use crate::http::state::ApiState;
 use crate::service::encoder::PICTURE_BYTES;
 use crate::service::limits::Usage;
 use crate::service::tasks::Found;
+use tintype_domain::images_api_request::OutputFormat;
+use tintype_domain::model::{Status, Surface, TaskId};
 
 /// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
 const REPORT_EVERY: Duration = Duration::from_secs(5);

@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::hold::Pieces;
 use super::{Awaited, Wanted};
-use crate::domain::images_api::{ImageData, ImagesAnswer};
-use crate::domain::model::{Status, Task};
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::encoder::EncodeError;
+use tintype_domain::images_api::{ImageData, ImagesAnswer};
+use tintype_domain::model::{Status, Task};
 
 /// No picture is transparent.
 pub(super) const BACKGROUND: &str = "opaque";

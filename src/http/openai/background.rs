@@ -10,15 +10,15 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::answer;
-use crate::domain::images_api::{ErrorObject, ImagesAnswer};
-use crate::domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
-use crate::domain::model::{Status, Surface, Task, TaskId};
 use crate::http::api::hints::{with_place, with_poll_hint};
 pub(super) use crate::http::api::prefer::responds_async as is_preferred;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::tasks::Found;
+use tintype_domain::images_api::{ErrorObject, ImagesAnswer};
+use tintype_domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
+use tintype_domain::model::{Status, Surface, Task, TaskId};
 
 /// `Retry-After` of an unfinished task, in seconds.
 const POLL_SECONDS: u64 = 3;

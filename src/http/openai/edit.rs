@@ -8,19 +8,19 @@ use axum::http::{StatusCode, header};
 use bytes::Bytes;
 
 use super::pictures::{Pictures, check_credits, check_room};
-use crate::config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
-use crate::domain::data_urls::{DataUrls, Fault, Piece as JsonPiece};
-use crate::domain::images_api_fields::Fields;
-use crate::domain::images_api_request::{CallKind, ImagesCall};
-use crate::domain::model::CREDITS_PER_IMAGE;
-use crate::domain::multipart::{Multipart, Piece};
-use crate::domain::request::MAX_REFERENCES;
 use crate::http::api::body::is_json;
 use crate::http::api::coding::{Coding, text};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::web::arriving::{Arriving, Stopped, announced};
+use tintype_config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
+use tintype_domain::data_urls::{DataUrls, Fault, Piece as JsonPiece};
+use tintype_domain::images_api_fields::Fields;
+use tintype_domain::images_api_request::{CallKind, ImagesCall};
+use tintype_domain::model::CREDITS_PER_IMAGE;
+use tintype_domain::multipart::{Multipart, Piece};
+use tintype_domain::request::MAX_REFERENCES;
 
 /// Most parts of a form. The API has less than twenty fields.
 const MAX_PARTS: usize = 64;

@@ -15,12 +15,12 @@ use serde::Serialize;
 use super::answer::{self, Usage};
 use super::hold::{Hold, next_part};
 use super::{Awaited, Wanted};
-use crate::domain::images_api::ErrorObject;
-use crate::domain::images_api_request::CallKind;
-use crate::domain::model::{CREDITS_PER_IMAGE, Task};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;
+use tintype_domain::images_api::ErrorObject;
+use tintype_domain::images_api_request::CallKind;
+use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
 
 /// A comment, which clients pass over and proxies take for a sign of life.
 const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");

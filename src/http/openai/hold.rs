@@ -10,11 +10,11 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use tracing::Instrument as _;
 
-use crate::domain::model::Id;
 use crate::http::state::ApiState;
 use crate::service::encoder::Encoded;
 use crate::service::waiters::Seat;
-use crate::store::{Call, CallEnd, Result};
+use tintype_domain::model::Id;
+use tintype_store::{Call, CallEnd, Result};
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
 const PART: usize = 16 * 1024;

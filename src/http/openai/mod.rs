@@ -17,13 +17,13 @@ use super::pipeline::observe::RequestId;
 use super::pipeline::repeats::Repeat;
 use super::state::ApiState;
 use super::submitted;
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
-use crate::domain::model::{Id, Status, Surface, Task, TaskId};
-use crate::domain::request::AspectRatio;
 use crate::service::limits::Usage;
 use crate::service::waiters::{Crowd, Seat};
-use crate::store::{Attachment, Call, Origin, StoreError, Submission};
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
+use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::request::AspectRatio;
+use tintype_store::{Attachment, Call, Origin, StoreError, Submission};
 
 use self::hold::Hold;
 use self::pictures::Pictures;

@@ -8,10 +8,10 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::answer::json;
-use crate::domain::model::MODEL_NAME;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
+use tintype_domain::model::MODEL_NAME;
 
 /// Longest name of a model that is repeated, in bytes.
 const MAX_NAME: usize = 800;

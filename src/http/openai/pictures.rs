@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::data_urls::DataUrls;
-use crate::domain::images_api_request::{ImagesCall, SentPicture};
-use crate::domain::model::Id;
-use crate::domain::own_reference::OwnReference;
-use crate::domain::request::{AspectRatio, MAX_REFERENCES};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::uploads::{Place, Refusal, Spool, Stored, UploadError};
+use tintype_domain::data_urls::DataUrls;
+use tintype_domain::images_api_request::{ImagesCall, SentPicture};
+use tintype_domain::model::Id;
+use tintype_domain::own_reference::OwnReference;
+use tintype_domain::request::{AspectRatio, MAX_REFERENCES};
 
 /// `Retry-After` of a call while too many others arrive, in seconds.
 const BUSY_RETRY_SECONDS: u64 = 2;

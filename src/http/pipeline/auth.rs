@@ -14,15 +14,15 @@ use super::error::ApiError;
 use super::observe::RequestId;
 use super::proxy;
 use super::repeats::Repeat;
-use crate::domain::key::{ApiKey, KeyHash, KeySecret};
-use crate::domain::model::Id;
-use crate::domain::source::{Peer, Source};
 use crate::http::routes::{self, Access, Route, Surface};
 use crate::http::state::ApiState;
 use crate::service::failures::Patience;
 use crate::service::limits::{Allowance, Usage, WINDOW};
-use crate::store::{KeyChange, Origin, Right};
 use crate::web::{self, Visit};
+use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
+use tintype_domain::model::Id;
+use tintype_domain::source::{Peer, Source};
+use tintype_store::{KeyChange, Origin, Right};
 
 /// Names of query parameters that count as a key, in any letter case.
 const KEY_PARAMETERS: [&str; 8] =

@@ -10,8 +10,8 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 
-use crate::config::AllowedOrigins;
 use crate::http::routes::{self, Route};
+use tintype_config::AllowedOrigins;
 
 /// The headers of responses that scripts may read besides those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(

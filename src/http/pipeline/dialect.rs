@@ -5,9 +5,9 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use super::error::{ApiError, ErrorCode};
-use crate::domain::images_api::{ErrorAnswer, ErrorObject};
-use crate::domain::images_api_request::InvalidCall;
 use crate::service::endings::REFUSED;
+use tintype_domain::images_api::{ErrorAnswer, ErrorObject};
+use tintype_domain::images_api_request::InvalidCall;
 
 /// The message of every 401. Its beginning is OpenAI's, by which gateways know it.
 const INCORRECT_KEY: &str = "Incorrect API key provided: a valid key of this service is required, sent over HTTPS as \"Authorization: Bearer <API_KEY>\".";

@@ -11,10 +11,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::dialect::Dialect;
-use crate::clock::Timestamp;
 use crate::files::FilesError;
-use crate::store::StoreError;
 use crate::web::{self, PageError, Texts};
+use tintype_store::StoreError;
+use tintype_system::clock::Timestamp;
 
 /// The code of an error: one of six, which never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]

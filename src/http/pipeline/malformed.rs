@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::observe::refusal;
-use crate::config::MIN_WRITE_PROGRESS;
+use tintype_config::MIN_WRITE_PROGRESS;
 
 /// A stream that replaces bare refusals and limits how long a write may stall.
 #[derive(Debug)]

@@ -16,11 +16,11 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::error::{ApiError, ErrorForm, NoAnswer};
-use crate::domain::source::Peer;
 use crate::http::routes::{self, ErrorShape};
 use crate::service::Shared;
 use crate::traces::UNTRACED;
 use crate::web::{PageError, Texts, Written};
+use tintype_domain::source::Peer;
 
 /// Tells browsers to use HTTPS only, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");

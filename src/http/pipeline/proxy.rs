@@ -7,8 +7,8 @@ use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
 
 use super::auth::Arrival;
-use crate::config::TrustedProxy;
-use crate::domain::source::{Peer, Source};
+use tintype_config::TrustedProxy;
+use tintype_domain::source::{Peer, Source};
 
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) -> bool {

@@ -4,9 +4,9 @@ use axum::http::header::{HeaderMap, HeaderName};
 use sha2::{Digest as _, Sha256};
 
 use super::error::ApiError;
-use crate::domain::images_api_request::ImagesCall;
-use crate::domain::model::Id;
-use crate::store::Call;
+use tintype_domain::images_api_request::ImagesCall;
+use tintype_domain::model::Id;
+use tintype_store::Call;
 
 /// The number of attempts before this one, as the official clients count.
 static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");

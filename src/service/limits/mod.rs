@@ -11,10 +11,10 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 use quick_cache::sync::Cache;
 
-use crate::clock::Clock;
-use crate::config::{LimitSettings, RedisServer};
-use crate::domain::key::ApiKey;
-use crate::domain::model::Id;
+use tintype_config::{LimitSettings, RedisServer};
+use tintype_domain::key::ApiKey;
+use tintype_domain::model::Id;
+use tintype_system::clock::Clock;
 
 mod shared;
 

@@ -19,10 +19,10 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Usage, WINDOW};
-use crate::clock::Clock;
-use crate::config::RedisServer;
-use crate::domain::model::Id;
-use crate::outbound::trust;
+use tintype_config::RedisServer;
+use tintype_domain::model::Id;
+use tintype_outbound::trust;
+use tintype_system::clock::Clock;
 
 /// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";

@@ -1,10 +1,10 @@
 //! Second factors: turning them on and off, and the codes that sign-ins and confirmations need.
 
 use super::{People, SignedIn, verify};
-use crate::domain::model::Id;
-use crate::domain::person::{Person, Token};
-use crate::domain::second_factor::{FactorCode, FactorSecret, NewFactor, RecoveryCodes, TypedCode};
-use crate::store::{Proof, Result, Store};
+use tintype_domain::model::Id;
+use tintype_domain::person::{Person, Token};
+use tintype_domain::second_factor::{FactorCode, FactorSecret, NewFactor, RecoveryCodes, TypedCode};
+use tintype_store::{Proof, Result, Store};
 
 /// The proof that somebody who types a code has shown before.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl People {
     /// Whether a password is that of a person.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn is_password_of(&self, person: &Person, password: String) -> Result<bool> {
         let found = self.store.find_person(person.id.as_str()).await?;
         let hash = found.and_then(|found| found.password);
@@ -36,7 +36,7 @@ impl People {
     /// longer holds.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn sign_in_with_code(
         &self,
         person: &Person,
@@ -58,7 +58,7 @@ impl People {
     /// Uses up the code that a person types, for `store`. Returns whether it is right.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn use_code(&self, store: &dyn Store, person: Id, typed: &str) -> Result<bool> {
         match self.right_code(person, typed).await? {
             Some(code) => store.use_code(person, code).await,
@@ -83,7 +83,7 @@ impl People {
     /// `store`. `None` if it is not, or the person has a second factor already.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn add_factor(
         &self,
         store: &dyn Store,
@@ -101,7 +101,7 @@ impl People {
     /// Gives a person new recovery codes; recorded by `store`. `None` if the person has no second factor.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn new_recovery_codes(&self, store: &dyn Store, person: Id) -> Result<Option<RecoveryCodes>> {
         let codes = RecoveryCodes::random();
         Ok(store.replace_recovery_codes(person, codes.hashes()).await?.then_some(codes))

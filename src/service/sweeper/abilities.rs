@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Sweeper, failed};
-use crate::domain::request::MAX_REFERENCES;
 use crate::service::Shared;
-use crate::store::{Abilities, StoreError};
+use tintype_domain::request::MAX_REFERENCES;
+use tintype_store::{Abilities, StoreError};
 
 /// Tasks wait this long for an engine before the log says so: workers that start need a moment.
 const PATIENCE: Duration = Duration::from_secs(10);

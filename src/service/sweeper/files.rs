@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{Sweeper, failed};
-use crate::clock::Timestamp;
-use crate::config::{FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_SLACK};
-use crate::domain::model::Id;
 use crate::files::{AnyName, FileName, FilesLock};
-use crate::store::{StoreError, TaskFiles};
+use tintype_config::{FILE_SWEEP_LEASE, FULL_ORPHAN_SWEEP_EVERY, ORPHAN_AGE, ORPHAN_SWEEP_EVERY, SWEEP_SLACK};
+use tintype_domain::model::Id;
+use tintype_store::{StoreError, TaskFiles};
+use tintype_system::clock::Timestamp;
 
 /// Number of latest days that are swept every hour.
 const RECENT_DAYS: usize = 4;

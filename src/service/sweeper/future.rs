@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Sweeper, failed};
-use crate::config::TASK_TIME_LIMIT;
-use crate::domain::model::Id;
 use crate::service::endings::OVERDUE;
-use crate::store::StoreError;
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::model::Id;
+use tintype_store::StoreError;
 
 /// The clock that dates a task may be this much ahead of the one that is read here.
 const AHEAD: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 //! ones.
 
 use super::{Sweeper, failed};
-use crate::config::UNDO;
+use tintype_config::UNDO;
 
 /// Tasks whose files are removed in one round.
 const BATCH: u32 = 256;

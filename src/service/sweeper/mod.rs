@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{
+use crate::service::Shared;
+use crate::service::task_ages::ClockWatch;
+use tintype_config::{
     DELIVERY_LIFE, ERASE_EVERY, FIRST_REMOVAL, ORPHAN_SWEEP_EVERY, REMOVE_EVERY, SWEEP_EVERY, SWEEP_SLACK,
     ServerSettings,
 };
-use crate::domain::endpoint::MAX_WAITING;
-use crate::service::Shared;
-use crate::service::task_ages::ClockWatch;
-use crate::store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
+use tintype_domain::endpoint::MAX_WAITING;
+use tintype_store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
 
 mod abilities;
 mod files;

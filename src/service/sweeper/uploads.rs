@@ -1,7 +1,7 @@
 //! Removes old uploads, and the files of removed ones.
 
 use super::{Sweeper, failed};
-use crate::config::{UPLOAD_ABANDONED, UPLOAD_LIFE};
+use tintype_config::{UPLOAD_ABANDONED, UPLOAD_LIFE};
 
 /// Uploads whose files are removed in one round.
 const BATCH: u32 = 256;

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::domain::endpoint::{Endpoint, EndpointState};
-use crate::domain::model::Id;
-use crate::outbound::receivers::MAX_REQUESTS;
-use crate::store::DueEndpoint;
+use tintype_domain::endpoint::{Endpoint, EndpointState};
+use tintype_domain::model::Id;
+use tintype_outbound::receivers::MAX_REQUESTS;
+use tintype_store::DueEndpoint;
 
 /// Attempts at a time.
 const MAX: u32 = MAX_REQUESTS as u32;
@@ -119,7 +119,7 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::timestamp::Timestamp;
+    use tintype_domain::timestamp::Timestamp;
 
     fn id(number: i64) -> Id {
         Id::floor(Timestamp::from_millis(number))

@@ -17,14 +17,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::POLL_EVERY;
-use crate::domain::endpoint::{AddedBy, Trouble};
-use crate::domain::event::{EventType, webhook_id};
-use crate::domain::model::{Id, Surface};
-use crate::outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedRequest};
 use crate::service::Shared;
 use crate::service::endings::Ending;
-use crate::store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
+use tintype_config::POLL_EVERY;
+use tintype_domain::endpoint::{AddedBy, Trouble};
+use tintype_domain::event::{EventType, webhook_id};
+use tintype_domain::model::{Id, Surface};
+use tintype_outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedRequest};
+use tintype_store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
 
 use self::load::{Load, Ticket};
 
@@ -102,7 +102,7 @@ impl Deliverer {
     /// Delivers what is due, one round, and waits for its end. Returns the number of attempts.
     ///
     /// # Errors
-    /// [`StoreError`](crate::store::StoreError).
+    /// [`StoreError`](tintype_store::StoreError).
     pub async fn step(&self) -> Result<usize> {
         let begun = self.begin().await?;
         let attempts = begun.len();

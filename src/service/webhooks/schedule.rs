@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use tintype_system::clock::Timestamp;
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -39,7 +39,7 @@ pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
 mod tests {
     use super::*;
     use crate::service::webhooks::DEAD_AFTER;
-    use crate::store::LONGEST_WAIT;
+    use tintype_store::LONGEST_WAIT;
 
     #[test]
     fn ten_attempts_take_three_days() {

@@ -11,16 +11,16 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{Operator, OperatorForm, ReversibleForm};
-use crate::clock::Timestamp;
-use crate::domain::key::{ApiKey, KeyState};
-use crate::domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
-use crate::domain::person::Person;
-use crate::domain::text;
-use crate::store::{AccountChange, AccountSummary, EntryFilter, FactorRemoval, KeyChange, PersonChange, StoreError};
 use crate::web::error::PageError;
 use crate::web::keys::state_text;
 use crate::web::page::{Draft, Frame, answer, html, secured};
 use crate::web::session::{Fields, Visitor};
+use tintype_domain::key::{ApiKey, KeyState};
+use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
+use tintype_domain::person::Person;
+use tintype_domain::text;
+use tintype_store::{AccountChange, AccountSummary, EntryFilter, FactorRemoval, KeyChange, PersonChange, StoreError};
+use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
 /// Accounts of one page.

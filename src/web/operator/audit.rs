@@ -7,11 +7,11 @@ use axum::http::Response;
 use serde::Deserialize;
 
 use super::Operator;
-use crate::clock::Timestamp;
-use crate::domain::model::Id;
-use crate::store::{AuditEntry, Via};
 use crate::web::error::PageError;
 use crate::web::page::{Frame, html, minute};
+use tintype_domain::model::Id;
+use tintype_store::{AuditEntry, Via};
+use tintype_system::clock::Timestamp;
 
 /// Entries of one page.
 const PAGE: u32 = 50;

@@ -10,11 +10,11 @@ use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::{Operator, ReversibleForm};
-use crate::clock::Timestamp;
-use crate::store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use crate::web::chart::Chart;
 use crate::web::error::PageError;
 use crate::web::page::{Frame, html, minute, seconds, secured};
+use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
+use tintype_system::clock::Timestamp;
 
 /// Hours of the charts.
 const HOURS: u32 = 24;

@@ -5,9 +5,9 @@ use axum::body::Body;
 use axum::http::Response;
 
 use super::Operator;
-use crate::store::{StruckKey, StruckPerson};
 use crate::web::error::PageError;
 use crate::web::page::{Frame, html};
+use tintype_store::{StruckKey, StruckPerson};
 
 /// Most keys and most people on the page.
 const MAX_ROWS: u32 = 200;

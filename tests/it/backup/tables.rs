@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::{Status, Surface};
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{
+use tintype_domain::model::{Status, Surface};
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{
     BoardWrite, Fleet as _, Gallery as _, GalleryFilter, NewSession, People as _, Tasks as _, UploadedPicture,
     Uploads as _,
 };
+use tintype_system::clock::Clock;
 
 use super::{binary, png, text};
 use crate::migrate::{file_name, installation};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 
 use crate::rigs::cluster::node::{Node, Part, eventually};
 use crate::rigs::cluster::{FOREVER, Site};

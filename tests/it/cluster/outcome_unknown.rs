@@ -2,8 +2,8 @@
 //! charged after its caller hung up.
 
 use serde_json::json;
-use tintype::clock::Clock;
-use tintype::domain::model::{Status, Surface};
+use tintype_domain::model::{Status, Surface};
+use tintype_system::clock::Clock;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::block_in_place;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::cluster::balancer::{Balancer, Met};

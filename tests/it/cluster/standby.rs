@@ -1,12 +1,12 @@
 //! A standby that is promoted after the primary was lost: a store that names both goes to the one that takes writes.
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::Surface;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::fault::Faults;
-use tintype::store::postgres::PostgresStore;
-use tintype::store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
+use tintype_domain::model::Surface;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use crate::rigs::postgres::{Cluster, Durability, schema};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 
 use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::{Node, Part, eventually};

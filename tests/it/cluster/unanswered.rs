@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::fault::Faults;
-use tintype::store::postgres::PostgresStore;
-use tintype::store::{
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::{
     AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
 };
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use crate::rigs::cluster::node::HANG;
 use crate::rigs::cluster::relay::{Passage, Relay};
@@ -55,7 +55,7 @@ async fn completions_whose_answer_is_lost_are_not_taken_for_lost_leases() {
     let claims = store.claim(TASKS, LEASE).await.expect("a store");
     assert_eq!(claims.len(), TASKS);
     relay.cut_answers("lost-answer", 1);
-    let complete = |claim: &tintype::store::Claim| store.complete(claim.lease, vec!["lost-answer.png".into()]);
+    let complete = |claim: &tintype_store::Claim| store.complete(claim.lease, vec!["lost-answer.png".into()]);
     let outcomes = join_all(claims.iter().map(complete)).await;
     assert_eq!(relay.cuts_left(), 0);
     // A worker that is told that its lease is lost would remove the files that the task now names.

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use image::ImageFormat;
-use tintype::sandbox::DecodeError;
 use tintype_engine::picture::PictureError;
+use tintype_system::sandbox::DecodeError;
 
 use super::{decode, two_halves};
 

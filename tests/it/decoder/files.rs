@@ -1,8 +1,8 @@
 //! Formats, frames, orientation, metadata, and files that are no pictures.
 
 use image::ImageFormat;
-use tintype::sandbox::DecodeError;
 use tintype_engine::picture::PictureError;
+use tintype_system::sandbox::DecodeError;
 
 use super::{BLUE, RED, assert_near, assert_refused, decode, two_halves};
 

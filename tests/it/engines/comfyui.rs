@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::config::ServerSettings;
-use tintype::engines::{self, EngineChoice, Surroundings};
-use tintype::sandbox::Decoder;
+use tintype_config::ServerSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress, Stage};
+use tintype_engines::{EngineChoice, Surroundings};
+use tintype_system::sandbox::Decoder;
 
 use self::contract::{Age, Contract, Outcome, colour};
 use super::openai::render;
@@ -66,7 +66,7 @@ impl Files {
     fn choose(&self, urls: &str, more: &[&str]) -> Result<EngineChoice, String> {
         let flags = self.flags(urls, more);
         let settings = ServerSettings::from_flags(flags.iter().map(String::as_str)).expect("valid flags");
-        engines::choose(&settings.worker.engine, Path::new("."))
+        tintype_engines::choose(&settings.worker.engine, Path::new("."))
     }
 
     fn engine(&self, urls: &str, more: &[&str]) -> Arc<dyn Engine> {
@@ -318,7 +318,7 @@ async fn a_server_that_dies_during_a_run_costs_the_attempt_and_then_none_until_i
     let (stepped, ()) = tokio::join!(service.worker.step(), dying);
     assert_eq!(stepped.expect("a store"), 1);
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(1));
-    service.clock.advance(tintype::config::LEASE);
+    service.clock.advance(tintype_config::LEASE);
     service.work().await;
     assert_eq!(super::lost_leases(&caller, &task_id).await, Some(1), "a refused connection costs none");
     let _server = Contract::on(port.address, Age::New).await;
@@ -378,7 +378,7 @@ async fn the_commands_list_check_and_try_the_engine() {
 #[test]
 fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
     let settings = ServerSettings::from_flags(["--engine", "comfyui:http://127.0.0.1:1"]).expect("valid flags");
-    let refusal = engines::choose(&settings.worker.engine, Path::new(".")).expect_err("no workflow");
+    let refusal = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect_err("no workflow");
     assert!(refusal.contains("needs --engine-workflow"), "{refusal}");
     let files = Files::new();
     let refusal = files.choose("http://127.0.0.1:1", &["--engine-references", "3"]).expect_err("too many references");

@@ -17,11 +17,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use tintype::config::EngineSettings;
-use tintype::engines::{self, EngineChoice, Surroundings};
-use tintype::sandbox::Decoder;
+use tintype_config::EngineSettings;
 use tintype_diffusion::{Options, Order, Pipeline};
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
+use tintype_engines::{EngineChoice, Surroundings};
+use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::{Server, TINTYPE, json, printed, run, tintype};
 use crate::rigs::http::{TASKS, ended, send, submit, submit_body};
@@ -70,7 +70,7 @@ fn choose(data: &Path, model: &Path, more: &[&str]) -> EngineChoice {
     }
     let flags = flags.iter().map(String::as_str).chain(more.iter().copied());
     let settings = Settings::parse_from(std::iter::once("test").chain(flags));
-    engines::choose(&settings.engine, data).expect("an engine")
+    tintype_engines::choose(&settings.engine, data).expect("an engine")
 }
 
 /// An engine with this model in a process of its own, with a folder for its data.
@@ -102,7 +102,7 @@ impl Rig {
         let data = TempDir::new().expect("a directory");
         let flags = flags(model);
         let settings = Settings::parse_from(std::iter::once("test").chain(flags.iter().map(String::as_str)));
-        engines::choose(&settings.engine, data.path()).expect("an engine").info
+        tintype_engines::choose(&settings.engine, data.path()).expect("an engine").info
     }
 
     async fn started(self) -> Self {
@@ -324,7 +324,7 @@ async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio
     let data = TempDir::new().expect("a directory");
     let model = model("lcm");
     let settings = Settings::parse_from(["test", "--engine", "diffusion", "--model", model.to_str().expect("text")]);
-    let choice = engines::choose(&settings.engine, data.path()).expect("an engine");
+    let choice = tintype_engines::choose(&settings.engine, data.path()).expect("an engine");
     let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
     let engine = choice.build(surroundings).expect("an engine");
     let rig = Rig { engine, info: choice.info, _data: data }.started().await;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tintype::config::ServerSettings;
-use tintype::engines::{self, Surroundings};
-use tintype::sandbox::Decoder;
+use tintype_config::ServerSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress};
+use tintype_engines::Surroundings;
+use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::TINTYPE;
 use crate::rigs::images_api::{Asked, Dialect, ImagesServer, Reply, painted};
@@ -17,7 +17,7 @@ use crate::rigs::service::Service;
 /// The engine that flags choose.
 pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
     let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
-    let choice = engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");
+    let choice = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");
     choice.build(Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() }).expect("an engine")
 }
 
@@ -101,7 +101,7 @@ async fn the_model_decides_over_sizes_and_references_unless_the_operator_does() 
     let info = |flags: &[&str]| {
         let flags = [&["--engine", "openai:https://api.openai.com/v1"][..], flags].concat();
         let settings = ServerSettings::from_flags(flags).expect("valid flags");
-        engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
+        tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
     };
     let nearest = |flags: &[&str]| info(flags).sizes.nearest(1_280, 720);
     assert_eq!((nearest(&[]), info(&[]).max_references), ((1_536, 1_024), 4));

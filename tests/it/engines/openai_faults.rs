@@ -225,8 +225,8 @@ async fn a_key_and_a_prompt_go_to_no_host_that_a_redirect_names() {
 
 #[tokio::test]
 async fn words_of_a_server_are_shown_to_an_operator_who_wrote_the_prompt() {
-    use tintype::config::ServerSettings;
-    use tintype::engines::{Surroundings, choose};
+    use tintype_config::ServerSettings;
+    use tintype_engines::{Surroundings, choose};
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(400, &json!({ "detail": "size is\u{1b}[31m odd" })));
     let engine = server.engine();

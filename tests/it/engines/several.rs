@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype::store::WORKER_SILENCE;
 use tintype::worker::Worker;
+use tintype_store::WORKER_SILENCE;
 
 use super::{EngineInfo, TestEngine, info, step};
 use crate::rigs::binary::Server;

@@ -4,11 +4,11 @@ use std::iter::from_fn;
 
 use futures::FutureExt as _;
 use serde_json::{Value, json};
-use tintype::clock::Timestamp;
-use tintype::domain::model::Id;
 use tintype::service::encoder::{MAX_WAIT, PICTURE_BYTES};
 use tintype::service::shares::{Share, Shares};
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
 
 use crate::openai_shares::{BODY, call, worked};
 use crate::rigs::service::{Caller, Service, pass};

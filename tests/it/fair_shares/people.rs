@@ -6,14 +6,14 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 use serde_json::json;
-use tintype::domain::model::Surface;
-use tintype::domain::person::Role;
-use tintype::domain::request::GenerateRequest;
 use tintype::service::guesses::CODE_ALLOWANCE;
 use tintype::service::limits::REPORTS;
 use tintype::service::rejections::ALLOWANCE;
 use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
-use tintype::store::StrikeRule;
+use tintype_domain::model::Surface;
+use tintype_domain::person::Role;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::StrikeRule;
 
 use crate::openai_edits::data_url;
 use crate::openai_edits::hostile::{FORM, status_of};

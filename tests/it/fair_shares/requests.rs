@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::json;
-use tintype::domain::model::TaskId;
-use tintype::store::KeyChange;
+use tintype_domain::model::TaskId;
+use tintype_store::KeyChange;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::connections::{connect_from, get, one_answer, rest};

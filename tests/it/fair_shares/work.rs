@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::json;
-use tintype::clock::Timestamp;
-use tintype::domain::endpoint::AddedBy;
-use tintype::domain::model::Id;
-use tintype::domain::reference_url::ReferenceUrl;
-use tintype::outbound::public::Lookup;
-use tintype::outbound::references::{MAX_PER_ACCOUNT, ReferenceOptions, References};
 use tintype::service::webhooks::{Deliverer, MAX_OF_ENDPOINT};
+use tintype_domain::endpoint::AddedBy;
+use tintype_domain::model::Id;
+use tintype_domain::reference_url::ReferenceUrl;
+use tintype_outbound::public::Lookup;
+use tintype_outbound::references::{MAX_PER_ACCOUNT, ReferenceOptions, References};
+use tintype_system::clock::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::engines::servers::busy_for_30_s;

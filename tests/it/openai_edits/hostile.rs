@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tintype::clock::Timestamp;
-use tintype::config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
-use tintype::domain::model::{Id, Surface};
-use tintype::store::Right;
+use tintype_config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
+use tintype_domain::model::{Id, Surface};
+use tintype_store::Right;
+use tintype_system::clock::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::clock::Timestamp;
-use tintype::store::QueueDepth;
+use tintype_store::QueueDepth;
+use tintype_system::clock::Timestamp;
 
 use super::nodes::left;
 use crate::rigs::http::TASKS;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tintype::domain::model::{Account, Id};
+use tintype_domain::model::{Account, Id};
 
 use super::http::{Answer, GENERATE, TASKS};
 use super::service::Service;

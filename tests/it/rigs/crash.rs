@@ -4,7 +4,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 
 use super::installation::Installation;
 

@@ -5,11 +5,11 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::Value;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::Store;
-use tintype::store::postgres::PostgresStore;
-use tintype::store::sqlite::SqliteStore;
+use tintype_store::Store;
+use tintype_store::postgres::PostgresStore;
+use tintype_store::sqlite::SqliteStore;
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use crate::rigs::binary::{TINTYPE, printed, run_with};
 

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::Store;
-use tintype::store::postgres::PostgresStore;
+use tintype_store::Store;
+use tintype_store::postgres::PostgresStore;
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
 use crate::rigs::debian;

@@ -10,27 +10,27 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use tempfile::TempDir;
-use tintype::clock::{Clock, Timestamp};
-use tintype::config::{ConnectionLimits, ServerSettings};
-use tintype::data_dir::backup_lock;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::Id;
-use tintype::engines::{self, EngineChoice, Surroundings};
-use tintype::fault::Faults;
 use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
-use tintype::outbound::receivers::{ReceiverOptions, Receivers};
 use tintype::policy::Policy;
-use tintype::sandbox::Decoder;
 use tintype::server::{self, Certificate, Front};
 use tintype::service::Shared;
 use tintype::service::sweeper::Sweeper;
 use tintype::service::webhooks::Deliverer;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{AccountCreation, NewKey, Rescue, Store};
 use tintype::worker::Worker;
 use tintype::worker::render::{EngineRenderer, RenderControl, Renderer};
+use tintype_config::{ConnectionLimits, ServerSettings};
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::Id;
 use tintype_engine::{Engine, EngineInfo, Progress};
+use tintype_engines::{EngineChoice, Surroundings};
+use tintype_outbound::receivers::{ReceiverOptions, Receivers};
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{AccountCreation, NewKey, Rescue, Store};
+use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::data_dir::backup_lock;
+use tintype_system::fault::Faults;
+use tintype_system::sandbox::Decoder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -182,7 +182,7 @@ impl Process {
 }
 
 fn chosen_engine(settings: &ServerSettings) -> EngineChoice {
-    engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine")
+    tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine")
 }
 
 fn build(choice: &EngineChoice, settings: &ServerSettings) -> Arc<dyn Engine> {

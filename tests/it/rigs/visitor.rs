@@ -1,10 +1,10 @@
 //! People who are signed in to the studio of a service that runs in the test process.
 
 use hyper::StatusCode;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::person::{Person, Role};
 use tintype::service::people::People;
-use tintype::store::PersonCreation;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::{Person, Role};
+use tintype_store::PersonCreation;
 
 use super::http::Answer;
 use super::service::Service;

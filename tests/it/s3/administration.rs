@@ -149,7 +149,7 @@ async fn credentials_of_the_bucket_are_never_shown() {
     for secret in [SECRET_KEY, TOKEN] {
         assert!(!log.contains(secret), "a credential is in the log");
     }
-    let settings = tintype::config::S3Settings::parse(FILES, variables(s3.address, SECRET_KEY)).expect("settings");
+    let settings = tintype_config::S3Settings::parse(FILES, variables(s3.address, SECRET_KEY)).expect("settings");
     let files = tintype::files::Files::in_bucket(&settings).expect("files");
     assert!(!format!("{settings:?} {files:?}").contains(SECRET_KEY));
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use object_store::GetRange;
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::config::{ORPHAN_AGE, REMOVED_FILES_GRACE, S3Settings};
-use tintype::domain::model::{Id, IdSource};
 use tintype::files::{Creation, FileName, Files};
+use tintype_config::{ORPHAN_AGE, REMOVED_FILES_GRACE, S3Settings};
+use tintype_domain::model::{Id, IdSource};
 
 use crate::rigs::certificates::certificate;
 use crate::rigs::s3::S3Server;

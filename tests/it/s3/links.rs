@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
-use tintype::config::ServerSettings;
 use tintype::http::ApiSettings;
 use tintype::service::Shared;
 use tintype::service::links::Links;
+use tintype_config::ServerSettings;
 use tokio::net::TcpStream;
 use url::Url;
 
@@ -105,7 +105,7 @@ async fn signed_links_are_refused_without_permanent_bucket_credentials() {
     assert!(build(on_disk).await.contains("--files s3://"));
     let mut variables = service.s3.as_ref().expect("a bucket").variables();
     variables.push(("AWS_SESSION_TOKEN".into(), "a-token-that-ends".into()));
-    let temporary = tintype::config::S3Settings::parse("s3://files", variables).expect("settings");
+    let temporary = tintype_config::S3Settings::parse("s3://files", variables).expect("settings");
     let said = build(tintype::files::Files::in_bucket(&temporary).expect("files")).await;
     assert!(said.contains("AWS_SESSION_TOKEN") && !said.contains("a-token-that-ends"), "{said}");
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype::config::TASK_TIME_LIMIT;
-use tintype::domain::model::{EntryKind, IdSource};
 use tintype::files::Files;
+use tintype_config::TASK_TIME_LIMIT;
+use tintype_domain::model::{EntryKind, IdSource};
 use tokio::net::TcpListener;
 
 use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
@@ -68,7 +68,7 @@ async fn a_lasting_bucket_outage_costs_no_attempt_and_the_task_is_refunded_in_ti
 async fn a_write_to_a_bucket_that_does_not_answer_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("an address");
-    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, "secret")).expect("settings");
+    let settings = tintype_config::S3Settings::parse("s3://files", variables(address, "secret")).expect("settings");
     let files = Files::in_bucket(&settings).expect("files").with_write_limit(SOON);
     let written = files.write(IdSource::default().next(NOON), 0, Bytes::from_static(b"png")).await;
     let said = written.expect_err("no answer").to_string();
@@ -99,7 +99,7 @@ async fn a_write_whose_answer_is_lost_is_repeated_under_another_name() {
             tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut near, &mut far).await) });
         }
     });
-    let settings = tintype::config::S3Settings::parse("s3://files", variables(address, SECRET_KEY));
+    let settings = tintype_config::S3Settings::parse("s3://files", variables(address, SECRET_KEY));
     let files = Files::in_bucket(&settings.expect("settings")).expect("files");
     let name = files.write(IdSource::default().next(NOON), 0, Bytes::from_static(b"png")).await.expect("a write");
     relaying.abort();

@@ -14,10 +14,10 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
-use tintype::clock::Timestamp;
-use tintype::config::S3Settings;
-use tintype::domain::model::IdSource;
 use tintype::files::Files;
+use tintype_config::S3Settings;
+use tintype_domain::model::IdSource;
+use tintype_system::clock::Timestamp;
 use tokio::net::TcpListener;
 
 use crate::rigs::binary::tintype;

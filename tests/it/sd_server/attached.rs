@@ -1,8 +1,8 @@
 //! A server that runs already, attached by its URL.
 
 use serde_json::json;
-use tintype::config::LEASE;
-use tintype::domain::model::TaskId;
+use tintype_config::LEASE;
+use tintype_domain::model::TaskId;
 use tintype_engine::Stage;
 
 use super::contract::{Contract, Mood, colour};

@@ -183,7 +183,7 @@ fn arguments_that_would_print_prompts_or_open_a_port_are_refused() {
         ("--model x --listen-ip=0.0.0.0", "listens on a free port"),
     ] {
         let settings = Settings::parse_from(["test", "--engine", "sd-server", "--engine-args", arguments]);
-        let refusal = engines::choose(&settings.engine, Path::new(".")).expect_err(arguments);
+        let refusal = tintype_engines::choose(&settings.engine, Path::new(".")).expect_err(arguments);
         assert!(refusal.contains(reason), "{arguments}: {refusal}");
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tintype::domain::budget::{Budget, Period};
-use tintype::domain::endpoint::{AddedBy, SigningSecret};
-use tintype::domain::event::Subscription;
-use tintype::domain::identity::Identity;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::person::Role;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{
+use tintype_domain::budget::{Budget, Period};
+use tintype_domain::endpoint::{AddedBy, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_domain::identity::Identity;
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{
     AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Newcomer,
     Result, State, Store, Submission, UploadedPicture, UsageBy, UsageFilter,
 };

@@ -1,8 +1,8 @@
 //! Accounts, grants and the ledger.
 
-use tintype::domain::key::KeyState;
-use tintype::domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
-use tintype::store::{AccountChange, AccountCreation, Result, Taking};
+use tintype_domain::key::KeyState;
+use tintype_domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
+use tintype_store::{AccountChange, AccountCreation, Result, Taking};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, new_key};
 use crate::rigs::service::NOON;

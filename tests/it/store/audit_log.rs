@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::person::{Role, Token};
-use tintype::store::{
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::{Role, Token};
+use tintype_store::{
     AccountChange, AccountCreation, Action, Actor, AuditEntry, KeyChange, PersonChange, PersonCreation, Rank, Result,
     Store, Via,
 };

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::future::{join, try_join_all};
 use tempfile::TempDir;
-use tintype::clock::Timestamp;
-use tintype::domain::budget::{Allowance, Budget, Period};
-use tintype::domain::model::{Id, Surface, Task};
-use tintype::store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
+use tintype_domain::budget::{Allowance, Budget, Period};
+use tintype_domain::model::{Id, Surface, Task};
+use tintype_store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
+use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
 use crate::rigs::postgres::{self, cluster};
@@ -83,7 +83,7 @@ pub async fn a_budget_starts_anew_at_the_exact_begin_of_a_period(fx: &Fixture) -
         let key = limited(fx, ada, text).await?;
         task(fx, ada, key, 2).await?;
         let end = Timestamp::of_day(resets_at).expect("a day");
-        let process = tintype::clock::Clock::manual(end.saturating_sub(MILLISECOND));
+        let process = tintype_system::clock::Clock::manual(end.saturating_sub(MILLISECOND));
         let elsewhere = fx.process_with_clock(&process);
         let submit = async || elsewhere.submit(ada, Some(key), Surface::Api, images(1), UNLIMITED).await;
         assert_eq!(submit().await?, over(0, 0, resets_at), "{text}");
@@ -122,7 +122,7 @@ pub async fn a_budget_is_set_changed_and_ended(fx: &Fixture) -> Result<()> {
         let changed = fx.store.change_key(key, KeyChange::Budget(budget)).await?.expect("the key exists");
         assert_eq!(changed.budget, budget);
         assert_eq!(fx.store.find_key(key).await?, Some(changed));
-        Ok::<_, tintype::store::StoreError>(())
+        Ok::<_, tintype_store::StoreError>(())
     };
     set(Some("10/day")).await?;
     assert_eq!(used(fx, key).await?, (8, 2), "what was spent before counts");
@@ -142,7 +142,7 @@ pub async fn a_rotated_key_shares_the_budget_of_the_key_before_it(fx: &Fixture) 
     task(fx, ada, first, 2).await?;
     let rotate = async |key: Id| {
         let new = fx.store.rotate_key(key, new_key("").hash, "", DAY).await?.expect("the key is in force");
-        Ok::<_, tintype::store::StoreError>(new.id)
+        Ok::<_, tintype_store::StoreError>(new.id)
     };
     let second = rotate(first).await?;
     let third = rotate(second).await?;
@@ -163,7 +163,7 @@ pub async fn concurrent_submits_never_exceed_a_budget(fx: &Fixture) -> Result<()
     let key = limited(fx, ada, "50/day").await?;
     let rotated = fx.store.rotate_key(key, new_key("").hash, "", DAY).await?.expect("the key is in force").id;
     let (here, there) = (fx.store.clone(), fx.another_process());
-    let submits = |store: &std::sync::Arc<dyn tintype::store::Store>, key| {
+    let submits = |store: &std::sync::Arc<dyn tintype_store::Store>, key| {
         let store = store.clone();
         try_join_all((0..20).map(move |turn| {
             let store = store.clone();

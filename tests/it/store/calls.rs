@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, FOUND_UNCOUNTED_WITHIN, Origin, Result, StartLimit, Store, Submission,
 };
 

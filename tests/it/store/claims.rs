@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::clock::Clock;
-use tintype::domain::model::{Id, Status, Surface, TaskId};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{
-    ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask,
-};
+use tintype_domain::model::{Id, Status, Surface, TaskId};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask};
+use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::NOON;

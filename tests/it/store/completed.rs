@@ -1,7 +1,7 @@
 //! Listing the results of all completed tasks.
 
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{CompletedTask, Result};
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{CompletedTask, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};
 

@@ -1,8 +1,8 @@
 //! A row that cannot be read affects only its own task.
 
 use futures::future::join_all;
-use tintype::domain::model::{Status, Surface};
-use tintype::store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
+use tintype_domain::model::{Status, Surface};
+use tintype_store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
 

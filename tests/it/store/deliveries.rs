@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tintype::clock::Clock;
-use tintype::domain::endpoint::{DeliveryState, DisabledFor, EndpointState, Trouble};
-use tintype::domain::event::{EventType, Subscription};
-use tintype::domain::model::Id;
-use tintype::store::{
+use tintype_domain::endpoint::{DeliveryState, DisabledFor, EndpointState, Trouble};
+use tintype_domain::event::{EventType, Subscription};
+use tintype_domain::model::Id;
+use tintype_store::{
     Action, AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, EndpointChange, LONGEST_WAIT, NewEndpoint, Result,
     Store, Verdict, Via,
 };
+use tintype_system::clock::Clock;
 
 use super::endpoints::{add, claim, claim_one, complete, deliver, endpoint, found, new_endpoint};
 use super::fixture::{Fixture, MILLISECOND};

@@ -1,8 +1,8 @@
 //! The audit finds damage. Each test writes the damage directly to the SQLite file.
 
 use rusqlite::Connection;
-use tintype::domain::model::{Id, Surface, TaskId};
-use tintype::store::{Drift, Result};
+use tintype_domain::model::{Id, Surface, TaskId};
+use tintype_store::{Drift, Result};
 
 use super::fixture::{Fixture, images, one_file};
 use crate::rigs::service::Backend;

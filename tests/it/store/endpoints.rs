@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tintype::domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret};
-use tintype::domain::event::{EventType, Subscription};
-use tintype::domain::model::{Id, Surface, TaskId};
-use tintype::store::{
+use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret};
+use tintype_domain::event::{EventType, Subscription};
+use tintype_domain::model::{Id, Surface, TaskId};
+use tintype_store::{
     AccountChange, Action, Actor, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, EndpointCreation,
     NewEndpoint, Refusal, Rescue, Result, StrikeRule, Via,
 };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::clock::Clock;
-use tintype::domain::model::{EntryKind, Id, Status, Surface, TaskId};
-use tintype::store::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
+use tintype_domain::model::{EntryKind, Id, Status, Surface, TaskId};
+use tintype_store::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
+use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, images, one_file};
 use crate::rigs::service::NOON;

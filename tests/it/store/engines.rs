@@ -1,8 +1,8 @@
 //! Tasks that name an engine: claims by workers with it, and the end of those whose engine nobody has.
 
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{ANY_REFERENCES, Origin, Rescue, Result, StartLimit, WaitingForEngine};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{ANY_REFERENCES, Origin, Rescue, Result, StartLimit, WaitingForEngine};
 
 use super::fixture::{Fixture, LEASE, accepted, images};
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::domain::timestamp::Timestamp;
-use tintype::store::{GalleryFilter, Result};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_domain::timestamp::Timestamp;
+use tintype_store::{GalleryFilter, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};
 

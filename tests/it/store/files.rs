@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::domain::files_marker::FilesMarker;
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{LONGEST_PAUSE, Result, TaskFiles};
+use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{LONGEST_PAUSE, Result, TaskFiles};
 
 use super::fixture::{Fixture, MILLISECOND, images, one_file};
 use crate::rigs::service::NOON;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::key::{ApiKey, KeySecret};
-use tintype::domain::model::{Account, Id, LedgerEntry, Surface, Task};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
+use tintype_domain::key::{ApiKey, KeySecret};
+use tintype_domain::model::{Account, Id, LedgerEntry, Surface, Task};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
+use tintype_system::clock::Clock;
 
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::{self, Backend, NOON};

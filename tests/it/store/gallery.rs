@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype::clock::Clock;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, State};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, State};
+use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::Backend;

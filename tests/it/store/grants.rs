@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype::domain::ledger::REFUND_LIFE;
-use tintype::domain::model::{EntryKind, ExpiringGrant, Id, Surface};
-use tintype::store::{AccountChange, Result, Submission, Taking};
+use tintype_domain::ledger::REFUND_LIFE;
+use tintype_domain::model::{EntryKind, ExpiringGrant, Id, Surface};
+use tintype_store::{AccountChange, Result, Submission, Taking};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use crate::rigs::service::{Backend, NOON};
@@ -110,7 +110,7 @@ pub async fn a_refund_goes_back_to_its_grants(fx: &Fixture) -> Result<()> {
             _ => {
                 for _ in 0..3 {
                     fx.store.claim(1, LEASE).await?;
-                    fx.store.rescue(tintype::store::Rescue::All, "it sank").await?;
+                    fx.store.rescue(tintype_store::Rescue::All, "it sank").await?;
                 }
             }
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::domain::identity::Identity;
-use tintype::domain::model::Id;
-use tintype::domain::person::{Person, Role, Token};
-use tintype::store::{
+use tintype_domain::identity::Identity;
+use tintype_domain::model::Id;
+use tintype_domain::person::{Person, Role, Token};
+use tintype_store::{
     AccountChange, Action, Actor, Credential, Joining, Linking, NewSession, Newcomer, PersonChange, PersonCreation,
     Proof, Result, SignUp, SigningUp, Via,
 };

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::domain::budget::{Budget, Period};
-use tintype::domain::key::{ApiKey, KeyHash, KeyState};
-use tintype::domain::model::Id;
-use tintype::store::{KeyChange, NewKey, Result};
+use tintype_domain::budget::{Budget, Period};
+use tintype_domain::key::{ApiKey, KeyHash, KeyState};
+use tintype_domain::model::Id;
+use tintype_store::{KeyChange, NewKey, Result};
 
 use super::fixture::{Fixture, MILLISECOND, new_key};
 use crate::rigs::service::NOON;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::domain::model::Status;
-use tintype::store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
+use tintype_domain::model::Status;
+use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, one_file};
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype::domain::event::EventType;
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{AccountChange, Result};
+use tintype_domain::event::EventType;
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{AccountChange, Result};
 
 use super::endpoints::{claim_one, endpoint};
 use super::fixture::{Fixture, UNLIMITED, images};

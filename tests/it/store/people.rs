@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::Id;
-use tintype::domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
-use tintype::store::{
+use tintype_domain::model::Id;
+use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, Token, TokenHash};
+use tintype_store::{
     AccountChange, AccountCreation, DeleteSessions, EndSessions, NewSession, PersonChange, PersonCreation, Rank,
     Result, StoreError,
 };
+use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, MILLISECOND};
 

@@ -1,8 +1,8 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
-use tintype::domain::endpoint::DeliveryState;
-use tintype::domain::model::{Status, Surface};
-use tintype::store::{
+use tintype_domain::endpoint::DeliveryState;
+use tintype_domain::model::{Status, Surface};
+use tintype_store::{
     AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, Rescue,
     Result, StartLimit, Submission, Verdict,
 };

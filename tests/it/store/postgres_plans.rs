@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::Surface;
-use tintype::domain::request::GenerateRequest;
-use tintype::fault::Faults;
-use tintype::store::{AccountCreation, Store, Submission};
+use tintype_domain::model::Surface;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{AccountCreation, Store, Submission};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use super::account_walk;
 use crate::rigs::postgres::{Cluster, Durability, schema};

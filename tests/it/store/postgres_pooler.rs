@@ -1,10 +1,10 @@
 //! PostgreSQL as people buy it: behind poolers, with several hosts, and in other encodings.
 
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::postgres::PostgresStore;
-use tintype::store::{Accounts as _, Fleet as _, OpenError};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::{Accounts as _, Fleet as _, OpenError};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use crate::rigs::binary::run;
 use crate::rigs::pgbouncer::PgBouncer;

@@ -2,9 +2,9 @@
 
 use futures::future::try_join_all;
 use tempfile::TempDir;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::Result;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::Result;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
 use crate::rigs::postgres::{cluster, schema};

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use futures::future::join_all;
 use tempfile::TempDir;
-use tintype::domain::model::Surface;
-use tintype::store::{AccountCreation, Fleet as _, GalleryFilter, OpenError, Result};
+use tintype_domain::model::Surface;
+use tintype_store::{AccountCreation, Fleet as _, GalleryFilter, OpenError, Result};
 
 use super::fixture::{Fixture, new_key};
 use super::postgres_server::open;

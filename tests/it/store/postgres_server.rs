@@ -5,14 +5,14 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
-use tintype::clock::{Clock, Timestamp};
-use tintype::domain::model::{Id, Surface, Task};
-use tintype::fault::Faults;
-use tintype::store::postgres::PostgresStore;
-use tintype::store::{
+use tintype_domain::model::{Id, Surface, Task};
+use tintype_store::postgres::PostgresStore;
+use tintype_store::{
     EndingsElsewhere, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
     WORKER_SILENCE, WorkerReport,
 };
+use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::fault::Faults;
 use tokio_util::sync::CancellationToken;
 
 use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key};

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{CertifiedKey, KeyPair};
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::fault::Faults;
-use tintype::store::Accounts as _;
-use tintype::store::OpenError;
-use tintype::store::postgres::PostgresStore;
+use tintype_store::Accounts as _;
+use tintype_store::OpenError;
+use tintype_store::postgres::PostgresStore;
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 use crate::rigs::ports::Port;
 use crate::rigs::postgres::{Cluster, Durability};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use tintype::clock::Clock;
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::store::{AccountCreation, LeaseWrite, Result, Store, Submission};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_store::{AccountCreation, LeaseWrite, Result, Store, Submission};
+use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::NOON;
@@ -103,7 +103,7 @@ pub async fn a_grant_by_another_process_during_submits_is_not_lost(fx: &Fixture)
         for _ in 0..5 {
             elsewhere.grant(ada, 100, None).await?;
         }
-        Ok::<_, tintype::store::StoreError>(())
+        Ok::<_, tintype_store::StoreError>(())
     };
     let (submissions, granted) = join(submits, grants).await;
     granted?;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tintype::domain::model::{Id, Surface, Task};
-use tintype::store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result, SoughtPreview};
+use tintype_domain::model::{Id, Surface, Task};
 use tintype_engine::Stage;
+use tintype_store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result, SoughtPreview};
 
 use super::fixture::{Fixture, LEASE, one_file};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{Result, TaskRecord};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{Result, TaskRecord};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
 

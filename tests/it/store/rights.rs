@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::identity::Identity;
-use tintype::domain::key::KeySecret;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::person::{Person, Role, Token, TokenHash};
-use tintype::store::{
+use tintype_domain::identity::Identity;
+use tintype_domain::key::KeySecret;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::{Person, Role, Token, TokenHash};
+use tintype_store::{
     AccountChange, DeleteSessions, EndSessions, KeyChange, NewSession, Origin, PersonChange, PersonCreation, Proof,
     Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
+use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
 use crate::rigs::service::new_key;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tintype::domain::identity::Identity;
-use tintype::domain::model::Id;
-use tintype::domain::person::{Role, Session, Token, TokenHash};
-use tintype::domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-use tintype::store::{
+use tintype_domain::identity::Identity;
+use tintype_domain::model::Id;
+use tintype_domain::person::{Role, Session, Token, TokenHash};
+use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
+use tintype_store::{
     AccountChange, Action, Actor, FactorRemoval, NewSession, PersonChange, PersonCreation, Proof, Result, Via,
 };
 

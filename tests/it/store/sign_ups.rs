@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::domain::identity::Identity;
-use tintype::domain::model::EntryKind;
-use tintype::domain::person::{Person, Role};
-use tintype::store::{AccountChange, Action, Actor, Credential, PersonCreation, Result, SignUp, SigningUp, Via};
+use tintype_domain::identity::Identity;
+use tintype_domain::model::EntryKind;
+use tintype_domain::person::{Person, Role};
+use tintype_store::{AccountChange, Action, Actor, Credential, PersonCreation, Result, SignUp, SigningUp, Via};
 
 use super::fixture::Fixture;
 

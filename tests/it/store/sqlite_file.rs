@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype::clock::Clock;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{GalleryFilter, KeyChange, OpenError, Result, StoreError};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, StoreError};
+use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use crate::rigs::service::{Backend, NOON};

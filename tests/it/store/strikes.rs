@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype::domain::key::{ApiKey, KeyState};
-use tintype::domain::model::{EntryKind, Id, Status, Surface};
-use tintype::domain::person::Role;
-use tintype::store::{Actor, KeyChange, LeaseWrite, PersonChange, PersonCreation, Refusal, Result, StrikeRule, Via};
+use tintype_domain::key::{ApiKey, KeyState};
+use tintype_domain::model::{EntryKind, Id, Status, Surface};
+use tintype_domain::person::Role;
+use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, PersonCreation, Refusal, Result, StrikeRule, Via};
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};
 

@@ -1,9 +1,9 @@
 //! Submitting tasks and reading them.
 
 use futures::future::try_join_all;
-use tintype::domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{Result, START_WITHIN, StartLimit, Submission};
+use tintype_domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{Result, START_WITHIN, StartLimit, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
 use crate::rigs::service::NOON;

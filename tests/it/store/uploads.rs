@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::{Id, Surface};
-use tintype::store::{AccountChange, CompletedTask, Result, TaskFiles, Upload, UploadedPicture};
+use tintype_domain::model::{Id, Surface};
+use tintype_store::{AccountChange, CompletedTask, Result, TaskFiles, Upload, UploadedPicture};
+use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, MILLISECOND};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::domain::model::Id;
-use tintype::store::{ENGINE_SILENCE, EngineState, Result, WORKER_SILENCE, WorkerReport};
+use tintype_domain::model::Id;
+use tintype_store::{ENGINE_SILENCE, EngineState, Result, WORKER_SILENCE, WorkerReport};
 
 use super::fixture::{Fixture, MILLISECOND};
 

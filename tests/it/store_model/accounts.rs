@@ -1,8 +1,8 @@
 //! Accounts and grants in the model.
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::{Account, EntryKind, MAX_BALANCE};
-use tintype::store::{AccountCreation, Taking};
+use tintype_domain::model::{Account, EntryKind, MAX_BALANCE};
+use tintype_store::{AccountCreation, Taking};
+use tintype_system::clock::Timestamp;
 
 use super::act::{KeyOrder, Name};
 use super::model::{Holder, Model};

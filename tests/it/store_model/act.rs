@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::budget::Budget;
-use tintype::domain::model::Surface;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
-use tintype::store::{KeyChange, Rescue, StrikeRule};
+use tintype_domain::budget::Budget;
+use tintype_domain::model::Surface;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{KeyChange, Rescue, StrikeRule};
+use tintype_system::clock::Timestamp;
 
 /// One step, by one of the processes.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Budgets of keys in the model.
 
-use tintype::clock::Timestamp;
-use tintype::domain::budget::{Allowance, Budget};
+use tintype_domain::budget::{Allowance, Budget};
+use tintype_system::clock::Timestamp;
 
 use super::model::{Key, Model};
 

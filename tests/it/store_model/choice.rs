@@ -8,10 +8,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::Union;
-use tintype::clock::Timestamp;
-use tintype::domain::budget::{Budget, Period};
-use tintype::domain::model::{MAX_BALANCE, Surface};
-use tintype::store::{ANY_REFERENCES, KeyChange, Rescue, StrikeRule};
+use tintype_domain::budget::{Budget, Period};
+use tintype_domain::model::{MAX_BALANCE, Surface};
+use tintype_store::{ANY_REFERENCES, KeyChange, Rescue, StrikeRule};
+use tintype_system::clock::Timestamp;
 
 use super::act::{Act, Held, KeyOrder, Name, Order, Step};
 use super::model::{Model, Ticket};

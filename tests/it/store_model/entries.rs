@@ -1,7 +1,7 @@
 //! The ledger in the model.
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::EntryKind;
+use tintype_domain::model::EntryKind;
+use tintype_system::clock::Timestamp;
 
 use super::model::Model;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::EntryKind;
+use tintype_domain::model::EntryKind;
+use tintype_system::clock::Timestamp;
 
 use super::entries::Entry;
 use super::model::Model;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::key::{ApiKey, KeyHash, Suspension};
-use tintype::store::{KeyChange, NewKey, StrikeRule};
+use tintype_domain::key::{ApiKey, KeyHash, Suspension};
+use tintype_store::{KeyChange, NewKey, StrikeRule};
+use tintype_system::clock::Timestamp;
 
 use super::act::KeyOrder;
 use super::model::{Key, Model};

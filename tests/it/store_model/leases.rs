@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::{Id, Status};
-use tintype::store::{
+use tintype_domain::model::{Id, Status};
+use tintype_store::{
     Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
 };
+use tintype_system::clock::Timestamp;
 
 use super::act::{Held, file_names, sentence};
 use super::model::Model;

@@ -1,10 +1,10 @@
 //! The model: the content of a store in plain collections.
 
-use tintype::clock::Timestamp;
-use tintype::domain::key::{ApiKey, KeyHash};
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::request::GenerateRequest;
-use tintype::store::Lease;
+use tintype_domain::key::{ApiKey, KeyHash};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::Lease;
+use tintype_system::clock::Timestamp;
 
 use super::act::{Act, Held, Step};
 use super::choice::Taste;

@@ -1,8 +1,8 @@
 //! The outcome of a step in a form that can be compared.
 
-use tintype::domain::key::ApiKey;
-use tintype::domain::model::{Account, Id};
-use tintype::store::{
+use tintype_domain::key::ApiKey;
+use tintype_domain::model::{Account, Id};
+use tintype_store::{
     AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, Taking,
 };
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::Id;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
 
 /// Limit of the lead of ids over a clock that has stepped back.
 pub const MAX_LEAD: Duration = Duration::from_secs(30);

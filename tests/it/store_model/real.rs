@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use tempfile::TempDir;
-use tintype::clock::{Clock, Timestamp};
-use tintype::domain::model::Id;
-use tintype::store::{LeaseWrite, Result, Store, Submission};
+use tintype_domain::model::Id;
+use tintype_store::{LeaseWrite, Result, Store, Submission};
+use tintype_system::clock::{Clock, Timestamp};
 
 use super::accounts::{TAKEN, grant_note};
 use super::act::{Act, Order, Step, file_names, sentence};

@@ -1,8 +1,8 @@
 //! Submits and endings of tasks in the model.
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::{EntryKind, Id, Status, Surface, Task};
-use tintype::store::Submission;
+use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
+use tintype_store::Submission;
+use tintype_system::clock::Timestamp;
 
 use super::act::Order;
 use super::model::{Model, Ticket};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tintype::clock::Timestamp;
-use tintype::domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
-use tintype::store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
+use tintype_domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
+use tintype_store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
+use tintype_system::clock::Timestamp;
 
 use super::entries::Entry;
 use super::model::Model;

@@ -3,9 +3,9 @@
 use std::io::{Cursor, Read as _};
 
 use hyper::StatusCode;
-use tintype::config::{ERASE_EVERY, UNDO};
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::person::Role;
+use tintype_config::{ERASE_EVERY, UNDO};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::person::Role;
 use zip::ZipArchive;
 
 use super::Visitor;
@@ -126,7 +126,7 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
     service.clock.advance(UNDO + ERASE_EVERY);
     assert_eq!(service.sweeper.sweep_deleted().await, 0, "a task needs it");
     service.work().await;
-    service.sweeper.sweep(tintype::store::Rescue::Expired).await;
+    service.sweeper.sweep(tintype_store::Rescue::Expired).await;
     assert_eq!(service.sweeper.sweep_deleted().await, 1);
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::domain::person::Role;
 use tintype::service::people::People;
+use tintype_domain::person::Role;
 
 use super::text;
 use crate::rigs::http::Answer;
@@ -32,7 +32,7 @@ impl Service {
     }
 
     /// Ada, who has a password.
-    pub async fn ada(&self) -> tintype::domain::person::Person {
+    pub async fn ada(&self) -> tintype_domain::person::Person {
         self.shared.store.create_account("ada", 10).await.expect("a store");
         let ada = self.person("ada", "ada@example.com", Role::Owner).await;
         let set = People::new(self.shared.store.clone()).set_password(&ada, PASSWORD.into()).await.expect("a store");

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tintype::store::EndSessions;
+use tintype_store::EndSessions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;

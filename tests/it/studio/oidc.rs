@@ -8,12 +8,12 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 use sha2::{Digest as _, Sha256};
-use tintype::clock::Clock;
-use tintype::config::ServerSettings;
-use tintype::domain::person::{Role, Token};
 use tintype::http::ApiSettings;
 use tintype::service::people::People;
-use tintype::store::{AccountChange, Action, PersonChange};
+use tintype_config::ServerSettings;
+use tintype_domain::person::{Role, Token};
+use tintype_store::{AccountChange, Action, PersonChange};
+use tintype_system::clock::Clock;
 
 use super::{Visitor, text};
 use crate::rigs::http::Answer;

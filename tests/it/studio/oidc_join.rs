@@ -3,9 +3,9 @@
 use hyper::StatusCode;
 use serde_json::json;
 use tempfile::TempDir;
-use tintype::config::ServerSettings;
-use tintype::domain::person::{Person, Role};
-use tintype::store::{AccountChange, Action};
+use tintype_config::ServerSettings;
+use tintype_domain::person::{Person, Role};
+use tintype_store::{AccountChange, Action};
 
 use super::oidc::{FORBIDDEN, Scene, refused};
 use super::{Visitor, text};
@@ -25,7 +25,7 @@ async fn scene(person: &str, flags: &[&[&str]]) -> Scene {
 impl Scene {
     /// The person with the identity `subject`.
     async fn person(&self, subject: &str) -> Option<Person> {
-        let identity = tintype::domain::identity::Identity::new(&self.provider.issuer, subject).expect("an identity");
+        let identity = tintype_domain::identity::Identity::new(&self.provider.issuer, subject).expect("an identity");
         self.service.shared.store.find_identity(&identity).await.expect("a store")
     }
 

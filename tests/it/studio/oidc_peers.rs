@@ -1,9 +1,9 @@
 //! Signing in at providers other than that of `oidc.rs`: each signs in, links, joins a team, and loses access.
 
 use hyper::StatusCode;
-use tintype::clock::Clock;
-use tintype::domain::identity::Identity;
-use tintype::domain::person::Role;
+use tintype_domain::identity::Identity;
+use tintype_domain::person::Role;
+use tintype_system::clock::Clock;
 use url::Url;
 
 use super::oidc::refused;

@@ -1,7 +1,7 @@
 //! Signing out here and at the provider.
 
 use tempfile::TempDir;
-use tintype::domain::person::Role;
+use tintype_domain::person::Role;
 
 use super::oidc::Scene;
 use super::{Visitor, text};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::domain::model::Surface;
-use tintype::domain::person::Role;
 use tintype::http::routes::ROUTES;
-use tintype::store::{Action, KeyChange, Rank, StrikeRule, WorkerReport};
+use tintype_domain::model::Surface;
+use tintype_domain::person::Role;
+use tintype_store::{Action, KeyChange, Rank, StrikeRule, WorkerReport};
 
 use super::{Visitor, path, text};
 use crate::rigs::service::Service;
@@ -63,7 +63,7 @@ async fn the_pages_of_operators_are_unknown_to_everybody_else() {
     }
     assert!(operator.page("/studio").await.contains("/studio/operator"));
     // A role that was taken away counts at once, and so does a rank that another account has.
-    let change = tintype::store::PersonChange::Role(Role::Member);
+    let change = tintype_store::PersonChange::Role(Role::Member);
     service.shared.store.change_person(operator.person.id, change).await.expect("a store");
     assert_eq!(operator.get("/studio/operator").await.status, StatusCode::NOT_FOUND);
     service.shared.store.create_account_as("second", 0, Rank::Administrator).await.expect("a store");
@@ -119,7 +119,7 @@ async fn strikes_are_shown_and_lifted() {
     let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 10).await);
     let (key, _) = service.new_key(ada.account, |key| key.name = "laptop".into()).await;
     let store = &service.shared.store;
-    let request = tintype::domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
+    let request = tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
     store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
     let lease = store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
     let rule = StrikeRule { limit: 1, window: Duration::from_secs(60) };
@@ -188,7 +188,7 @@ async fn the_overview_shows_waiting_apart_from_rendering() {
     service.clock.advance(Duration::from_secs(14));
     store.complete(second, vec!["a.png".into(); 4]).await.expect("a store");
     let begin = service.clock.now().as_millis() / 3_600_000 * 3_600_000;
-    let hour = store.hour(tintype::clock::Timestamp::from_millis(begin)).await.expect("a store");
+    let hour = store.hour(tintype_system::clock::Timestamp::from_millis(begin)).await.expect("a store");
     let means = [hour.mean_wait(), hour.mean_render(), hour.mean_of_image()];
     assert_eq!(means, [31_000, 14_000, 3_500].map(|millis| Some(Duration::from_millis(millis))));
     let page = operator.page("/studio/operator").await;

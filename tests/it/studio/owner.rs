@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::domain::person::Role;
 use tintype::service::guesses::ALLOWANCE;
-use tintype::store::Action;
+use tintype_domain::person::Role;
+use tintype_store::Action;
 
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
@@ -19,7 +19,7 @@ pub(super) fn secret(answer: &Answer) -> String {
 
 impl Visitor<'_> {
     /// Somebody of the account of this person.
-    async fn other(&self, name: &str) -> tintype::domain::person::Person {
+    async fn other(&self, name: &str) -> tintype_domain::person::Person {
         let found = self.service.shared.store.find_person(name).await.expect("a store");
         found.expect("a person").person
     }

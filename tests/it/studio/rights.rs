@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::json;
-use tintype::config::KEY_CACHE_TTL;
-use tintype::domain::endpoint::AddedBy;
-use tintype::domain::model::{Id, Surface};
-use tintype::domain::person::{Role, Token};
 use tintype::http::routes::{Access, ROUTES, Route};
-use tintype::store::{AccountChange, EndSessions, KeyChange, NewSession, PersonChange, Rank};
+use tintype_config::KEY_CACHE_TTL;
+use tintype_domain::endpoint::AddedBy;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::{Role, Token};
+use tintype_store::{AccountChange, EndSessions, KeyChange, NewSession, PersonChange, Rank};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

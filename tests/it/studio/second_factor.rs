@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::domain::person::{Person, Role};
-use tintype::domain::second_factor::FactorSecret;
 use tintype::http::routes::{Access, ROUTES};
 use tintype::service::guesses::CODE_ALLOWANCE;
 use tintype::service::people::People;
-use tintype::store::{Action, FactorRemoval, PersonChange};
+use tintype_domain::person::{Person, Role};
+use tintype_domain::second_factor::FactorSecret;
+use tintype_store::{Action, FactorRemoval, PersonChange};
 
 use super::{Visitor, path, text};
 use crate::rigs::http::Answer;
@@ -359,9 +359,9 @@ async fn somebody_without_a_required_second_factor_may_sign_out() {
 
 #[tokio::test]
 async fn a_provider_is_responsible_for_the_second_factor() {
-    use tintype::domain::identity::Identity;
-    use tintype::domain::person::Token;
-    use tintype::store::{NewSession, Proof};
+    use tintype_domain::identity::Identity;
+    use tintype_domain::person::Token;
+    use tintype_store::{NewSession, Proof};
     let service = Service::start_with(&["--require-second-factor", "everyone"]).await;
     service.shared.store.create_account("ada", 10).await.expect("a store");
     let person = service.person("ada", "ada", Role::Owner).await;
@@ -395,7 +395,7 @@ async fn an_operator_confirms_what_cannot_be_undone() {
     };
     let disable = format!("/studio/operator/accounts/{}/disable", eve.account);
     assert_eq!(send(&disable, "").await, StatusCode::SEE_OTHER, "another form undoes it");
-    service.shared.store.change_account(eve.account, tintype::store::AccountChange::Enable).await.expect("a store");
+    service.shared.store.change_account(eve.account, tintype_store::AccountChange::Enable).await.expect("a store");
     for confirmation in ["", "another password", "000000", &operator.recovery[0]] {
         assert_eq!(send(&grant, confirmation).await, StatusCode::FORBIDDEN, "{confirmation}");
         assert_eq!(send(&reset, confirmation).await, StatusCode::FORBIDDEN, "{confirmation}");

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::config::ServerSettings;
-use tintype::domain::person::Role;
-use tintype::store::{AccountChange, Action};
+use tintype_config::ServerSettings;
+use tintype_domain::person::Role;
+use tintype_store::{AccountChange, Action};
 
 use super::text;
 use crate::rigs::http::Answer;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
-use tintype::domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Surface};
 
 use super::Visitor;
 use crate::rigs::debian;

@@ -1,10 +1,10 @@
 //! Budgets of keys, credits that expire, and the usage of an account, in the studio.
 
 use hyper::StatusCode;
-use tintype::domain::model::Surface;
-use tintype::domain::person::Role;
-use tintype::domain::request::GenerateRequest;
-use tintype::store::{AccountChange, Action};
+use tintype_domain::model::Surface;
+use tintype_domain::person::Role;
+use tintype_domain::request::GenerateRequest;
+use tintype_store::{AccountChange, Action};
 
 use super::text;
 use crate::rigs::service::Service;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tempfile::TempDir;
-use tintype::clock::Timestamp;
-use tintype::domain::person::{Person, Role};
-use tintype::store::{Action, AuditEntry, QueueDepth, Via};
+use tintype_domain::person::{Person, Role};
+use tintype_store::{Action, AuditEntry, QueueDepth, Via};
+use tintype_system::clock::Timestamp;
 
 use super::owner::secret;
 use super::{Visitor, text};
@@ -225,7 +225,7 @@ async fn strikes_of_a_person_grow_old_and_go_with_the_person() {
     assert_eq!(ada.send(&format!("/studio/people/{}/remove", bob.person.id), &[]).await.status, StatusCode::SEE_OTHER);
     service.work().await;
     assert_eq!(ada.credits().await, 100);
-    let disposed = service.shared.store.change_account(ada.account, tintype::store::AccountChange::Delete).await;
+    let disposed = service.shared.store.change_account(ada.account, tintype_store::AccountChange::Delete).await;
     assert!(disposed.expect("a store").expect("an account").deleted_at.is_some());
     assert!(!operator.page("/studio/operator/strikes").await.contains("/people/"));
 }

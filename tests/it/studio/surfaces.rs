@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tintype::http::routes::{Access, Surface as Part};
-use tintype::store::GalleryFilter;
+use tintype_store::GalleryFilter;
 
 use super::*;
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tintype::config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE};
-use tintype::domain::model::{Id, Status, Surface};
-use tintype::domain::person::Role;
+use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -69,7 +69,7 @@ impl Service {
         use futures::TryStreamExt as _;
         let mut all = Vec::new();
         for day in self.shared.files.days().await.expect("a store of files") {
-            let listed = self.shared.files.written_before(day, tintype::clock::Timestamp::MAX);
+            let listed = self.shared.files.written_before(day, tintype_system::clock::Timestamp::MAX);
             all.extend(listed.try_concat().await.expect("a listing"));
         }
         all

@@ -1,10 +1,10 @@
 //! The pages of webhooks, for owners.
 
 use hyper::StatusCode;
-use tintype::domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState};
-use tintype::domain::event::EventType;
-use tintype::domain::person::Role;
-use tintype::store::Action;
+use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState};
+use tintype_domain::event::EventType;
+use tintype_domain::person::Role;
+use tintype_store::Action;
 
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
@@ -198,7 +198,7 @@ async fn nobody_but_an_owner_sees_endpoints_and_nobody_those_of_others() {
 async fn an_owner_sees_what_became_of_deliveries_and_sends_one_again() {
     let (service, receiver) = (Service::start_with(&webhooks::NETWORK).await, Receiver::start().await);
     let operator = service.visitor("operator", 10).await;
-    service.clock.set(tintype::clock::Clock::system().now());
+    service.clock.set(tintype_system::clock::Clock::system().now());
     let added = operator.add_endpoint(&receiver.url(), &ALL).await;
     let endpoint = operator.endpoints().await.remove(0).id;
     let page = format!("/studio/webhooks/{endpoint}");

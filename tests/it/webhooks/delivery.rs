@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::clock::Clock;
-use tintype::config::DELIVERY_LIFE;
-use tintype::domain::endpoint::{AddedBy, DeliveryState, DisabledFor, EndpointState, SigningSecret};
-use tintype::domain::model::Surface;
-use tintype::domain::request::{AspectRatio, GenerateRequest};
 use tintype::service::webhooks::Deliverer;
-use tintype::store::EndpointChange;
+use tintype_config::DELIVERY_LIFE;
+use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, EndpointState, SigningSecret};
+use tintype_domain::model::Surface;
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::EndpointChange;
+use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::hostile::receivers;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tintype::domain::endpoint::{AddedBy, DeliveryState, EndpointState, Trouble};
-use tintype::domain::model::Id;
-use tintype::outbound::public::Lookup;
-use tintype::outbound::receivers::{ReceiverOptions, Receivers};
-use tintype::outbound::references::TrustedTestHost;
 use tintype::service::webhooks::Deliverer;
+use tintype_domain::endpoint::{AddedBy, DeliveryState, EndpointState, Trouble};
+use tintype_domain::model::Id;
+use tintype_outbound::public::Lookup;
+use tintype_outbound::receivers::{ReceiverOptions, Receivers};
+use tintype_outbound::references::TrustedTestHost;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! The library of ONNX Runtime, as PyPI publishes it: the version and the checksums that `src/models/library.toml` pins.
+//! The library of ONNX Runtime, as PyPI publishes it: the version and the checksums that `crates/engines/src/models/library.toml` pins.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// The shared library, fetched once into `target/tmp/`.
 pub fn library() -> PathBuf {
-    let pinned = include_str!("../../../../src/models/library.toml");
+    let pinned = include_str!("../../../engines/src/models/library.toml");
     let values = |key: &str| {
         let lines = pinned.lines().filter_map(|line| line.split_once(" = "));
         let found = lines.filter(|(name, _)| *name == key).map(|(_, value)| value.trim_matches('"').to_owned());

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use tintype::models::library::version;
+use tintype_engines::models::library::version;
 
 use super::*;
 

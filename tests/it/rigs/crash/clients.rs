@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::seq::IndexedRandom as _;
 use serde_json::{Value, json};
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use tintype::clock::Clock;
-use tintype::config::ServerSettings;
-use tintype::data_dir::backup_lock;
 use tintype::files::Files;
 use tintype::service::Shared;
 use tintype::service::sweeper::Sweeper;
-use tintype::store::Rescue;
+use tintype_config::ServerSettings;
+use tintype_store::Rescue;
+use tintype_system::clock::Clock;
+use tintype_system::data_dir::backup_lock;
 
 use crate::rigs::installation::Installation;
 

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tintype::clock::Clock;
+use tintype_system::clock::Clock;
 
 use super::clients::Clients;
 use super::{Tally, zombie};

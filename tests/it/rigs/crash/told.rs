@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::clock::Clock;
-use tintype::domain::model::{Surface, TaskId};
+use tintype_domain::model::{Surface, TaskId};
+use tintype_system::clock::Clock;
 
 use super::{ACCOUNTS, PATIENCE};
 use crate::rigs::installation::Installation;

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::Value;
-use tintype::clock::Clock;
-use tintype::domain::model::Status;
 use tintype::service::endings::OVERDUE;
+use tintype_domain::model::Status;
+use tintype_system::clock::Clock;
 
 use super::ACCOUNTS;
 use super::clients::Recorded;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tintype::clock::Clock;
 use tintype::files::Files;
-use tintype::store::sqlite::SqliteStore;
-use tintype::store::{LeaseWrite, Queue as _, Rescue, Result, Upkeep as _};
 use tintype_engine::picture::Picture;
+use tintype_store::sqlite::SqliteStore;
+use tintype_store::{LeaseWrite, Queue as _, Rescue, Result, Upkeep as _};
+use tintype_system::clock::Clock;
 
 use super::Tally;
 use super::life::{LEASE, Life};
@@ -40,7 +40,7 @@ pub async fn haunt(life: &Life, tally: &mut Tally) {
     }
 }
 
-async fn take_over(data: &Path, now: tintype::clock::Timestamp) -> Result<usize> {
+async fn take_over(data: &Path, now: tintype_system::clock::Timestamp) -> Result<usize> {
     let store = store_beside(data, Clock::manual(now));
     let files = Files::on_disk(&data.join("files")).expect("a directory");
     store.rescue(Rescue::Expired, "It was lost too often.").await?;

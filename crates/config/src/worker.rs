@@ -1,0 +1,89 @@
+//! The worker.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::engine::EngineSettings;
+use super::engines::NamedEngine;
+use super::timing::TASK_TIME_LIMIT;
+use super::values::duration;
+
+/// Heartbeats per lease: one may be late and another lost before the lease expires.
+const HEARTBEATS: u32 = 3;
+
+/// Time limit for one attempt unless the settings or the engine name another.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(3 * 60);
+
+/// How the worker handles tasks.
+#[derive(Debug, Clone, Args)]
+pub struct WorkerSettings {
+    #[command(flatten)]
+    /// The engine that renders the images.
+    pub engine: EngineSettings,
+    /// Tasks to render at the same time with each engine [default: as many as the engine takes]
+    #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub renders: Option<u16>,
+    /// Time limit for one attempt at a task, from the download of its references to the finished images [default: 3m, and
+    /// 8m with the diffusion engine, which chooses the size of its pictures by it]
+    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", value_name = "DURATION", value_parser = duration)]
+    pub render_timeout: Option<Duration>,
+    /// Time after which a task is taken away from a worker that sends no heartbeat
+    #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
+    pub lease: Duration,
+    /// Time that running renders get to finish after a stop signal
+    #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
+    pub drain_timeout: Duration,
+    /// Ports allowed in reference image URLs
+    #[arg(long, env = "TINTYPE_REFERENCE_PORTS", default_value = "443", value_name = "PORT", value_delimiter = ',')]
+    pub reference_ports: Vec<u16>,
+    /// For tests only: a host that may serve references although its address is not public
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_REFERENCE_HOST",
+        value_name = "NAME=ADDR",
+        hide = true,
+        requires = "test_reference_ca"
+    )]
+    pub test_reference_host: Option<String>,
+    /// For tests only: the certificate authority of that host, in PEM
+    #[arg(long, env = "TINTYPE_TEST_REFERENCE_CA", value_name = "PATH", hide = true)]
+    pub test_reference_ca: Option<PathBuf>,
+    /// For tests only: the program that decodes references, for a server embedded in another program
+    #[arg(
+        long,
+        env = "TINTYPE_TEST_PICTURE_DECODER",
+        value_name = "PATH",
+        hide = true,
+        default_value = tintype_system::sandbox::OWN_PROGRAM
+    )]
+    pub test_picture_decoder: PathBuf,
+}
+
+impl WorkerSettings {
+    /// Number of tasks rendered at the same time by an engine that takes `engine_slots`: what its table says, or else
+    /// `--renders`.
+    pub fn render_slots(&self, engine: &NamedEngine, engine_slots: usize) -> usize {
+        engine.slots.or(self.renders).map_or(engine_slots, usize::from).max(1)
+    }
+
+    /// Time limit for one attempt with an engine that asks for `wanted`.
+    pub fn attempt_limit(&self, wanted: Option<Duration>) -> Duration {
+        self.render_timeout.or(wanted).unwrap_or(ATTEMPT_LIMIT)
+    }
+
+    /// Interval at which the worker renews its leases.
+    pub fn heartbeat(&self) -> Duration {
+        self.lease / HEARTBEATS
+    }
+}
+
+/// Parses the duration of a lease.
+fn lease(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(300)..=TASK_TIME_LIMIT;
+    duration(text).and_then(|lease| match range.contains(&lease) {
+        true => Ok(lease),
+        false => Err("a lease must last between 300ms and 9m".into()),
+    })
+}

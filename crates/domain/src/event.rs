@@ -1,0 +1,200 @@
+//! Events of an account, of which its endpoints are told.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::key::ApiKey;
+use crate::model::{Id, Status, Task};
+use crate::timestamp::Timestamp;
+
+/// Defines the enum and the names of its variants from one table.
+macro_rules! event_types {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)+) => {
+        /// The type of an event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum EventType {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl EventType {
+            const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            /// The name that is stored and sent.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+    };
+}
+
+event_types! {
+    /// A task of the API was completed.
+    TaskCompleted = "task.completed",
+    /// A task of the API failed.
+    TaskFailed = "task.failed",
+    /// The credits of the account have run low.
+    CreditsLow = "credits.low",
+    /// The content policy suspended a key.
+    KeySuspended = "key.suspended",
+    /// Somebody tries an endpoint. It goes to this endpoint alone, whatever that subscribes to.
+    Test = "webhook.test",
+}
+
+impl EventType {
+    /// The types that an endpoint subscribes to.
+    pub const SUBSCRIBABLE: [Self; 4] = [Self::TaskCompleted, Self::TaskFailed, Self::CreditsLow, Self::KeySuspended];
+
+    /// Whether the event is the end of a task, whose id is then the id of the event.
+    pub fn ends_task(self) -> bool {
+        matches!(self, Self::TaskCompleted | Self::TaskFailed)
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for EventType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// The text is not the name of an event type.
+#[derive(Debug, thiserror::Error)]
+#[error("an event is task.completed, task.failed, credits.low or key.suspended")]
+pub struct InvalidEventType;
+
+impl FromStr for EventType {
+    type Err = InvalidEventType;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEventType> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or(InvalidEventType)
+    }
+}
+
+/// The types that an endpoint subscribes to, at least one, each once and in the order of [`EventType::SUBSCRIBABLE`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Subscription(Vec<EventType>);
+
+impl Subscription {
+    /// To these types; `None` if there is none, or one to which nobody subscribes.
+    pub fn to(kinds: &[EventType]) -> Option<Self> {
+        let wanted = EventType::SUBSCRIBABLE.into_iter().filter(|kind| kinds.contains(kind)).collect::<Vec<_>>();
+        let all_known = kinds.iter().all(|kind| wanted.contains(kind));
+        (all_known && !wanted.is_empty()).then_some(Self(wanted))
+    }
+
+    /// To every type.
+    pub fn to_all() -> Self {
+        Self(EventType::SUBSCRIBABLE.into())
+    }
+
+    /// The types.
+    pub fn kinds(&self) -> &[EventType] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Subscription {
+    /// The names, with a space between two.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.0.iter().map(|kind| kind.as_str()).collect();
+        f.write_str(&names.join(" "))
+    }
+}
+
+impl FromStr for Subscription {
+    type Err = InvalidEventType;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEventType> {
+        let kinds = text.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        Self::to(&kinds).ok_or(InvalidEventType)
+    }
+}
+
+/// An event as endpoints are told of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Its id, the same for every endpoint and every attempt; of the end of a task, the id of the task.
+    pub id: Id,
+    /// Its type.
+    pub kind: EventType,
+    /// Its time.
+    pub happened_at: Timestamp,
+    /// More about it, without secrets and prompts.
+    pub data: Value,
+}
+
+/// The id of an event as receivers see it, in the header `webhook-id`.
+pub fn webhook_id(id: Id) -> String {
+    format!("evt_{id}")
+}
+
+impl Event {
+    /// The body of a request.
+    pub fn body(&self) -> String {
+        json!({ "type": self.kind, "timestamp": self.happened_at, "data": self.data }).to_string()
+    }
+}
+
+/// The data of the end of a task: it says which task and how it ended. Images and prompt are left to the API.
+pub fn of_task(task: &Task) -> Value {
+    let error = match &task.status {
+        Status::Failed(sentence) => Some(sentence),
+        Status::Completed(_) | Status::Processing => None,
+    };
+    json!({
+        "task_id": task.task_id(),
+        "status": task.status.as_str(),
+        "error": error,
+        "created_at": task.created_at(),
+        "updated_at": task.updated_at,
+    })
+}
+
+/// The data of the suspension of a key.
+pub fn of_suspended_key(key: &ApiKey) -> Value {
+    json!({
+        "key_id": key.id,
+        "name": key.name,
+        "reason": key.suspension.as_ref().map(|suspension| &suspension.reason),
+        "suspended_at": key.suspension.as_ref().map(|suspension| suspension.at),
+    })
+}
+
+/// The data of a balance that has fallen below the threshold of its account.
+pub fn of_low_credits(credits: i64, threshold: i64) -> Value {
+    json!({ "credits": credits, "threshold": threshold })
+}
+
+/// The data of a test.
+pub fn of_test(endpoint: Id) -> Value {
+    json!({ "endpoint_id": endpoint })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_were_written() {
+        for kind in EventType::ALL {
+            assert_eq!(kind.as_str().parse::<EventType>().expect("an event type"), *kind);
+        }
+        assert!("task".parse::<EventType>().is_err());
+        let all = Subscription::to_all();
+        assert_eq!(all.to_string().parse::<Subscription>().expect("a subscription"), all);
+        let two = Subscription::to(&[EventType::CreditsLow, EventType::TaskFailed, EventType::TaskFailed]);
+        assert_eq!(two.expect("two types").to_string(), "task.failed credits.low");
+        assert_eq!(Subscription::to(&[]), None);
+        assert_eq!(Subscription::to(&[EventType::Test, EventType::TaskFailed]), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Identities of people at OpenID Connect providers, and the way there and back.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+use crate::model::Id;
+use crate::person::Token;
+use crate::timestamp::Timestamp;
+
+/// Most bytes of a subject (OpenID Connect Core 1.0, section 2).
+const MAX_SUBJECT_BYTES: usize = 255;
+/// Time for which a journey may take.
+const JOURNEY_LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// Somebody as an OpenID Connect provider knows them. An issuer gives a subject to one person and never to another; names
+/// and e-mail addresses may change hands, so nobody is recognised by them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The URL of the provider.
+    pub issuer: String,
+    /// The person there.
+    pub subject: String,
+}
+
+impl Identity {
+    /// An identity; `None` if the subject is not one that a provider may give.
+    pub fn new(issuer: &str, subject: &str) -> Option<Self> {
+        let fits = (1..=MAX_SUBJECT_BYTES).contains(&subject.len()) && !subject.contains(char::is_control);
+        fits.then(|| Self { issuer: issuer.to_owned(), subject: subject.to_owned() })
+    }
+}
+
+/// The purpose of a journey.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Somebody wants to sign in.
+    SignIn,
+    /// The person of this session wants to link an identity.
+    Link(Id),
+}
+
+/// The way of a browser to a provider and back. The browser keeps it in a cookie that this server signs, and nothing is stored
+/// for it: the values that the provider sees follow from it and do not lead back to it, so that an answer of the provider counts
+/// only in the browser that was sent there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Journey {
+    secret: Token,
+    began_at: Timestamp,
+    purpose: Purpose,
+}
+
+impl Journey {
+    /// Begins a journey.
+    pub fn begin(purpose: Purpose, now: Timestamp) -> Self {
+        Self { secret: Token::random(), began_at: now, purpose }
+    }
+
+    /// The journey that [`Journey::text`] gave; `None` for any other text, and when it took too long.
+    pub(super) fn resume(text: &str, now: Timestamp) -> Option<Self> {
+        let mut parts = text.split('.');
+        let (secret, began_at) = (Token::parse(parts.next()?)?, Timestamp::from_millis(parts.next()?.parse().ok()?));
+        let purpose = match parts.next() {
+            None => Purpose::SignIn,
+            Some(session) => Purpose::Link(session.parse().ok()?),
+        };
+        let fits = parts.next().is_none() && began_at <= now && now.since(began_at) <= JOURNEY_LIFE;
+        fits.then_some(Self { secret, began_at, purpose })
+    }
+
+    /// Its purpose.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Time of its begin.
+    pub fn began_at(&self) -> Timestamp {
+        self.began_at
+    }
+
+    /// The journey as text, which [`Tickets::sign`](super::tickets::Tickets::sign) makes a cookie of.
+    pub(super) fn text(&self) -> String {
+        let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
+        match self.purpose {
+            Purpose::SignIn => start,
+            Purpose::Link(session) => format!("{start}.{session}"),
+        }
+    }
+
+    /// Seconds for which the cookie lasts.
+    pub fn life_seconds() -> u64 {
+        JOURNEY_LIFE.as_secs()
+    }
+
+    /// The `state` of the request, which the answer repeats.
+    pub fn state(&self) -> String {
+        self.derived("state")
+    }
+
+    /// The `nonce` of the request, which the ID token repeats.
+    pub fn nonce(&self) -> String {
+        self.derived("nonce")
+    }
+
+    /// The code verifier of PKCE (RFC 7636), of which the request shows a hash.
+    pub fn verifier(&self) -> String {
+        self.derived("verifier")
+    }
+
+    fn derived(&self, part: &str) -> String {
+        let digest = Sha256::new().chain_update(format!("tintype journey {part} ")).chain_update(self.text());
+        BASE64_URL_SAFE_NO_PAD.encode(digest.finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_795_262_400_000);
+
+    #[test]
+    fn a_journey_is_resumed_as_it_began_and_in_time() {
+        let session: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        for purpose in [Purpose::SignIn, Purpose::Link(session)] {
+            let journey = Journey::begin(purpose, NOW);
+            let text = journey.text();
+            let last = NOW.saturating_add(JOURNEY_LIFE);
+            assert_eq!(Journey::resume(&text, last).as_ref(), Some(&journey));
+            assert_eq!(Journey::resume(&text, last.saturating_add(Duration::from_millis(1))), None);
+            assert_eq!(Journey::resume(&text, NOW.saturating_sub(Duration::from_millis(1))), None);
+            for other in [format!("{text}."), format!("{text}.{session}.x"), text.replace('.', ""), String::new()] {
+                assert_ne!(Journey::resume(&other, NOW).as_ref(), Some(&journey), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_provider_sees_follows_from_every_part_of_the_journey() {
+        let journey = Journey::begin(Purpose::SignIn, NOW);
+        let session = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        let others = [
+            Journey::begin(Purpose::SignIn, NOW),
+            Journey { began_at: Timestamp::from_millis(0), ..journey.clone() },
+            Journey { purpose: Purpose::Link(session), ..journey.clone() },
+        ];
+        for other in others {
+            assert_ne!(other.state(), journey.state());
+        }
+        let seen = [journey.state(), journey.nonce(), journey.verifier()];
+        assert!(seen[0] != seen[1] && seen[1] != seen[2] && seen.iter().all(|text| text.len() == 43));
+        assert!(seen.iter().all(|text| !text.contains(journey.secret.reveal())));
+    }
+
+    #[test]
+    fn a_subject_has_1_to_255_bytes_without_control_characters() {
+        assert!(Identity::new("https://id.example", &"x".repeat(255)).is_some());
+        for subject in ["", &"x".repeat(256), "a\nb"] {
+            assert_eq!(Identity::new("https://id.example", subject), None, "{subject:?}");
+        }
+    }
+}

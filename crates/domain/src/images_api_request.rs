@@ -1,0 +1,409 @@
+//! The requests of OpenAI's Images API, as the service takes them ([`super::images_api`] has the documents).
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::images_api_fields::{Fields, invalid};
+use crate::ignored_fields::IgnoredFields;
+use crate::json::Json;
+use crate::reference_url::ReferenceUrl;
+use crate::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFERENCES};
+
+/// Longest name of a model, in characters.
+pub const MAX_MODEL_CHARS: usize = 200;
+/// Most partial images of a stream.
+const MAX_PARTIAL_IMAGES: u8 = 3;
+/// Fields that are taken and change nothing: an engine of Tintype has no such choice.
+const WITHOUT_EFFECT: [&str; 5] = ["quality", "style", "moderation", "user", "input_fidelity"];
+
+/// The two kinds of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum CallKind {
+    /// `/images/generations`.
+    Generation,
+    /// `/images/edits`.
+    Edit,
+}
+
+/// The format of the files of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum OutputFormat {
+    /// The result files as they are.
+    Png,
+    /// JPEG with this quality, 0 to 100.
+    Jpeg(u8),
+    /// WebP without loss: there is no quality to choose.
+    Webp,
+}
+
+impl OutputFormat {
+    /// The word of the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Png => "png",
+            Self::Jpeg(_) => "jpeg",
+            Self::Webp => "webp",
+        }
+    }
+}
+
+/// A call with all of its choices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImagesCall {
+    /// Whether it generates or edits.
+    pub kind: CallKind,
+    /// The task to make.
+    pub request: GenerateRequest,
+    /// The model that the caller named.
+    pub model: Option<String>,
+    /// The format of the files.
+    pub format: OutputFormat,
+    /// Whether the answer holds URLs instead of files.
+    pub as_urls: bool,
+    /// For an answer as a stream of events: the most partial images that the caller would see before the picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u8>,
+    /// Whether the first picture to edit decides the size, if it comes with the call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub auto_size: bool,
+    /// The size that the call named, as `WIDTHxHEIGHT`. The answer repeats it, and it changes nothing.
+    #[serde(skip)]
+    pub named_size: Option<String>,
+    /// The names of fields that the service does not know.
+    #[serde(skip)]
+    pub ignored: IgnoredFields,
+}
+
+/// A picture that came with a call, and not by its URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentPicture {
+    /// Stands for the picture among the fields. No caller can guess it.
+    pub mark: String,
+    /// Stands for the picture among the references of the task until it is stored. The same bytes have the same name, and
+    /// no URL is one.
+    pub name: String,
+}
+
+/// A fault in a call; displays as a sentence for the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidCall {
+    /// A sentence for the caller.
+    pub message: String,
+    /// The field at fault, if it is one.
+    pub param: Option<&'static str>,
+}
+
+impl ImagesCall {
+    /// Parses a body in JSON. `reference_ports` are the ports allowed in URLs of input images.
+    ///
+    /// # Errors
+    /// [`InvalidCall`] with the first fault.
+    pub fn parse(kind: CallKind, body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidCall> {
+        Self::of_fields(kind, Fields::of_json(body)?, reference_ports, &[])
+    }
+
+    /// Does the same for fields that were read already. `pictures` came with them.
+    ///
+    /// # Errors
+    /// [`InvalidCall`] with the first fault.
+    pub fn of_fields(
+        kind: CallKind,
+        mut fields: Fields,
+        reference_ports: &[u16],
+        pictures: &[SentPicture],
+    ) -> Result<Self, InvalidCall> {
+        fields.refuse_what_cannot_be_done(kind)?;
+        let prompt = request::prompt(fields.take("prompt")).map_err(at("prompt"))?;
+        let asked_as_urls = match fields.word("response_format")?.as_deref() {
+            None => None,
+            Some("b64_json") => Some(false),
+            Some("url") => Some(true),
+            Some(_) => return invalid("response_format", "must be b64_json or url"),
+        };
+        let format = fields.format()?;
+        let model = fields.model()?;
+        if asked_as_urls == Some(true) && format != OutputFormat::Png {
+            return invalid("output_format", "must be png with response_format url: the URLs serve PNG files");
+        }
+        let partial_images = fields.integer("partial_images", 0..=MAX_PARTIAL_IMAGES)?.unwrap_or(0);
+        let stream = fields.flag("stream")?.then_some(partial_images);
+        let as_urls = asked_as_urls.unwrap_or_else(|| {
+            model.as_deref().is_some_and(answers_with_urls) && format == OutputFormat::Png && stream.is_none()
+        });
+        if as_urls && stream.is_some() {
+            return invalid("response_format", "must be b64_json with stream: the events hold files");
+        }
+        let named_size = fields.size()?;
+        let size = named_size.as_ref().map(|(_, ratio)| *ratio);
+        let request = GenerateRequest {
+            prompt,
+            aspect_ratio: size.unwrap_or_default(),
+            n: fields.count()?,
+            reference_images: match kind {
+                CallKind::Generation => Vec::new(),
+                CallKind::Edit => input_images(&mut fields, reference_ports, pictures)?,
+            },
+            request_id: None,
+        };
+        for name in WITHOUT_EFFECT {
+            fields.word(name)?;
+        }
+        let mut ignored = IgnoredFields::default();
+        fields.rest.iter().for_each(|(name, _)| ignored.note(name));
+        let auto_size = kind == CallKind::Edit && size.is_none();
+        let named_size = named_size.map(|(text, _)| text);
+        Ok(Self { kind, request, model, format, as_urls, stream, auto_size, named_size, ignored })
+    }
+
+    /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the prompts
+    /// of one key useless for guesses at those of another.
+    pub fn digest(&self, salt: &[u8]) -> [u8; 32] {
+        let choices = serde_json::to_vec(self).expect("a call is always JSON");
+        Sha256::new().chain_update(salt).chain_update(choices).finalize().into()
+    }
+}
+
+/// Whether OpenAI answers for this model with URLs unless the call says otherwise: its programs read nothing else.
+fn answers_with_urls(model: &str) -> bool {
+    model.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("dall-e-"))
+}
+
+fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
+    move |fault| InvalidCall { message: fault.0, param: Some(param) }
+}
+
+impl Fields {
+    /// Refuses the fields that ask for other pictures than the service makes.
+    fn refuse_what_cannot_be_done(&mut self, kind: CallKind) -> Result<(), InvalidCall> {
+        if self.take("mask").is_some() {
+            return invalid("mask", "is not supported: leave it out to edit the whole image");
+        }
+        if kind == CallKind::Generation {
+            for name in ["images", "image"] {
+                if self.take(name).is_some() {
+                    return invalid(name, "belongs to /v1/images/edits");
+                }
+            }
+        }
+        match self.word("background")?.as_deref() {
+            None | Some("auto" | "opaque") => Ok(()),
+            Some("transparent") => invalid("background", "transparent is not supported: images are opaque"),
+            Some(_) => invalid("background", "must be auto or opaque"),
+        }
+    }
+
+    fn format(&mut self) -> Result<OutputFormat, InvalidCall> {
+        let compression = self.integer("output_compression", 0..=100)?;
+        match self.word("output_format")?.as_deref() {
+            None | Some("png") => Ok(OutputFormat::Png),
+            Some("jpeg" | "jpg") => Ok(OutputFormat::Jpeg(compression.unwrap_or(100))),
+            Some("webp") => Ok(OutputFormat::Webp),
+            Some(_) => invalid("output_format", "must be png, jpeg or webp"),
+        }
+    }
+
+    fn model(&mut self) -> Result<Option<String>, InvalidCall> {
+        let model = self.word("model")?.filter(|model| !model.is_empty());
+        if model.as_ref().is_some_and(|model| model.chars().count() > MAX_MODEL_CHARS) {
+            return invalid("model", "must have at most 200 characters");
+        }
+        Ok(model)
+    }
+
+    fn count(&mut self) -> Result<u8, InvalidCall> {
+        match self.integer("n", 1..=MAX_IMAGES) {
+            Ok(count) => Ok(count.unwrap_or(1)),
+            Err(_) => invalid("n", "must be an integer from 1 to 4"),
+        }
+    }
+
+    /// The size that the call names, with the nearest ratio; `None` leaves it to the service.
+    fn size(&mut self) -> Result<Option<(String, AspectRatio)>, InvalidCall> {
+        let Some(text) = self.word("size")?.filter(|text| !text.is_empty() && text != "auto") else { return Ok(None) };
+        let side = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|side| digits && *side > 0)
+        };
+        let sides = text.split_once(['x', 'X']).and_then(|(width, height)| side(width).zip(side(height)));
+        match sides {
+            Some((width, height)) => Ok(Some((format!("{width}x{height}"), AspectRatio::nearest(width, height)))),
+            None => invalid("size", "must be auto or WIDTHxHEIGHT in pixels, such as 1024x1024"),
+        }
+    }
+}
+
+/// The references to the images to edit: URLs, and the names of pictures that came with the call.
+fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) -> Result<Vec<String>, InvalidCall> {
+    let (param, value) = match (fields.take("images"), fields.take("image")) {
+        (Some(_), Some(_)) => return invalid("image", "and images exclude each other"),
+        (Some(value), None) => ("images", value),
+        (None, Some(value)) => ("image", value),
+        (None, None) => return invalid("image", "is required: the images to edit"),
+    };
+    let entries = match value {
+        Json::Array(entries) => entries,
+        one => vec![one],
+    };
+    if entries.is_empty() || entries.len() > MAX_REFERENCES {
+        return invalid(param, "must have 1 to 4 entries");
+    }
+    let reference = |(index, entry): (usize, Json)| {
+        let wrong =
+            |rule: String| Err(InvalidCall { message: format!("{param}[{index}] {rule}."), param: Some(param) });
+        let text = match entry {
+            Json::String(text) => text,
+            Json::Object(fields) => {
+                let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
+                match (fields.next(), fields.next()) {
+                    (Some((name, Json::String(text))), None) if name == "image_url" => text,
+                    _ => return wrong("must be an object with the one field image_url, an https or data URL".into()),
+                }
+            }
+            _ => return wrong("must be an object with image_url".into()),
+        };
+        if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
+            return Ok(picture.name.clone());
+        }
+        match ReferenceUrl::parse(&text, ports) {
+            Ok(_) => Ok(text),
+            Err(fault) => wrong(fault.to_string()),
+        }
+    };
+    entries.into_iter().enumerate().map(reference).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generation(body: &str) -> Result<ImagesCall, InvalidCall> {
+        ImagesCall::parse(CallKind::Generation, body.as_bytes(), &[])
+    }
+
+    #[test]
+    fn a_size_becomes_the_nearest_ratio() {
+        for (size, ratio) in [
+            ("auto", "1:1"),
+            ("", "1:1"),
+            ("512x512", "1:1"),
+            ("1x1", "1:1"),
+            ("1536x1024", "3:2"),
+            ("1024x1536", "2:3"),
+            ("1792x1024", "16:9"),
+            ("1024X1792", "9:16"),
+            ("4294967295x1", "21:9"),
+            ("1x4294967295", "9:21"),
+            ("4294967295x4294967295", "1:1"),
+        ] {
+            let call = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect("a call");
+            assert_eq!(call.request.aspect_ratio.as_str(), ratio, "{size}");
+        }
+        for size in ["0x1", "1x0", "1024", "x", "-1x1", "+1x1", "1x1x1", "4294967296x1", "1.5x1", " 1x1", "big"] {
+            let fault = generation(&format!(r#"{{"prompt": "a", "size": "{size}"}}"#)).expect_err(size);
+            assert_eq!(fault.param, Some("size"), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_model_of_openai_that_answers_with_urls_does_so_here() {
+        for (fields, as_urls) in [
+            (r#""model": "dall-e-3""#, true),
+            (r#""model": "DALL-E-2""#, true),
+            (r#""model": "dall-e-3", "response_format": "b64_json""#, false),
+            (r#""model": "dall-e-3", "response_format": null"#, true),
+            (r#""model": "dall-e-3", "output_format": "jpeg""#, false),
+            (r#""model": "dall-e-3", "stream": true"#, false),
+            (r#""model": "gpt-image-1""#, false),
+            (r#""model": "dall-e""#, false),
+            (r#""model": "my-dall-e-3""#, false),
+            (r#""model": "dall-é-3""#, false),
+            (r#""n": 1"#, false),
+        ] {
+            let call = generation(&format!(r#"{{"prompt": "a", {fields}}}"#)).expect(fields);
+            assert_eq!(call.as_urls, as_urls, "{fields}");
+        }
+    }
+
+    #[test]
+    fn an_edit_takes_urls_and_pictures_that_came_with_it_and_nothing_else() {
+        let picture = SentPicture { mark: "mark0".into(), name: "sha256:00".into() };
+        let references = |body: &str| {
+            let fields = Fields::of_json(body.as_bytes())?;
+            let call = ImagesCall::of_fields(CallKind::Edit, fields, &[443], std::slice::from_ref(&picture))?;
+            Ok::<_, InvalidCall>(call.request.reference_images)
+        };
+        let url = "https://example.com/a.png";
+        for (images, expected) in [
+            (r#""image": "mark0""#, vec!["sha256:00"]),
+            (r#""image": ["https://example.com/a.png", {"image_url": "mark0"}]"#, vec![url, "sha256:00"]),
+            (r#""images": [{"image_url": "mark0", "file_id": null}, {"image_url": "mark0"}]"#, vec!["sha256:00"; 2]),
+        ] {
+            assert_eq!(references(&format!(r#"{{"prompt": "a", {images}}}"#)).expect(images), expected);
+        }
+        for (images, param) in [
+            (r#""n": 1"#, "image"),
+            (r#""image": []"#, "image"),
+            (r#""image": "sha256:00""#, "image"),
+            (r#""image": "mark1""#, "image"),
+            (r#""image": "upload:FAAAAAAAAAAAAAAAAAAAA""#, "image"),
+            (r#""images": [{"image_url": "result:FAAAAAAAAAAAAAAAAAAAA/1"}]"#, "images"),
+            (r#""images": [{"file_id": "a"}]"#, "images"),
+            (r#""images": [{"image_url": "mark0", "file_id": "a"}]"#, "images"),
+            (r#""images": ["mark0"], "image": "mark0""#, "image"),
+            (r#""image": ["mark0", "mark0", "mark0", "mark0", "mark0"]"#, "image"),
+            (r#""image": 7"#, "image"),
+            (r#""image": "http://example.com/a.png""#, "image"),
+        ] {
+            let fault = references(&format!(r#"{{"prompt": "a", {images}}}"#)).expect_err(images);
+            assert_eq!(fault.param, Some(param), "{images}");
+        }
+    }
+
+    #[test]
+    fn a_form_means_the_same_as_json() {
+        let text = |fields: &[(&str, &str)]| {
+            fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
+        };
+        let form = |fields: &[(&str, &str)]| {
+            let fields = Fields::of_form(text(fields), vec!["https://example.com/a.png".into()])?;
+            ImagesCall::of_fields(CallKind::Edit, fields, &[443], &[])
+        };
+        let of_form = form(&[
+            ("prompt", "7"),
+            ("n", "2"),
+            ("model", ""),
+            ("stream", "False"),
+            ("mask", ""),
+            ("output_format", "jpeg"),
+            ("output_compression", "80"),
+            ("seed", "7"),
+        ]);
+        let json = r#"{"prompt": "7", "n": 2, "output_format": "jpeg", "output_compression": 80, "seed": 7,
+            "images": [{"image_url": "https://example.com/a.png"}]}"#;
+        let of_json = Fields::of_json(json.as_bytes());
+        let of_json = ImagesCall::of_fields(CallKind::Edit, of_json.expect("fields"), &[443], &[]);
+        assert_eq!(of_form, of_json);
+        for (fields, param) in [
+            (&[("prompt", "a"), ("n", "two")][..], Some("n")),
+            (&[("prompt", "a"), ("n", "-1")], Some("n")),
+            (&[("prompt", "a"), ("stream", "yes")], Some("stream")),
+            (&[("prompt", "a"), ("mask", "m")], Some("mask")),
+            (&[("prompt", "")], Some("prompt")),
+            (&[("prompt", "a"), ("prompt", "b")], None),
+        ] {
+            assert_eq!(form(fields).expect_err("a fault").param, param, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_digest_names_the_meaning_and_not_the_spelling() {
+        let digest = |body: &str| generation(body).expect("a call").digest(b"key");
+        let one = digest(r#"{"prompt": "a", "n": 2}"#);
+        assert_eq!(one, digest(r#"{ "n": 2.0, "prompt": "\u0061", "size": null, "size ": 1 }"#));
+        for other in [r#"{"prompt": "b", "n": 2}"#, r#"{"prompt": "a"}"#, r#"{"prompt": "a", "n": 2, "model": "m"}"#] {
+            assert_ne!(one, digest(other), "{other}");
+        }
+        assert_ne!(one, generation(r#"{"prompt": "a", "n": 2}"#).expect("a call").digest(b"other"));
+    }
+}

@@ -1,0 +1,402 @@
+//! The rules of credits: charges, refunds, grants and expiry. Nothing here reads or writes a database.
+//!
+//! A store locks the account, loads it, calls one of these functions and writes its result. Credits that expire are part of
+//! the balance; each of their grants keeps count of what is left of it.
+
+use std::time::Duration;
+
+use super::budget::Allowance;
+use super::model::MAX_BALANCE;
+use crate::timestamp::Timestamp;
+
+/// How long refunded credits can be spent when their grant has expired meanwhile.
+pub const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The credits of an account.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// All credits, expired ones included until they lapse.
+    pub balance: i64,
+    /// Tasks that have not ended.
+    pub unfinished: u32,
+    /// Grants that have not lapsed, soonest first.
+    pub grants: Vec<Grant>,
+    /// A balance below this one is low.
+    pub low_balance: Option<i64>,
+}
+
+/// Credits that expire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The ledger entry that granted them.
+    pub id: i64,
+    /// Credits that are left.
+    pub remaining: i64,
+    /// When they expire.
+    pub expires_at: Timestamp,
+}
+
+/// Credits of one grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The ledger entry of the grant.
+    pub grant: i64,
+    /// Their number.
+    pub credits: i64,
+}
+
+/// Credits that leave an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Debit {
+    /// The balance afterwards.
+    pub balance: i64,
+    /// The credits that it takes from grants.
+    pub parts: Vec<Part>,
+    /// The threshold that the balance has fallen below, if it has.
+    pub low: Option<i64>,
+}
+
+/// Why a task is not charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotCharged {
+    /// The account has as many unfinished tasks as it may have.
+    TooManyUnfinished,
+    /// The budget of the key doesn't cover the cost.
+    OverBudget {
+        /// Credits that the key could spend.
+        available: i64,
+        /// Credits left of the budget.
+        left: i64,
+        /// When the budget starts anew.
+        resets_at: Timestamp,
+    },
+    /// The account doesn't cover the cost.
+    InsufficientCredits {
+        /// Credits that it could spend.
+        available: i64,
+    },
+}
+
+/// The number of credits to grant or take is 0 or negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a number of credits must be positive")]
+pub struct NotPositive;
+
+/// A grant would raise the balance so far that a later refund could overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an account holds at most {MAX_BALANCE} credits")]
+pub struct TooMany;
+
+/// A balance is so high that it can only be damaged: [`MAX_BALANCE`] leaves room for every refund.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the balance is damaged: it leaves no room for a refund")]
+pub struct NoRoom;
+
+/// Credits that a failed task returns to one grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Returned {
+    /// The credits that the task took.
+    pub part: Part,
+    /// Whether the grant has not lapsed and expires later.
+    pub is_live: bool,
+    /// Whether the grant is itself the extension of a refund.
+    pub is_extension: bool,
+}
+
+/// The effect of a refund on grants. The rest of it never expires.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refund {
+    /// Credits that return to their grants.
+    pub returned: Vec<Part>,
+    /// Credits of expired grants, which become a grant that lasts for [`REFUND_LIFE`].
+    pub extended: i64,
+    /// Credits that were extended before, which become a grant that has expired already: no chain of failed tasks keeps
+    /// credits for ever.
+    pub expired: i64,
+}
+
+/// The end of one grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lapse {
+    /// The grant, and the credits that were left of it.
+    pub part: Part,
+    /// The balance afterwards.
+    pub balance: i64,
+    /// The threshold that the balance has fallen below, if it has.
+    pub low: Option<i64>,
+}
+
+/// Checks the number of credits to grant or take.
+///
+/// # Errors
+/// [`NotPositive`].
+pub fn check_positive(amount: i64) -> Result<(), NotPositive> {
+    if amount > 0 { Ok(()) } else { Err(NotPositive) }
+}
+
+impl Holding {
+    /// Credits that tasks can be paid with: those of grants that have expired don't count.
+    pub fn spendable(&self, now: Timestamp) -> i64 {
+        let (_, expired) = self.expiring(now);
+        self.balance - expired
+    }
+
+    /// Charges a task. `max_unfinished` 0 is no limit.
+    ///
+    /// # Errors
+    /// The first rule that refuses it: unfinished tasks, the budget of the key, the balance.
+    pub fn charge(
+        &self,
+        cost: i64,
+        max_unfinished: u32,
+        budget: Option<Allowance>,
+        now: Timestamp,
+    ) -> Result<Debit, NotCharged> {
+        let available = self.spendable(now);
+        if max_unfinished != 0 && self.unfinished >= max_unfinished {
+            return Err(NotCharged::TooManyUnfinished);
+        }
+        if let Some(budget) = budget.filter(|budget| budget.left() < cost) {
+            let (left, resets_at) = (budget.left(), budget.resets_at);
+            return Err(NotCharged::OverBudget { available: available.min(left), left, resets_at });
+        }
+        if available < cost {
+            return Err(NotCharged::InsufficientCredits { available });
+        }
+        // The soonest to expire first.
+        Ok(self.debit(cost, draw(self.live(now), cost)))
+    }
+
+    /// Takes credits by the operator's hand: those that never expire first, then those that expire last.
+    ///
+    /// # Errors
+    /// The credits that could be taken, if they are fewer.
+    pub fn take(&self, amount: i64, now: Timestamp) -> Result<Debit, i64> {
+        let (live, expired) = self.expiring(now);
+        let available = self.balance - expired;
+        if available < amount {
+            return Err(available);
+        }
+        Ok(self.debit(amount, draw(self.live(now).rev(), amount - (available - live))))
+    }
+
+    /// The balance after a grant.
+    ///
+    /// # Errors
+    /// [`TooMany`].
+    pub fn grant(&self, amount: i64) -> Result<i64, TooMany> {
+        self.balance.checked_add(amount).filter(|balance| *balance <= MAX_BALANCE).ok_or(TooMany)
+    }
+
+    /// The balance after a refund.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub fn refund(&self, amount: i64) -> Result<i64, NoRoom> {
+        self.balance.checked_add(amount).ok_or(NoRoom)
+    }
+
+    /// Ends the grants that have expired, the soonest first.
+    pub fn lapse(&self, now: Timestamp) -> Vec<Lapse> {
+        let mut left = self.clone();
+        let expired = self.grants.iter().filter(|grant| grant.expires_at <= now);
+        expired
+            .map(|grant| {
+                let part = Part { grant: grant.id, credits: grant.remaining };
+                let Debit { balance, low, .. } = left.debit(grant.remaining, Vec::new());
+                left.balance = balance;
+                Lapse { part, balance, low }
+            })
+            .collect()
+    }
+
+    fn live(&self, now: Timestamp) -> impl DoubleEndedIterator<Item = &Grant> {
+        self.grants.iter().filter(move |grant| grant.expires_at > now)
+    }
+
+    /// Credits that expire later, and credits that have expired.
+    fn expiring(&self, now: Timestamp) -> (i64, i64) {
+        let (live, expired): (Vec<&Grant>, Vec<&Grant>) = self.grants.iter().partition(|grant| grant.expires_at > now);
+        let sum = |grants: Vec<&Grant>| grants.iter().map(|grant| grant.remaining).sum();
+        (sum(live), sum(expired))
+    }
+
+    fn debit(&self, amount: i64, parts: Vec<Part>) -> Debit {
+        let balance = self.balance - amount;
+        let low = self.low_balance.filter(|threshold| balance < *threshold && *threshold <= self.balance);
+        Debit { balance, parts, low }
+    }
+}
+
+/// Takes up to this many credits of grants, in their order.
+fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, wanted: i64) -> Vec<Part> {
+    let mut missing = wanted.max(0);
+    let parts = grants.map(|grant| {
+        let credits = grant.remaining.min(missing);
+        missing -= credits;
+        Part { grant: grant.id, credits }
+    });
+    parts.filter(|part| part.credits > 0).collect()
+}
+
+/// Returns what a failed task took from grants.
+pub fn give_back(taken: &[Returned]) -> Refund {
+    let mut refund = Refund::default();
+    for Returned { part, is_live, is_extension } in taken {
+        if *is_live {
+            refund.returned.push(*part);
+        } else if *is_extension {
+            refund.expired += part.credits;
+        } else {
+            refund.extended += part.credits;
+        }
+    }
+    refund
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::budget::{Budget, Period};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
+
+    prop_compose! {
+        fn grants()(all in prop::collection::vec((0..40_i64, 0..2_000_i64), 0..6)) -> Vec<Grant> {
+            let mut all: Vec<_> = all.into_iter().enumerate().map(|(id, (remaining, at))| Grant {
+                id: i64::try_from(id).expect("few"), remaining, expires_at: Timestamp::from_millis(at),
+            }).collect();
+            all.sort_by_key(|grant| (grant.expires_at, grant.id));
+            all
+        }
+    }
+
+    prop_compose! {
+        fn holding()(
+            grants in grants(),
+            lasting in 0..60_i64,
+            unfinished in 0..4_u32,
+            low_balance in prop::option::of(1..80_i64),
+        ) -> Holding {
+            let balance = lasting + grants.iter().map(|grant| grant.remaining).sum::<i64>();
+            Holding { balance, unfinished, grants, low_balance }
+        }
+    }
+
+    fn sum(parts: &[Part]) -> i64 {
+        parts.iter().map(|part| part.credits).sum()
+    }
+
+    /// The holding after a debit.
+    fn after(holding: &Holding, debit: &Debit) -> Holding {
+        let mut left = Holding { balance: debit.balance, ..holding.clone() };
+        for part in &debit.parts {
+            let grant = left.grants.iter_mut().find(|grant| grant.id == part.grant).expect("a grant of the account");
+            grant.remaining -= part.credits;
+            assert!(grant.remaining >= 0 && grant.expires_at > NOW && part.credits > 0);
+        }
+        left
+    }
+
+    /// Credits that never expire.
+    fn lasting(holding: &Holding) -> i64 {
+        holding.balance - holding.grants.iter().map(|grant| grant.remaining).sum::<i64>()
+    }
+
+    proptest! {
+        #[test]
+        fn a_charge_spends_what_expires_first_and_nothing_that_has_expired(holding in holding(), cost in 2..9_i64) {
+            match holding.charge(cost, 0, None, NOW) {
+                Err(refusal) => {
+                    let available = holding.spendable(NOW);
+                    prop_assert_eq!(refusal, NotCharged::InsufficientCredits { available });
+                    prop_assert!(available < cost);
+                }
+                Ok(debit) => {
+                    let left = after(&holding, &debit);
+                    prop_assert_eq!(left.balance, holding.balance - cost);
+                    prop_assert_eq!(left.spendable(NOW), holding.spendable(NOW) - cost);
+                    prop_assert!(lasting(&left) >= 0);
+                    // Credits that last are spent only when nothing else is left.
+                    let live: i64 = left.live(NOW).map(|grant| grant.remaining).sum();
+                    prop_assert!(live == 0 || sum(&debit.parts) == cost);
+                    let touched: Vec<_> = debit.parts.iter().map(|part| part.grant).collect();
+                    let in_order: Vec<_> = holding.live(NOW).filter(|grant| grant.remaining > 0).map(|grant| grant.id).collect();
+                    prop_assert!(in_order.starts_with(&touched));
+                }
+            }
+        }
+
+        #[test]
+        fn the_operator_takes_what_lasts_first_and_then_what_expires_last(holding in holding(), amount in 1..200_i64) {
+            match holding.take(amount, NOW) {
+                Err(available) => prop_assert!(available == holding.spendable(NOW) && available < amount),
+                Ok(debit) => {
+                    let left = after(&holding, &debit);
+                    prop_assert_eq!(left.balance, holding.balance - amount);
+                    prop_assert_eq!(sum(&debit.parts), (amount - lasting(&holding)).max(0));
+                    prop_assert!(lasting(&left) >= 0 && (debit.parts.is_empty() || lasting(&left) == 0));
+                }
+            }
+        }
+
+        #[test]
+        fn a_balance_is_low_once_on_its_way_down(holding in holding(), cost in 2..9_i64) {
+            if let (Ok(debit), Some(threshold)) = (holding.charge(cost, 0, None, NOW), holding.low_balance) {
+                prop_assert_eq!(debit.low.is_some(), holding.balance >= threshold && debit.balance < threshold);
+                let left = after(&holding, &debit);
+                if let (Some(_), Ok(next)) = (debit.low, left.charge(cost, 0, None, NOW)) {
+                    prop_assert_eq!(next.low, None);
+                }
+            }
+        }
+
+        #[test]
+        fn a_lapse_ends_every_expired_grant_and_leaves_the_rest(holding in holding()) {
+            let lapses = holding.lapse(NOW);
+            let expired: Vec<_> = holding.grants.iter().filter(|grant| grant.expires_at <= NOW).collect();
+            prop_assert_eq!(lapses.len(), expired.len());
+            let ended: i64 = lapses.iter().map(|lapse| lapse.part.credits).sum();
+            prop_assert_eq!(holding.balance - ended, holding.spendable(NOW));
+            prop_assert_eq!(lapses.last().map_or(holding.balance, |lapse| lapse.balance), holding.spendable(NOW));
+            prop_assert!(lapses.iter().filter(|lapse| lapse.low.is_some()).count() <= 1);
+        }
+
+        #[test]
+        fn a_refund_returns_every_credit_that_was_taken(
+            taken in prop::collection::vec((1..9_i64, any::<bool>(), any::<bool>()), 0..5),
+        ) {
+            let taken: Vec<_> = taken.into_iter().enumerate().map(|(grant, (credits, is_live, is_extension))| {
+                Returned { part: Part { grant: i64::try_from(grant).expect("few"), credits }, is_live, is_extension }
+            }).collect();
+            let refund = give_back(&taken);
+            let all: i64 = taken.iter().map(|returned| returned.part.credits).sum();
+            prop_assert_eq!(sum(&refund.returned) + refund.extended + refund.expired, all);
+            let again: i64 = taken.iter().filter(|one| !one.is_live && one.is_extension).map(|one| one.part.credits).sum();
+            prop_assert_eq!(refund.expired, again);
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_refuses_names_the_reason() {
+        let holding = Holding { balance: 3, unfinished: 2, ..Holding::default() };
+        let budget = Budget { credits: 5, period: Period::Day };
+        let spent = |spent| Some(Allowance { budget, spent, resets_at: NOW });
+        assert_eq!(holding.charge(4, 2, spent(5), NOW), Err(NotCharged::TooManyUnfinished));
+        let over = NotCharged::OverBudget { available: 1, left: 1, resets_at: NOW };
+        assert_eq!(holding.charge(4, 0, spent(4), NOW), Err(over));
+        assert_eq!(holding.charge(4, 3, spent(1), NOW), Err(NotCharged::InsufficientCredits { available: 3 }));
+        assert_eq!(holding.charge(2, 3, spent(3), NOW).map(|debit| debit.balance), Ok(1));
+    }
+
+    #[test]
+    fn a_grant_is_positive_and_leaves_room_for_refunds() {
+        assert_eq!([0, -3, i64::MIN].map(check_positive), [Err(NotPositive); 3]);
+        assert_eq!(check_positive(1), Ok(()));
+        let holding = Holding { balance: MAX_BALANCE - 5, ..Holding::default() };
+        assert_eq!([6, i64::MAX].map(|amount| holding.grant(amount)), [Err(TooMany); 2]);
+        assert_eq!(holding.grant(5), Ok(MAX_BALANCE));
+    }
+}

@@ -1,0 +1,462 @@
+//! Tasks, accounts, ledger entries and their ids. They do no I/O.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::timestamp::Timestamp;
+
+/// Credits per image (interface, section 1).
+pub const CREDITS_PER_IMAGE: i64 = 2;
+
+/// Highest balance after a grant. Every JSON parser represents this number exactly, and a refund always fits on top of
+/// it; a task whose refund did not fit could never end.
+pub const MAX_BALANCE: i64 = 1 << 53;
+
+/// Prefix of every `task_id`, and the neutral name of provider and model.
+pub const MODEL_NAME: &str = "imgmodel";
+
+const ID_LEN: usize = 21;
+const RANDOM_BITS: u32 = 78;
+/// Offset of the timestamp, so that no id starts with '-' and looks like a command-line flag.
+const TIME_OFFSET: i64 = 1 << 46;
+/// 64 characters in ASCII order, so that ids sort like the numbers that they encode.
+const ALPHABET: &[u8; 64] = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
+
+/// Index of a character in [`ALPHABET`].
+const fn digit(character: u8) -> Option<u8> {
+    match character {
+        b'-' => Some(0),
+        b'0'..=b'9' => Some(character - b'0' + 1),
+        b'A'..=b'Z' => Some(character - b'A' + 11),
+        b'_' => Some(37),
+        b'a'..=b'z' => Some(character - b'a' + 38),
+        _ => None,
+    }
+}
+
+/// A 21-character identifier: a 48-bit timestamp in milliseconds and 78 random bits, with six bits per character. Ids
+/// therefore sort by their time of creation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id([u8; ID_LEN]);
+
+impl Id {
+    fn from_number(number: u128) -> Self {
+        let mut text = [0; ID_LEN];
+        for (index, character) in text.iter_mut().rev().enumerate() {
+            *character = ALPHABET[(number >> (6 * index)) as usize & 63];
+        }
+        Self(text)
+    }
+
+    /// The lowest id that can be created at `at`.
+    pub fn floor(at: Timestamp) -> Self {
+        Self::from_number(Self::time_bits(at))
+    }
+
+    fn time_bits(at: Timestamp) -> u128 {
+        let offset = at.as_millis().saturating_add(TIME_OFFSET);
+        (u128::try_from(offset).unwrap_or(0) & 0xFFFF_FFFF_FFFF) << RANDOM_BITS
+    }
+
+    /// Time of creation.
+    pub fn timestamp(self) -> Timestamp {
+        let leading = self.0[..8].iter().fold(0_i64, |number, character| {
+            let digit = digit(*character).expect("an Id contains only its alphabet");
+            (number << 6) | i64::from(digit)
+        });
+        Timestamp::from_millis(leading - TIME_OFFSET)
+    }
+
+    /// A number of 63 bits that rises with ids: 42 bits of the time and the first 21 random ones. Ids of one millisecond
+    /// may share it.
+    pub fn rank(self) -> i64 {
+        const KEPT: u32 = 21;
+        let number = self.0.iter().fold(0_u128, |number, character| {
+            let digit = digit(*character).expect("an Id contains only its alphabet");
+            (number << 6) | u128::from(digit)
+        });
+        let random = (number & ((1 << RANDOM_BITS) - 1)) >> (RANDOM_BITS - KEPT);
+        let millis = self.timestamp().as_millis().clamp(0, (1 << 42) - 1);
+        (millis << KEPT) | i64::try_from(random).expect("21 bits")
+    }
+
+    /// The lowest number that no id of this millisecond or an earlier one has as its rank.
+    pub fn rank_after(self) -> i64 {
+        Self::floor(self.timestamp().saturating_add(Duration::from_millis(1))).rank()
+    }
+
+    /// The 21 characters.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("an Id contains only ASCII")
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// The text is not an id.
+#[derive(Debug, thiserror::Error)]
+#[error("an id has 21 characters of A-Z, a-z, 0-9, '-' and '_'")]
+pub struct InvalidId;
+
+impl FromStr for Id {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let bytes: [u8; ID_LEN] = text.as_bytes().try_into().map_err(|_| InvalidId)?;
+        if bytes.iter().all(|byte| digit(*byte).is_some()) { Ok(Self(bytes)) } else { Err(InvalidId) }
+    }
+}
+
+/// Longest time by which ids may run ahead of the clock after it was set back. Up to this limit ids keep rising; beyond
+/// it they follow the clock, because the time limit of a task is calculated from its id.
+const MAX_LEAD: Duration = Duration::from_secs(30);
+
+/// Creates rising ids, even within a millisecond and when the clock is set back a little.
+#[derive(Debug, Default)]
+pub struct IdSource {
+    last: Mutex<u128>,
+}
+
+impl IdSource {
+    /// Creates an id at `now`.
+    pub fn next(&self, now: Timestamp) -> Id {
+        // Half of the random range stays free for further ids in the same millisecond: with steps of up to 2^60,
+        // a quarter of a million of them.
+        let random = rand::random::<u128>() >> (128 - RANDOM_BITS + 1);
+        let fresh = Id::time_bits(now) | random;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_far = Id::from_number(*last).timestamp() > now.saturating_add(MAX_LEAD);
+        let after_last = *last + 1 + u128::from(rand::random::<u64>() >> 4);
+        *last = if fresh > *last || too_far { fresh } else { after_last };
+        Id::from_number(*last)
+    }
+}
+
+/// The part of the service that created a task. The API shows only its own tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Surface {
+    /// Through `/api/v1`.
+    Api,
+    /// Through the web studio.
+    Web,
+}
+
+impl Surface {
+    /// The name that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Web => "web",
+        }
+    }
+}
+
+/// Status of a task. Terminal states never change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// Queued or rendering.
+    Processing,
+    /// Completed, with the names of its result files in order, at least one.
+    Completed(Vec<String>),
+    /// Failed and refunded, with a sentence for the caller.
+    Failed(String),
+}
+
+impl Status {
+    /// The name in the interface.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Processing => "processing",
+            Self::Completed(_) => "completed",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// Whether the task has ended.
+    pub fn is_terminal(&self) -> bool {
+        !matches!(self, Self::Processing)
+    }
+}
+
+/// The part of the content policy that refused a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Violation {
+    /// A rule that matches words of the prompt.
+    Words,
+    /// The moderation endpoint.
+    Moderation,
+    /// The list of blocked pictures.
+    Blocklist,
+    /// The engine itself.
+    Engine,
+}
+
+impl Violation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Words, Self::Moderation, Self::Blocklist, Self::Engine];
+
+    /// The name that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Words => "words",
+            Self::Moderation => "moderation",
+            Self::Blocklist => "blocklist",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+/// A task as its owner sees it. The request is a [`crate::request::GenerateRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Row identifier, which contains the time of creation.
+    pub id: Id,
+    /// The account that pays for the task and may see it.
+    pub account_id: Id,
+    /// The part of the service that created it.
+    pub surface: Surface,
+    /// Whether reference images were given.
+    pub image_to_image: bool,
+    /// Status.
+    pub status: Status,
+    /// When the status last changed.
+    pub updated_at: Timestamp,
+}
+
+impl Task {
+    /// The identifier for polling.
+    pub fn task_id(&self) -> TaskId {
+        TaskId(self.id)
+    }
+
+    /// Time at which the task was accepted.
+    pub fn created_at(&self) -> Timestamp {
+        self.id.timestamp()
+    }
+
+    /// `text-to-image` or `image-to-image`.
+    pub fn type_name(&self) -> &'static str {
+        if self.image_to_image { "image-to-image" } else { "text-to-image" }
+    }
+}
+
+/// `imgmodel-` and the id of the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskId(pub Id);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MODEL_NAME}-{}", self.0)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let id = text.strip_prefix(MODEL_NAME).and_then(|rest| rest.strip_prefix('-')).ok_or(InvalidId)?;
+        id.parse().map(TaskId)
+    }
+}
+
+impl Serialize for TaskId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// An account, which owns keys, credits and tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// Identifier.
+    pub id: Id,
+    /// Unique name, chosen by the operator.
+    pub name: String,
+    /// Credits left.
+    pub credits: i64,
+    /// The balance below which its endpoints are told, once, that the credits are low.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_balance: Option<i64>,
+    /// Whether its owners manage all accounts in the studio.
+    #[serde(skip)]
+    pub admin: bool,
+    /// Time at which it was disabled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_at: Option<Timestamp>,
+    /// Time at which it was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+}
+
+impl Account {
+    /// An account that was just created.
+    pub fn new(id: Id, name: String, credits: i64, admin: bool) -> Self {
+        Self { id, name, credits, low_balance: None, admin, disabled_at: None, deleted_at: None }
+    }
+}
+
+/// Kind of a ledger entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// The operator gave credits.
+    Grant,
+    /// A task was accepted.
+    Charge,
+    /// A task failed.
+    Refund,
+    /// Granted credits expired.
+    Expiry,
+}
+
+impl EntryKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Grant, Self::Charge, Self::Refund, Self::Expiry];
+
+    /// The name that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Grant => "grant",
+            Self::Charge => "charge",
+            Self::Refund => "refund",
+            Self::Expiry => "expiry",
+        }
+    }
+}
+
+/// One entry in the ledger of an account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LedgerEntry {
+    /// Increases with every entry.
+    pub id: i64,
+    /// Kind of the entry.
+    pub kind: EntryKind,
+    /// Signed credits; charges and expiries are negative.
+    pub amount: i64,
+    /// Balance after the entry.
+    pub balance: i64,
+    /// The task charged or refunded.
+    pub task_id: Option<TaskId>,
+    /// Note of the operator on a grant.
+    pub note: Option<String>,
+    /// Time of the entry.
+    pub created_at: Timestamp,
+}
+
+/// Credits that expire: of a grant, or of a refund whose grant had lapsed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExpiringGrant {
+    /// The ledger entry that brought the credits.
+    pub entry_id: i64,
+    /// Credits at first.
+    pub amount: i64,
+    /// Credits that can still be spent.
+    pub remaining: i64,
+    /// Credits that were left when it expired; `None` until an entry took them from the balance.
+    pub lapsed: Option<i64>,
+    /// When it expires.
+    pub expires_at: Timestamp,
+    /// Note of the operator.
+    pub note: Option<String>,
+}
+
+/// The text is not the name of any variant: the database contains a value that this code never wrote.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown {what}: {text:?}")]
+pub struct UnknownWord {
+    what: &'static str,
+    text: String,
+}
+
+impl FromStr for Surface {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        match text {
+            "api" => Ok(Self::Api),
+            "web" => Ok(Self::Web),
+            _ => Err(UnknownWord { what: "surface", text: text.into() }),
+        }
+    }
+}
+
+impl FromStr for EntryKind {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        match text {
+            "grant" => Ok(Self::Grant),
+            "charge" => Ok(Self::Charge),
+            "refund" => Ok(Self::Refund),
+            "expiry" => Ok(Self::Expiry),
+            _ => Err(UnknownWord { what: "ledger entry", text: text.into() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
+
+    #[test]
+    fn ids_hold_their_time_and_look_like_no_flag() {
+        for millis in [0, 1, 1_795_262_400_000, 4_102_444_800_000] {
+            let id = IdSource::default().next(Timestamp::from_millis(millis));
+            assert_eq!(id.timestamp().as_millis(), millis);
+            assert!(!id.as_str().starts_with('-'));
+            assert!(id >= Id::floor(id.timestamp()));
+            assert_eq!(id.as_str().parse::<Id>().ok(), Some(id));
+        }
+    }
+
+    #[test]
+    fn ranks_rise_with_ids() {
+        let ids = IdSource::default();
+        let later = NOON.saturating_add(Duration::from_millis(1));
+        let made: Vec<Id> = [NOON, NOON, NOON, later, later].map(|at| ids.next(at)).into();
+        assert!(made.iter().is_sorted_by_key(|id| id.rank()));
+        assert!(made[2].rank() < made[2].rank_after() && made[2].rank_after() <= made[3].rank());
+        assert_eq!(Id::floor(later).rank(), made[0].rank_after());
+        assert!(Id::floor(Timestamp::from_millis(0)).rank() == 0 && Id::floor(Timestamp::MAX).rank() > 0);
+    }
+
+    #[test]
+    fn ids_rise_when_the_clock_steps_back_a_little() {
+        let ids = IdSource::default();
+        let first = ids.next(NOON);
+        let second = ids.next(NOON.saturating_sub(MAX_LEAD));
+        assert!(second > first);
+        assert_eq!(second.timestamp(), NOON);
+    }
+
+    #[test]
+    fn ids_follow_a_clock_that_steps_back_far() {
+        let ids = IdSource::default();
+        ids.next(NOON);
+        let earlier = NOON.saturating_sub(Duration::from_secs(1_200));
+        assert_eq!(ids.next(earlier).timestamp(), earlier, "or its task would end 20 minutes late");
+    }
+}

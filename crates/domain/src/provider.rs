@@ -1,0 +1,33 @@
+//! An OpenID Connect provider.
+
+use crate::joining::JoinRules;
+
+/// A provider, and this server there.
+#[derive(Clone)]
+pub struct OidcProvider {
+    /// The URL of the provider.
+    pub issuer: String,
+    /// The id of this server.
+    pub client_id: String,
+    /// The secret of this server, if it has one.
+    pub client_secret: Option<String>,
+    /// Other audiences that may have the same ID tokens.
+    pub audiences: Vec<String>,
+    /// Its name for people, if the operator gives it one.
+    pub name: Option<String>,
+    /// Scopes to ask for, besides those that each sign-in asks for.
+    pub scopes: Vec<String>,
+    /// The rules by which somebody new joins an account.
+    pub joins: JoinRules,
+    /// The claim with the groups of a person.
+    pub groups_claim: String,
+    /// PEM of certificate authorities to trust in addition to the public ones.
+    pub authorities: Option<Vec<u8>>,
+}
+
+/// Leaves out the secret.
+impl std::fmt::Debug for OidcProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OidcProvider").field("issuer", &self.issuer).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,349 @@
+//! The request of a submit and its parser (interface, section 4.1).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::ignored_fields::IgnoredFields;
+use crate::json::Json;
+use crate::model::CREDITS_PER_IMAGE;
+use crate::own_reference::OwnReference;
+use crate::reference_url::ReferenceUrl;
+
+/// Most images per task.
+pub const MAX_IMAGES: u8 = 4;
+/// Most reference images per task.
+pub const MAX_REFERENCES: usize = 4;
+/// Longest prompt, in characters.
+pub const MAX_PROMPT_CHARS: usize = 32_000;
+
+/// Aspect ratio of the images, about one megapixel each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+pub enum AspectRatio {
+    /// 1024x1024
+    #[default]
+    #[serde(rename = "1:1")]
+    Square,
+    /// 1280x720
+    #[serde(rename = "16:9")]
+    W16H9,
+    /// 720x1280
+    #[serde(rename = "9:16")]
+    W9H16,
+    /// 1152x864
+    #[serde(rename = "4:3")]
+    W4H3,
+    /// 864x1152
+    #[serde(rename = "3:4")]
+    W3H4,
+    /// 1248x832
+    #[serde(rename = "3:2")]
+    W3H2,
+    /// 832x1248
+    #[serde(rename = "2:3")]
+    W2H3,
+    /// 1120x896
+    #[serde(rename = "5:4")]
+    W5H4,
+    /// 896x1120
+    #[serde(rename = "4:5")]
+    W4H5,
+    /// 1440x720
+    #[serde(rename = "2:1")]
+    W2H1,
+    /// 720x1440
+    #[serde(rename = "1:2")]
+    W1H2,
+    /// 1568x672
+    #[serde(rename = "21:9")]
+    W21H9,
+    /// 672x1568
+    #[serde(rename = "9:21")]
+    W9H21,
+}
+
+impl AspectRatio {
+    /// All aspect ratios, in the order of the interface.
+    pub const ALL: [Self; 13] = [
+        Self::Square,
+        Self::W16H9,
+        Self::W9H16,
+        Self::W4H3,
+        Self::W3H4,
+        Self::W3H2,
+        Self::W2H3,
+        Self::W5H4,
+        Self::W4H5,
+        Self::W2H1,
+        Self::W1H2,
+        Self::W21H9,
+        Self::W9H21,
+    ];
+
+    /// Spelling in the interface and size in pixels: about one megapixel, with the exact ratio.
+    const fn facts(self) -> (&'static str, u32, u32) {
+        match self {
+            Self::Square => ("1:1", 1024, 1024),
+            Self::W16H9 => ("16:9", 1280, 720),
+            Self::W9H16 => ("9:16", 720, 1280),
+            Self::W4H3 => ("4:3", 1152, 864),
+            Self::W3H4 => ("3:4", 864, 1152),
+            Self::W3H2 => ("3:2", 1248, 832),
+            Self::W2H3 => ("2:3", 832, 1248),
+            Self::W5H4 => ("5:4", 1120, 896),
+            Self::W4H5 => ("4:5", 896, 1120),
+            Self::W2H1 => ("2:1", 1440, 720),
+            Self::W1H2 => ("1:2", 720, 1440),
+            Self::W21H9 => ("21:9", 1568, 672),
+            Self::W9H21 => ("9:21", 672, 1568),
+        }
+    }
+
+    /// Spelling in the interface, such as `16:9`.
+    pub const fn as_str(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// Width and height in pixels.
+    pub const fn size(self) -> (u32, u32) {
+        let (_, width, height) = self.facts();
+        (width, height)
+    }
+
+    /// The ratio that is nearest to that of a size; sizes count from 1.
+    pub fn nearest(width: u32, height: u32) -> Self {
+        let distance = |ratio: Self| {
+            let (own_width, own_height) = ratio.size();
+            let stretch = f64::from(width) * f64::from(own_height) / (f64::from(height) * f64::from(own_width));
+            stretch.ln().abs()
+        };
+        let nearest = Self::ALL.into_iter().min_by(|one, other| distance(*one).total_cmp(&distance(*other)));
+        nearest.unwrap_or_default()
+    }
+}
+
+impl fmt::Display for AspectRatio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for AspectRatio {
+    type Err = InvalidRequest;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRequest> {
+        Self::ALL.into_iter().find(|ratio| ratio.as_str() == text).ok_or_else(|| {
+            let all: Vec<_> = Self::ALL.iter().map(|ratio| ratio.as_str()).collect();
+            InvalidRequest(format!("aspect_ratio must be one of {}.", all.join(", ")))
+        })
+    }
+}
+
+/// A request for one task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct GenerateRequest {
+    /// Description of the images. At least one character that is not white space, and no U+0000.
+    #[schema(
+        min_length = 1,
+        max_length = 32_000,
+        pattern = r"^[^\u0000]*[^\u0000\s][^\u0000]*$",
+        example = "A red fox in the snow at dawn"
+    )]
+    pub prompt: String,
+    // No `default` in the schema: generators of clients then make the field one that must be given.
+    /// Aspect ratio of the images. `1:1` if omitted.
+    #[schema(required = false, example = "16:9")]
+    pub aspect_ratio: AspectRatio,
+    /// Number of images, 1 if omitted. Each costs 2 credits.
+    #[schema(required = false, minimum = 1, maximum = 4, example = 2)]
+    pub n: u8,
+    /// Public https URLs of PNG, JPEG or WebP reference images; none if omitted. The service downloads them when it works
+    /// on the task, and the task fails if it cannot.
+    #[schema(required = false, value_type = Vec<ReferenceImage>, max_items = 4)]
+    pub reference_images: Vec<String>,
+    /// Id of the HTTP request that created the task, which the caller can quote to support.
+    #[schema(ignore)]
+    #[serde(skip)]
+    pub request_id: Option<String>,
+}
+
+/// The URL of a reference image: https, a public host name in its ASCII form, the usual port, no user name. A server may
+/// be set up to allow other ports.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(
+    value_type = String, format = "uri", max_length = 4_096, example = "https://example.com/fox.jpg",
+    pattern = r"^[Hh][Tt][Tt][Pp][Ss]://([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z]{2,63}(:443)?(/([A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*)?(\?([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?(#([A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?$"
+)]
+#[expect(dead_code, reason = "documents the rules of ReferenceUrl")]
+pub struct ReferenceImage(String);
+
+/// A fault in a body; displays as a sentence for the caller.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidRequest(pub String);
+
+impl GenerateRequest {
+    /// Credits the task costs.
+    pub fn cost(&self) -> i64 {
+        CREDITS_PER_IMAGE * i64::from(self.n)
+    }
+
+    /// Parses a request body. `reference_ports` are the ports allowed in reference URLs.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] with the first fault.
+    pub fn parse(body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidRequest> {
+        Self::parse_noting(body, reference_ports).map(|(request, _)| request)
+    }
+
+    /// Does the same, and returns the names of the fields that the service does not know too.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] with the first fault.
+    pub fn parse_noting(body: &[u8], reference_ports: &[u16]) -> Result<(Self, IgnoredFields), InvalidRequest> {
+        Self::parse_fields(body, reference_ports, false)
+    }
+
+    /// Parses a request of a person, whose references may also be pictures of the account.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] with the first fault.
+    pub fn parse_of_person(body: &[u8], reference_ports: &[u16]) -> Result<Self, InvalidRequest> {
+        Self::parse_fields(body, reference_ports, true).map(|(request, _)| request)
+    }
+
+    /// The references to pictures of the account, each with its place among all references.
+    pub fn own_references(&self) -> impl Iterator<Item = (usize, OwnReference)> {
+        let own = |(index, text): (usize, &String)| Some((index, OwnReference::parse(text)?));
+        self.reference_images.iter().enumerate().filter_map(own)
+    }
+
+    fn parse_fields(body: &[u8], ports: &[u16], may_be_own: bool) -> Result<(Self, IgnoredFields), InvalidRequest> {
+        let fields: Fields = serde_json::from_slice(body).map_err(|error| {
+            let fault = error.to_string();
+            match fault.strip_prefix(REPEATED) {
+                Some(rest) => InvalidRequest(format!("The body repeats the field {}.", without_position(rest))),
+                // For a wrong type the message of the parser would quote the data.
+                None if error.is_data() => InvalidRequest("The body must be a JSON object.".into()),
+                None => InvalidRequest(format!("The body is not a valid JSON object: {fault}.")),
+            }
+        })?;
+        let request = Self {
+            prompt: prompt(fields.prompt)?,
+            aspect_ratio: aspect_ratio(fields.aspect_ratio)?,
+            n: image_count(fields.n)?,
+            reference_images: reference_images(fields.reference_images, ports, may_be_own)?,
+            request_id: None,
+        };
+        Ok((request, fields.ignored))
+    }
+}
+
+/// Prefix that marks the error for a repeated field.
+const REPEATED: &str = "repeated field ";
+
+fn without_position(fault: &str) -> &str {
+    fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
+}
+
+/// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one accepts repeated unknown fields
+/// and skips their contents without a limit on nesting.
+#[derive(Default)]
+struct Fields {
+    prompt: Option<Json>,
+    aspect_ratio: Option<Json>,
+    n: Option<Json>,
+    reference_images: Option<Json>,
+    ignored: IgnoredFields,
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        let mut seen = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let value: Json = map.next_value()?;
+            match name.as_str() {
+                "prompt" => fields.prompt = Some(value),
+                "aspect_ratio" => fields.aspect_ratio = Some(value),
+                "n" => fields.n = Some(value),
+                "reference_images" => fields.reference_images = Some(value),
+                _ => fields.ignored.note(&name),
+            }
+            if let Some(repeated) = seen.replace(name) {
+                let shown: String = repeated.chars().take(40).collect();
+                return Err(de::Error::custom(format_args!("{REPEATED}{shown:?}")));
+            }
+        }
+        Ok(fields)
+    }
+}
+
+pub(super) fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
+    let invalid = |fault: &str| Err(InvalidRequest(format!("prompt {fault}.")));
+    match value {
+        None => invalid("is required"),
+        Some(Json::String(text)) if text.chars().all(char::is_whitespace) => invalid("must not be empty"),
+        Some(Json::String(text)) if text.contains('\0') => invalid("must not contain U+0000"),
+        Some(Json::String(text)) if text.chars().count() > MAX_PROMPT_CHARS => {
+            invalid("must have at most 32,000 characters")
+        }
+        Some(Json::String(text)) => Ok(text),
+        Some(_) => invalid("must be a string"),
+    }
+}
+
+fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
+    match value {
+        None => Ok(AspectRatio::default()),
+        Some(Json::String(text)) => text.parse(),
+        Some(_) => Err(InvalidRequest("aspect_ratio must be a string such as \"16:9\".".into())),
+    }
+}
+
+fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
+    // In JSON Schema 2.0 is the integer 2, so the value counts, not the spelling.
+    match value {
+        None => Ok(1),
+        Some(Json::Number(n)) if n.fract() == 0.0 && (1.0..=f64::from(MAX_IMAGES)).contains(&n) => Ok(n as u8),
+        Some(_) => Err(()),
+    }
+    .map_err(|()| InvalidRequest("n must be an integer from 1 to 4.".into()))
+}
+
+fn reference_images(value: Option<Json>, ports: &[u16], may_be_own: bool) -> Result<Vec<String>, InvalidRequest> {
+    let entries = match value {
+        None => return Ok(Vec::new()),
+        Some(Json::Array(entries)) => entries,
+        Some(_) => return Err(InvalidRequest("reference_images must be an array of https URLs.".into())),
+    };
+    if entries.len() > MAX_REFERENCES {
+        return Err(InvalidRequest("reference_images must have at most 4 entries.".into()));
+    }
+    let checked = entries.into_iter().enumerate().map(|(index, entry)| match entry {
+        Json::String(own) if may_be_own && OwnReference::parse(&own).is_some() => Ok(own),
+        Json::String(url) => match ReferenceUrl::parse(&url, ports) {
+            Ok(_) => Ok(url),
+            Err(fault) => Err(InvalidRequest(format!("reference_images[{index}] {fault}."))),
+        },
+        _ => Err(InvalidRequest(format!("reference_images[{index}] must be a string."))),
+    });
+    checked.collect()
+}

@@ -1,0 +1,256 @@
+//! The routes of ComfyUI that a render needs. Old servers lack those below `/api/jobs`, and choose ids themselves.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::multipart::{Form, Part};
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tintype_engine::{Device, EngineError};
+
+use super::answers::{self, Accepted, File, Job, Queue, Stats, Uploaded, entry_of};
+use crate::endpoint::{Answer, Endpoint, Fault, Words};
+use crate::results::MAX_FILE_BYTES;
+use crate::servers::Server;
+
+/// Longest answer about a run, which holds its whole workflow, or about the queue, which holds those of all runs that wait.
+const MAX_WORKFLOWS: usize = 16 * 1024 * 1024;
+/// Longest description of a kind of node. That of LoadImage lists all files in the folder `input`.
+const MAX_DESCRIPTION: usize = 4 * 1024 * 1024;
+/// Longest answer of any other kind, except a picture.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// Descriptions that are asked for at the same time.
+const DESCRIPTIONS_AT_ONCE: usize = 4;
+/// Time for an answer that nothing large stands behind. While the server loads a model it is silent for longer.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Time for a cancellation, which a server that is loading a model hears afterwards.
+const CANCEL_LIMIT: Duration = Duration::from_secs(180);
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct ComfyServer {
+    endpoint: Endpoint,
+    /// Kinds of nodes that the workflow needs.
+    node_classes: Vec<String>,
+}
+
+/// A run of the workflow, as the server sees it.
+#[derive(Debug)]
+pub(super) enum Run {
+    /// It waits or is being rendered.
+    Unfinished,
+    /// The file of its picture, if it has saved one.
+    Completed(Option<File>),
+    /// The error that ended it.
+    Failed(Words),
+    /// The server does not know it: it was started again, or somebody removed the run.
+    Gone,
+}
+
+/// A run that the server has queued.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// The id that the server uses. An old one has chosen it.
+    pub(super) id: String,
+    /// The errors of nodes that it leaves out.
+    pub(super) left_out: Option<Words>,
+}
+
+#[async_trait]
+impl Server for ComfyServer {
+    fn name(&self) -> &str {
+        self.endpoint.name()
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        let answer = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await?;
+        if !self.json::<Stats<'_>>(&answer).map(|stats| stats.are_of_comfyui())? {
+            let what = "does not answer as ComfyUI does: give its base URL, such as http://127.0.0.1:8188";
+            return Err(self.unclear(what));
+        }
+        let asked = self.node_classes.iter().map(async |class| {
+            let path = format!("object_info/{}", encoded(class));
+            let answer = self.get(&path, MAX_DESCRIPTION, ANSWER_LIMIT).await?;
+            let known = answers::member(self.json(&answer)?, class).is_some();
+            Ok::<_, Fault>((!known).then_some(class.as_str()))
+        });
+        let asked: Vec<_> = asked.collect();
+        let answered: Vec<_> = stream::iter(asked).buffered(DESCRIPTIONS_AT_ONCE).try_collect().await?;
+        let missing: Vec<_> = answered.into_iter().flatten().collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(self.unclear(&format!("lacks nodes of the workflow: {}", missing.join(", ")))),
+        }
+    }
+}
+
+impl ComfyServer {
+    pub(super) fn new(endpoint: Endpoint, node_classes: Vec<String>) -> Self {
+        Self { endpoint, node_classes }
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The devices of the server; none if it does not answer.
+    pub(super) async fn devices(&self) -> Vec<Device> {
+        let Ok(answer) = self.get("system_stats", MAX_ANSWER, ANSWER_LIMIT).await else { return Vec::new() };
+        self.json::<Stats<'_>>(&answer).map(|stats| stats.devices()).unwrap_or_default()
+    }
+
+    async fn get(&self, path: &str, max_bytes: usize, limit: Duration) -> Result<Answer, Fault> {
+        let request = self.endpoint.request(Method::GET, path)?;
+        self.endpoint.send(request, max_bytes, limit).await
+    }
+
+    async fn post(&self, path: &str, body: &Value, limit: Duration) -> Result<Answer, Fault> {
+        let request = self.endpoint.request(Method::POST, path)?.header(CONTENT_TYPE, "application/json");
+        self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, limit).await
+    }
+
+    /// The matter of an answer, which borrows from it.
+    fn json<'a, T: Deserialize<'a>>(&self, answer: &'a Answer) -> Result<T, Fault> {
+        if answer.status != StatusCode::OK {
+            return Err(self.endpoint.failure(answer, &answers::words(&answer.body)));
+        }
+        let parsed = serde_json::from_slice::<&RawValue>(&answer.body).map_err(|_| {
+            let kind = answer.media_type();
+            self.unclear(&format!(
+                "answered 200 with {} instead of JSON",
+                if kind.is_empty() { "bytes" } else { &kind }
+            ))
+        })?;
+        serde_json::from_str(parsed.get()).map_err(|_| self.unclear("answered 200 with JSON of another shape"))
+    }
+
+    fn unclear(&self, what: &str) -> Fault {
+        EngineError::Temporary(format!("{} {what}", self.endpoint.name())).into()
+    }
+
+    /// Uploads a PNG, and returns the name by which the workflow finds it.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(super) async fn upload(&self, name: String, png: Bytes, limit: Duration) -> Result<String, Fault> {
+        let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
+        let part = part.map_err(|error| EngineError::Permanent(error.to_string()))?;
+        let request = self.endpoint.request(Method::POST, "upload/image")?;
+        let request = request.multipart(Form::new().part("image", part).text("type", "input"));
+        let answer = self.endpoint.send(request, MAX_ANSWER, limit).await?;
+        let uploaded = serde_json::from_str(self.json::<&RawValue>(&answer)?.get());
+        // Another name, if a file of this one had another content.
+        let Uploaded { name, subfolder } = uploaded.map_err(|_| self.unclear("did not name a file that it took"))?;
+        Ok(if subfolder.is_empty() { name } else { format!("{subfolder}/{name}") })
+    }
+
+    /// Queues the workflow. The id is also that of the client whose websocket hears of the run.
+    ///
+    /// # Errors
+    /// [`Fault`]; a workflow with errors is [`EngineError::Permanent`].
+    pub(super) async fn submit(&self, graph: &Value, id: &str, limit: Duration) -> Result<Queued, Fault> {
+        let body = json!({ "prompt": graph, "prompt_id": id, "client_id": id });
+        let answer = self.post("prompt", &body, limit).await?;
+        let accepted: Option<Accepted<'_>> = serde_json::from_str(self.json::<&RawValue>(&answer)?.get()).ok();
+        // The id becomes part of a path.
+        let is_id = |id: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+            (1..=64).contains(&id.len()) && id.bytes().all(plain)
+        };
+        let accepted = accepted.filter(|accepted| is_id(&accepted.prompt_id));
+        let accepted = accepted.ok_or_else(|| self.unclear("accepted a workflow without a valid id"))?;
+        Ok(Queued { left_out: accepted.left_out(), id: accepted.prompt_id })
+    }
+
+    /// The error of a workflow of which the server leaves nodes out.
+    pub(super) fn incomplete(&self, words: &Words) -> EngineError {
+        let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
+        EngineError::NotAvailable(format!("{name} does not run the whole workflow{quoted}: check it in ComfyUI"))
+    }
+
+    /// The error of a run that failed.
+    pub(super) fn failed(&self, words: &Words) -> EngineError {
+        let (name, quoted) = (self.endpoint.name(), self.endpoint.quoted(words));
+        EngineError::Temporary(format!("{name} failed to render{quoted}"))
+    }
+
+    /// The state of a run.
+    ///
+    /// # Errors
+    /// [`Fault`]: the server gave no valid answer.
+    pub(super) async fn run(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
+        let answer = self.get(&format!("api/jobs/{id}"), MAX_WORKFLOWS, limit).await?;
+        // Either the run is unknown, or the route is.
+        if answer.status == StatusCode::NOT_FOUND {
+            return self.run_of_old(id, limit).await;
+        }
+        self.json::<Job<'_>>(&answer)?.run().ok_or_else(|| self.unclear("gave a run in an unknown state"))
+    }
+
+    /// The state of a run in the history and the queue, which old servers have too.
+    async fn run_of_old(&self, id: &str, limit: Duration) -> Result<Run, Fault> {
+        let waits = {
+            let answer = self.get("queue", MAX_WORKFLOWS, limit).await?;
+            let Queue { queue_running, queue_pending } = self.json(&answer)?;
+            [queue_running, queue_pending].into_iter().any(|list| entry_of(list, id).is_some())
+        };
+        // Asked after the queue: runs move from there into the history.
+        let answer = self.get(&format!("history/{id}"), MAX_WORKFLOWS, limit).await?;
+        let ended = answers::run_in_history(self.json(&answer)?, id);
+        Ok(ended.unwrap_or(if waits { Run::Unfinished } else { Run::Gone }))
+    }
+
+    /// Fetches a file, if it is still there.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(super) async fn fetch(&self, file: &File, limit: Duration) -> Result<Option<Vec<u8>>, Fault> {
+        let request = self.endpoint.request(Method::GET, &format!("view?{}", file.query()))?;
+        let answer = self.endpoint.send(request, MAX_FILE_BYTES, limit).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.body)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(self.endpoint.failure(&answer, &answers::words(&answer.body))),
+        }
+    }
+
+    /// Cancels a run. `id` is the one that it was submitted with, or the one that an old server has chosen for it.
+    ///
+    /// # Errors
+    /// [`Fault`]: it is unknown whether the run goes on.
+    pub(super) async fn cancel(&self, id: &str) -> Result<(), Fault> {
+        let answer = self.post(&format!("api/jobs/{id}/cancel"), &json!({}), CANCEL_LIMIT).await?;
+        if answer.status == StatusCode::OK {
+            return Ok(());
+        }
+        if let Some(id) = self.queued(id, |queue| queue.queue_pending).await? {
+            self.post("queue", &json!({ "delete": [id] }), CANCEL_LIMIT).await?;
+        }
+        // It may have begun meanwhile. An old server interrupts whatever it is running, even if it is given an id, so that it
+        // is asked only while that is this run.
+        if let Some(id) = self.queued(id, |queue| queue.queue_running).await? {
+            self.post("interrupt", &json!({ "prompt_id": id }), CANCEL_LIMIT).await?;
+        }
+        Ok(())
+    }
+
+    /// The server's id of a run in one list of the queue.
+    async fn queued(
+        &self,
+        id: &str,
+        list: impl for<'a> Fn(Queue<'a>) -> Option<&'a RawValue>,
+    ) -> Result<Option<String>, Fault> {
+        let answer = self.get("queue", MAX_WORKFLOWS, CANCEL_LIMIT).await?;
+        Ok(entry_of(list(self.json(&answer)?), id))
+    }
+}
+
+/// A segment of a path.
+fn encoded(segment: &str) -> String {
+    url::form_urlencoded::byte_serialize(segment.as_bytes()).collect::<String>().replace('+', "%20")
+}

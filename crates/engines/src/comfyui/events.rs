@@ -1,0 +1,150 @@
+//! The events of one run, from the server's websocket. Without them a render goes on as well, but nobody hears of its
+//! steps, and its end is noticed a moment later.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures::StreamExt as _;
+use reqwest::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
+use reqwest::{Method, StatusCode, Upgraded};
+use serde_json::Value;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+use crate::endpoint::Endpoint;
+
+/// Previews of pictures come on the same socket.
+const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// Longest file of a preview, in bytes. They have 512 pixels a side unless the server is told otherwise.
+const MAX_PREVIEW: usize = 2 * 1024 * 1024;
+/// The kind of a binary message that holds a preview.
+const PREVIEW: [u8; 4] = 1_u32.to_be_bytes();
+/// Longest text that is parsed, in bytes. Parsed, it takes many times as much.
+const MAX_TEXT: usize = 64 * 1024;
+/// Most bytes that wait for a server that reads nothing.
+const MAX_UNSENT: usize = 64 * 1024;
+const OPEN_LIMIT: Duration = Duration::from_secs(2);
+
+/// The events of a client.
+pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
+
+/// The matter of an event.
+#[derive(Debug, PartialEq, Eq)]
+enum Matter {
+    /// So many steps of so many of a node are done.
+    Step(u32, u32),
+    /// The run has ended, and its outcome can be read.
+    End,
+    Other,
+}
+
+impl Events {
+    /// Opens the socket of a client. If that fails there are no events.
+    pub(super) async fn open(endpoint: &Endpoint, client: &str) -> Self {
+        let socket = tokio::time::timeout(OPEN_LIMIT, open(endpoint, client)).await;
+        let socket = socket.unwrap_or_else(|_| Err("no answer in time".into()));
+        if let Err(cause) = &socket {
+            tracing::debug!(server = endpoint.name(), cause, "the server tells no progress");
+        }
+        Self(socket.ok())
+    }
+
+    /// Waits for the end of the run, and reports its steps and the files of its previews meanwhile. Without events it waits for ever, and after the end
+    /// there are none: the state of the run is asked for at each end, and a server may tell it as often as it likes.
+    pub(super) async fn end(&mut self, on_step: impl Fn(u32, u32), on_preview: impl Fn(&[u8])) {
+        while let Some(socket) = &mut self.0 {
+            match socket.next().await {
+                Some(Ok(Message::Text(text))) => match matter(&text) {
+                    Matter::Step(done, of) => on_step(done, of),
+                    Matter::End => {
+                        self.0 = None;
+                        return;
+                    }
+                    Matter::Other => {}
+                },
+                Some(Ok(Message::Binary(bytes))) => {
+                    if let Some(file) = preview(&bytes) {
+                        on_preview(file);
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => self.0 = None,
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+async fn open(endpoint: &Endpoint, client: &str) -> Result<WebSocketStream<Upgraded>, String> {
+    let request = endpoint.request(Method::GET, &format!("ws?clientId={client}")).map_err(|error| error.to_string())?;
+    let nonce = BASE64_STANDARD.encode(rand::random::<[u8; 16]>());
+    let request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "websocket");
+    let request = request.header(SEC_WEBSOCKET_VERSION, "13").header(SEC_WEBSOCKET_KEY, nonce);
+    let response = request.send().await.map_err(|error| error.without_url().to_string())?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(format!("status {}", response.status().as_u16()));
+    }
+    let stream = response.upgrade().await.map_err(|error| error.without_url().to_string())?;
+    // Answers to pings wait in the write buffer while the server reads nothing.
+    let limits = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE))
+        .write_buffer_size(0)
+        .max_write_buffer_size(MAX_UNSENT);
+    Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
+}
+
+/// The JPEG or PNG in a binary message: the kind of the message and that of the file come before it, in four bytes each.
+fn preview(message: &[u8]) -> Option<&[u8]> {
+    let (kind, rest) = message.split_first_chunk::<4>()?;
+    let (_, file) = rest.split_first_chunk::<4>()?;
+    (*kind == PREVIEW && (1..=MAX_PREVIEW).contains(&file.len())).then_some(file)
+}
+
+fn matter(text: &str) -> Matter {
+    if text.len() > MAX_TEXT {
+        return Matter::Other;
+    }
+    let event: Value = serde_json::from_str(text).unwrap_or_default();
+    let data = &event["data"];
+    let number = |name: &str| u32::try_from(data[name].as_u64()?).ok();
+    match (event["type"].as_str(), number("value"), number("max")) {
+        (Some("progress"), Some(done), Some(of)) if (1..=of).contains(&done) => Matter::Step(done, of),
+        // Sent when the run is in the history, unlike `execution_success`.
+        (Some("executing"), ..) if data["node"].is_null() => Matter::End,
+        _ => Matter::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binary_messages_hold_previews() {
+        let message = |kind: u32, file: &[u8]| [&kind.to_be_bytes(), &2_u32.to_be_bytes(), file].concat();
+        assert_eq!(preview(&message(1, b"PNG")), Some(&b"PNG"[..]));
+        for other in [message(3, b"text"), message(1, b""), message(1, &[0])[..7].to_vec(), Vec::new()] {
+            assert_eq!(preview(&other), None, "{other:?}");
+        }
+        assert_eq!(preview(&message(1, &vec![0; MAX_PREVIEW + 1])), None);
+    }
+
+    #[test]
+    fn events_tell_steps_and_the_end() {
+        for (text, expected) in [
+            (r#"{"type":"progress","data":{"value":3,"max":20,"node":"3"}}"#, Matter::Step(3, 20)),
+            (r#"{"type":"progress","data":{"value":21,"max":20}}"#, Matter::Other),
+            (r#"{"type":"progress","data":{"value":-1,"max":0.5}}"#, Matter::Other),
+            (r#"{"type":"executing","data":{"node":"3"}}"#, Matter::Other),
+            (r#"{"type":"executing","data":{"node":null,"prompt_id":"x"}}"#, Matter::End),
+            (r#"{"type":"execution_success","data":{}}"#, Matter::Other),
+            ("[1]", Matter::Other),
+            ("<html>", Matter::Other),
+        ] {
+            assert_eq!(matter(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! `comfyui:URL`: fills in a workflow of the operator, queues it in ComfyUI, and fetches the picture that it saves.
+//!
+//! Each picture is a run of its own under an id of ours, so that a run whose answer was lost can be cancelled.
+
+mod answers;
+mod api;
+mod events;
+mod previews;
+mod steps;
+mod workflow;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use self::api::{ANSWER_LIMIT, ComfyServer, Run};
+use self::events::Events;
+use self::previews::Previews;
+use self::steps::Steps;
+use self::workflow::{Values, Workflow};
+use super::driver::{Driven, Driver};
+use super::endpoint::{Contact, Endpoint, Fault};
+use super::prompt::for_engine;
+use super::results::{Results, to_pngs};
+use super::servers::{Server as _, Servers, Work};
+use super::{EngineChoice, TYPICAL_DURATION, sizes};
+use tintype_config::EngineSettings;
+
+/// One run is rendered while another one waits, so that the server is never idle between two pictures.
+const RUNS_PER_SERVER: usize = 2;
+/// The state of a run is asked for when the websocket tells its end, and so often in case that it does not.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// So many polls in a row may come to nothing.
+const MISSED_POLLS: u32 = 5;
+/// Time for cancellations; less than the worker waits for an engine to stop.
+const SETTLE_LIMIT: Duration = Duration::from_millis(1_500);
+/// With this word ComfyUI loads a file of the server.
+const RESERVED: [&str; 1] = ["embedding:"];
+
+/// Describes the engine without connecting.
+///
+/// # Errors
+/// A sentence for the operator: there is no workflow, or it cannot be used.
+pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
+    let (Some(graph), Some(mapping)) = (&settings.engine_workflow, &settings.engine_workflow_nodes) else {
+        return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/operate/comfyui.md".into());
+    };
+    let workflow = Arc::new(Workflow::read(graph, mapping)?);
+    let takes = workflow.max_references();
+    let max_references = match settings.engine_references {
+        Some(more) if more > takes => {
+            return Err(format!(
+                "--engine-references is {more}, but --engine-workflow-nodes has {takes} nodes for images"
+            ));
+        }
+        references => references.unwrap_or(takes),
+    };
+    let info = EngineInfo {
+        name: "comfyui".into(),
+        description: format!("{}, by a workflow in ComfyUI", settings.target()),
+        sizes: sizes(settings, Sizes::Any),
+        max_references,
+        max_pictures: None,
+        typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
+        slots: urls.len() * RUNS_PER_SERVER,
+    };
+    let (urls, settings) = (urls.to_vec(), settings.clone());
+    Ok(EngineChoice::new(info, move |surroundings| {
+        let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+        let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
+        let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(surroundings.decoder));
+        let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
+        // A closed tracker can be waited for; it takes tasks as before.
+        ending.close();
+        Ok(Arc::new(Driven(ComfyUi { servers, workflow, model, results, ending })))
+    }))
+}
+
+/// The engine.
+#[derive(Debug)]
+struct ComfyUi {
+    servers: Servers<ComfyServer>,
+    workflow: Arc<Workflow>,
+    model: Option<String>,
+    results: Results,
+    /// Submits, and cancellations of runs that nobody waits for.
+    ending: TaskTracker,
+}
+
+/// One picture of a brief.
+struct Order<'a> {
+    work: Work,
+    prompt: &'a str,
+    width: u32,
+    height: u32,
+    seed: u64,
+    /// Names and PNGs.
+    references: &'a [(String, Bytes)],
+    index: usize,
+    /// Time for any answer: a server that loads a model is silent.
+    limit: Duration,
+}
+
+/// The parts of a brief that are seen while it is rendered.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    steps: &'a Steps<'a>,
+    previews: &'a Previews<'a>,
+}
+
+#[async_trait]
+impl Driver for ComfyUi {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
+        let work = Work::from(&brief);
+        let prompt = for_engine(&brief.prompt, &RESERVED)?;
+        let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
+        let steps = Steps::new(progress, brief.seeds.len());
+        let previews = Previews::new(progress, &self.results);
+        let shown = Shown { steps: &steps, previews: &previews };
+        let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
+            let (width, height, references) = (brief.width, brief.height, references.as_slice());
+            let (seed, limit) = (*seed, brief.time_limit);
+            self.picture(Order { work, prompt: &prompt, width, height, seed, references, index, limit }, shown)
+        });
+        let orders: Vec<_> = orders.collect();
+        stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        join_all(self.servers.all().iter().map(|server| server.devices())).await.concat()
+    }
+
+    async fn settle(&self) {
+        drop(tokio::time::timeout(SETTLE_LIMIT, self.ending.wait()).await);
+    }
+}
+
+impl ComfyUi {
+    async fn picture(&self, order: Order<'_>, shown: Shown<'_>) -> Result<Picture, EngineError> {
+        let file = self.servers.call(order.work, |server| self.file(server, &order, shown)).await?;
+        let picture = self.results.picture(&file).await?;
+        shown.steps.done(order.index);
+        Ok(picture)
+    }
+
+    async fn file(&self, server: Arc<ComfyServer>, order: &Order<'_>, shown: Shown<'_>) -> Result<Vec<u8>, Fault> {
+        let mut references = Vec::with_capacity(order.references.len());
+        for (name, png) in order.references {
+            references.push(server.upload(name.clone(), png.clone(), order.limit).await?);
+        }
+        // A server that has run this workflow with this seed before runs nothing, and may have removed the file since.
+        for seed in [order.seed, rand::random()] {
+            if let Some(file) = self.saved(&server, order, seed, &references, shown).await? {
+                return Ok(file);
+            }
+        }
+        let cause = format!("{} ran the workflow twice, which saved no picture", server.name());
+        Err(EngineError::Temporary(cause).into())
+    }
+
+    /// The file that one run of the workflow saves, if it saves one.
+    async fn saved(
+        &self,
+        server: &Arc<ComfyServer>,
+        order: &Order<'_>,
+        seed: u64,
+        references: &[String],
+        shown: Shown<'_>,
+    ) -> Result<Option<Vec<u8>>, Fault> {
+        let graph = self.workflow.fill(&Values {
+            prompt: order.prompt,
+            width: order.width,
+            height: order.height,
+            seed,
+            model: self.model.as_deref(),
+            references,
+        });
+        let id = uuid();
+        let mut events = Events::open(server.endpoint(), &id).await;
+        let mut run = Submitted::begin(server, id, graph, order.limit, &self.ending).await?;
+        let on_step = |done, of| shown.steps.step(order.index, done, of);
+        let ended = run.ended(&mut events, on_step, |file: &[u8]| shown.previews.show(file)).await?;
+        let file = match ended {
+            Run::Completed(Some(file)) => file,
+            Run::Completed(None) => return Ok(None),
+            Run::Failed(words) => return Err(server.failed(&words).into()),
+            Run::Unfinished | Run::Gone => {
+                let cause = format!("{} lost a run, most likely because it was started again", server.name());
+                return Err(EngineError::Temporary(cause).into());
+            }
+        };
+        server.fetch(&file, order.limit).await.map_err(Fault::begun)
+    }
+}
+
+/// A run in the queue of a server. Dropping it before its end cancels it.
+#[derive(Debug)]
+struct Submitted {
+    server: Arc<ComfyServer>,
+    id: String,
+    has_ended: bool,
+    ending: TaskTracker,
+}
+
+impl Submitted {
+    /// Queues a run. If the future is dropped meanwhile, the submit goes on, and then the run is cancelled.
+    async fn begin(
+        server: &Arc<ComfyServer>,
+        id: String,
+        graph: Value,
+        limit: Duration,
+        ending: &TaskTracker,
+    ) -> Result<Self, Fault> {
+        let mut run = Self { server: server.clone(), id, has_ended: false, ending: ending.clone() };
+        let (answer, answered) = oneshot::channel();
+        ending.spawn(async move {
+            let outcome = match run.server.submit(&graph, &run.id, limit).await {
+                Ok(queued) => {
+                    run.id = queued.id;
+                    match queued.left_out {
+                        None => Ok(run),
+                        Some(words) => Err(run.server.incomplete(&words).into()),
+                    }
+                }
+                // After any other fault, the server may have queued it all the same.
+                Err(fault) => {
+                    if !matches!(fault.error, EngineError::Temporary(_)) {
+                        run.forget();
+                    }
+                    Err(fault)
+                }
+            };
+            // A run that nobody waits for any more is dropped here, so that its cancellation begins before the submit ends.
+            drop(answer.send(outcome));
+        });
+        answered.await.map_err(|error| EngineError::Temporary(error.to_string()))?
+    }
+
+    /// Takes note that there is nothing to cancel.
+    fn forget(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Waits for the end of the run. A silent server is asked again without end, with more and more time for its answer: it
+    /// is loading a model.
+    async fn ended(
+        &mut self,
+        events: &mut Events,
+        on_step: impl Fn(u32, u32),
+        on_preview: impl Fn(&[u8]),
+    ) -> Result<Run, Fault> {
+        let (mut missed, mut heard) = (0, Instant::now());
+        loop {
+            drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
+            let asked = self.server.run(&self.id, ANSWER_LIMIT.max(heard.elapsed())).await;
+            if matches!(asked, Err(Fault { contact: Contact::Silent, .. })) {
+                continue;
+            }
+            heard = Instant::now();
+            match asked {
+                Ok(Run::Unfinished) => missed = 0,
+                Ok(ended) => {
+                    self.forget();
+                    return Ok(ended);
+                }
+                Err(fault) => {
+                    missed += 1;
+                    if missed == MISSED_POLLS {
+                        return Err(fault.begun());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending.
+        if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
+            let (server, id) = (self.server.clone(), std::mem::take(&mut self.id));
+            let cancelling = async move {
+                // A run that goes on ends by itself.
+                if let Err(fault) = server.cancel(&id).await {
+                    tracing::debug!(server = server.name(), cause = %fault.error, "a run could not be cancelled");
+                }
+            };
+            self.ending.spawn_on(cancelling, &runtime);
+        }
+    }
+}
+
+/// A reference with the name of its content: the server has no way to remove a file, and keeps one of each name.
+fn named(png: Bytes) -> (String, Bytes) {
+    let digest: String = Sha256::digest(&png).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    (format!("tintype-{digest}.png"), png)
+}
+
+/// A random UUID in the only form that the server takes.
+fn uuid() -> String {
+    let bits = rand::random::<u128>() & !(0xf000 << 64) & !(0xc000 << 48) | (0x4000 << 64) | (0x8000 << 48);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uuid;
+
+    #[test]
+    fn an_id_is_a_random_uuid_in_its_canonical_form() {
+        let id = uuid();
+        let lengths: Vec<_> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{id}");
+        assert!(id.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{id}");
+        assert!(&id[14..15] == "4" && "89ab".contains(&id[19..20]), "{id}");
+    }
+}

@@ -1,0 +1,41 @@
+//! Previews that a server sends while it renders, for those who look: decoded in a confined process, at most one a second.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tintype_engine::Progress;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::results::Results;
+
+/// Time from one preview to the next of a brief.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Shows the previews of one brief. Those that come while one is decoded, or soon after, are left out.
+pub(super) struct Previews<'a> {
+    progress: &'a Progress,
+    results: &'a Results,
+    /// Ends a second after its preview, and with the render.
+    showing: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+impl<'a> Previews<'a> {
+    pub(super) fn new(progress: &'a Progress, results: &'a Results) -> Self {
+        Self { progress, results, showing: Mutex::default() }
+    }
+
+    /// Shows the picture in a file, if somebody looks. Waits for nothing.
+    pub(super) fn show(&self, file: &[u8]) {
+        let mut showing = self.showing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.progress.wants_previews() || showing.as_ref().is_some_and(|showing| !showing.is_finished()) {
+            return;
+        }
+        let (progress, results, file) = (self.progress.clone(), self.results.clone(), file.to_vec());
+        *showing = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Some(picture) = results.preview(&file).await {
+                progress.show(picture);
+            }
+            tokio::time::sleep(EVERY).await;
+        })));
+    }
+}

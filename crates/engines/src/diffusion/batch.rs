@@ -1,0 +1,311 @@
+//! The turns of the child. In each it renders the task that waits longest, and with it others that make one batch: tasks of
+//! the same size and without references, whoever submitted them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::join_all;
+use tintype_engine::frames::{Fault, Order, Prompt};
+use tintype_engine::{Brief, CancellationToken, EngineError, Measured, Picture, Progress};
+use tokio::sync::{OwnedMutexGuard, oneshot};
+
+use super::link::{Link, Pipes, Trouble};
+use super::program::{Shared, Watch, locked};
+use super::speed::LEAST_SIDE;
+use crate::supervisor::{Running, Supervisor};
+use tintype_system::clock::Clock;
+
+/// The pictures of a task, or why there are none.
+type Answer = Result<Vec<Picture>, EngineError>;
+
+/// A task that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    brief: Brief,
+    progress: Progress,
+    /// Nobody waits for the answer any more.
+    cancelled: CancellationToken,
+    answer: oneshot::Sender<Answer>,
+    /// When its time limit passes, on the monotonic clock.
+    until: Duration,
+}
+
+impl Waiting {
+    fn answer(self, answer: Answer) {
+        // A task that was cancelled has gone.
+        drop(self.answer.send(answer));
+    }
+
+    /// The side lengths in pixels.
+    fn size(&self) -> (u32, u32) {
+        (self.brief.width, self.brief.height)
+    }
+
+    fn pictures(&self) -> usize {
+        self.brief.seeds.len()
+    }
+}
+
+/// The child and the tasks that wait for it.
+#[derive(Debug)]
+pub(super) struct Renderer {
+    pub supervisor: Supervisor<Link>,
+    pub shared: Arc<Shared>,
+    clock: Clock,
+    /// The one that waits longest is first.
+    waiting: Mutex<VecDeque<Waiting>>,
+    /// The most pictures of a batch since a child was lost with a batch.
+    most: AtomicU32,
+}
+
+/// The child at work for one turn.
+struct Turn {
+    link: Link,
+    pipes: OwnedMutexGuard<Pipes>,
+    /// The number of the child.
+    number: u64,
+}
+
+/// Tasks that are rendered together, and the size in pixels that they are rendered at.
+#[derive(Debug)]
+struct Batch {
+    tasks: Vec<Waiting>,
+    size: (u32, u32),
+}
+
+impl Renderer {
+    pub(super) fn new(supervisor: Supervisor<Link>, shared: Arc<Shared>) -> Self {
+        Self { supervisor, shared, clock: Clock::system(), waiting: Mutex::default(), most: AtomicU32::new(u32::MAX) }
+    }
+
+    /// Has a task wait for a turn.
+    pub(super) fn wait(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancelled: CancellationToken,
+    ) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        let until = self.clock.elapsed().saturating_add(brief.time_limit);
+        locked(&self.waiting).push_back(Waiting { brief, progress, cancelled, answer, until });
+        receiver
+    }
+
+    /// Waits until the child is free, and has it render the next batch, if a task still waits.
+    pub(super) async fn take_turn(self: Arc<Self>) {
+        let mut turn = match self.free_child().await {
+            Ok(turn) => turn,
+            Err(error) => {
+                let first = locked(&self.waiting).pop_front();
+                if let Some(task) = first {
+                    task.answer(Err(error));
+                }
+                return;
+            }
+        };
+        let Some(batch) = self.next_batch(&turn) else { return };
+        // The picture of one task may have failed for all. No task fails for another, so each gets a turn alone.
+        for task in self.render(&mut turn, batch).await {
+            if task.cancelled.is_cancelled() {
+                continue;
+            }
+            match self.working_size(&task, task.pictures()) {
+                Some(size) => drop(self.render(&mut turn, Batch { tasks: vec![task], size }).await),
+                None => task.answer(Err(EngineError::Temporary("no time was left after the batch failed".into()))),
+            }
+        }
+    }
+
+    /// The child, once it is free.
+    async fn free_child(&self) -> Result<Turn, EngineError> {
+        loop {
+            let Running { link, number, .. } = self.supervisor.running()?;
+            let pipes = link.take().await;
+            // It may have been replaced meanwhile.
+            if self.supervisor.running()?.number == number {
+                return Ok(Turn { link, pipes, number });
+            }
+        }
+    }
+
+    /// Takes the task that waits longest, and those that make a batch with it. Tasks that fit at no size are answered.
+    fn next_batch(&self, turn: &Turn) -> Option<Batch> {
+        let mut waiting = locked(&self.waiting);
+        waiting.retain(|task| !task.cancelled.is_cancelled());
+        let (first, size) = loop {
+            let first = waiting.pop_front()?;
+            match self.working_size(&first, first.pictures()) {
+                Some(size) => break (first, size),
+                None => {
+                    let refusal = self.too_slow(&first);
+                    first.answer(Err(refusal));
+                }
+            }
+        };
+        let most = turn.link.loaded().map_or(1, |loaded| loaded.batch).min(self.most(size)) as usize;
+        let (asked, mut pictures, mut tasks) = (first.size(), first.pictures(), vec![first]);
+        let mut at = 0;
+        while let Some(task) = waiting.get(at) {
+            let all = pictures + task.pictures();
+            let joins = all <= most
+                && task.size() == asked
+                && tasks.iter().chain([task]).all(|task| task.brief.references.is_empty())
+                && tasks.iter().chain([task]).all(|task| self.working_size(task, all) == Some(size));
+            if joins && let Some(task) = waiting.remove(at) {
+                pictures = all;
+                tasks.push(task);
+            } else {
+                at += 1;
+            }
+        }
+        Some(Batch { tasks, size })
+    }
+
+    /// The most pictures of a size that are rendered together.
+    fn most(&self, size: (u32, u32)) -> u32 {
+        self.shared.wanted.batch(size).min(self.most.load(Ordering::SeqCst))
+    }
+
+    /// Makes batches smaller after a child was lost with so many pictures, which may have been too many for its memory.
+    /// Without this the same tasks would meet again until none has an attempt left.
+    fn lost_with(&self, pictures: u32) {
+        if pictures > 1 {
+            let most = pictures / 2;
+            self.most.fetch_min(most, Ordering::SeqCst);
+            tracing::warn!(
+                pictures,
+                most,
+                "the engine's process was lost with a batch; batches are smaller until the next start: if this comes again, lower --engine-batch or raise --engine-memory"
+            );
+        }
+    }
+
+    /// The size in pixels at which a task is rendered with so many pictures in all: its own if there is time, otherwise a
+    /// smaller one, and `None` if none fits.
+    fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
+        let speed = locked(&self.shared.speed);
+        let seen = speed.seen_pixels(&task.brief.references);
+        let plan = speed.plan(task.size(), pictures, self.shared.wanted.steps, seen);
+        speed.working_size(&plan, self.left(task))
+    }
+
+    /// Time that a task has left.
+    fn left(&self, task: &Waiting) -> Duration {
+        task.until.saturating_sub(self.clock.elapsed())
+    }
+
+    fn too_slow(&self, task: &Waiting) -> EngineError {
+        let (width, height) = task.size();
+        EngineError::Permanent(format!(
+            "{} pictures of {width}x{height} with {} references do not fit into {} s at any size from {LEAST_SIDE} pixels on",
+            task.pictures(),
+            task.brief.references.len(),
+            self.left(task).as_secs()
+        ))
+    }
+
+    /// Renders a batch and answers its tasks. Returns them instead if the child goes on after it has failed with several.
+    async fn render(&self, turn: &mut Turn, Batch { tasks, size }: Batch) -> Vec<Waiting> {
+        let left = tasks.iter().map(|task| self.left(task)).min().unwrap_or_default();
+        let order = self.order(&tasks, size);
+        let together = order.batch.min(u32::try_from(order.pictures().count()).unwrap_or(u32::MAX));
+        let progress = tasks.iter().map(|task| task.progress.clone()).collect();
+        let mut watch = Watch::new(&self.shared, &order, progress, left);
+        let render = Unfinished { supervisor: &self.supervisor, number: turn.number, has_ended: false };
+        let cancelled = join_all(tasks.iter().map(|task| task.cancelled.clone().cancelled_owned()));
+        let cancelled = async { drop(cancelled.await) };
+        match turn.pipes.render(order, |event| watch.after(event), cancelled).await {
+            Ok((pictures, usage)) => {
+                render.ended();
+                let processor = turn.link.loaded().map(|loaded| loaded.processor.clone()).unwrap_or_default();
+                let measured = Measured { usage, processor, ..watch.measured };
+                *locked(&self.shared.measured) = Some(measured);
+                self.shared.remember().await;
+                let mut pictures = pictures.into_iter();
+                for task in tasks {
+                    let own = pictures.by_ref().take(task.pictures()).collect();
+                    task.answer(Ok(own));
+                }
+                Vec::new()
+            }
+            Err(Trouble::Failed(..)) if tasks.len() > 1 => {
+                render.ended();
+                tasks
+            }
+            Err(trouble) => {
+                let is_wanted = tasks.iter().any(|task| !task.cancelled.is_cancelled());
+                if is_wanted && matches!(trouble, Trouble::Gone | Trouble::Lost(_)) {
+                    self.lost_with(together);
+                }
+                let failure = self.failure(trouble, render).await;
+                for task in tasks {
+                    task.answer(Err(match &failure {
+                        EngineError::Permanent(why) => EngineError::Permanent(why.clone()),
+                        other => EngineError::Temporary(other.to_string()),
+                    }));
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn order(&self, tasks: &[Waiting], (width, height): (u32, u32)) -> Order {
+        let prompts = tasks.iter().map(|Waiting { brief, progress, .. }| Prompt {
+            text: brief.prompt.clone(),
+            seeds: brief.seeds.clone(),
+            previews: progress.wants_previews(),
+        });
+        let references = tasks.iter().flat_map(|task| task.brief.references.clone());
+        let (steps, batch) = (self.shared.wanted.steps, self.most((width, height)));
+        Order { number: 0, prompts: prompts.collect(), width, height, references: references.collect(), steps, batch }
+    }
+
+    async fn failure(&self, trouble: Trouble, render: Unfinished<'_>) -> EngineError {
+        let number = render.number;
+        match trouble {
+            Trouble::Failed(fault, sentence) => {
+                render.ended();
+                match fault {
+                    Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
+                    Fault::Memory => {
+                        let advice = self.shared.wanted.more_memory();
+                        EngineError::Temporary(format!("{sentence}: {advice}"))
+                    }
+                    Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(sentence),
+                }
+            }
+            // Dropping the render replaces the child.
+            Trouble::Lost(why) => EngineError::Temporary(format!("the engine's process was killed: {why}")),
+            Trouble::Gone => match self.supervisor.end_of(number).await {
+                Some(why) => {
+                    render.ended();
+                    EngineError::Temporary(why)
+                }
+                None => EngineError::Temporary("the engine's process closed its output".into()),
+            },
+        }
+    }
+}
+
+/// A render whose child must be replaced unless it comes to its end: when it is abandoned, nothing else stops the child.
+struct Unfinished<'a> {
+    supervisor: &'a Supervisor<Link>,
+    number: u64,
+    has_ended: bool,
+}
+
+impl Unfinished<'_> {
+    fn ended(mut self) {
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.supervisor.replace(self.number, "it worked on a render that nobody waits for, or that has failed");
+        }
+    }
+}

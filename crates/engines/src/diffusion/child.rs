@@ -1,0 +1,423 @@
+//! The child process: confines itself, opens a model, and renders the orders that it reads from standard input.
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tintype_diffusion::quantise::{Progress, Rules, Suit, quantise};
+use tintype_diffusion::runtime::{Device, Runtime};
+use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
+use tintype_engine::CancellationToken;
+use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, Usage};
+
+use super::machine;
+use crate::models::library;
+use tintype_config::{EnginePrecision, EngineRuntime};
+use tintype_system::clock::Clock;
+use tintype_system::sandbox::{Confinement, confine_engine};
+
+/// The hidden command that renders. Its argument is a `Setup` as JSON.
+pub const COMMAND: &str = "render-diffusion";
+
+/// The status with which a child exits that cannot use its model.
+pub(super) const NO_MODEL: u8 = 1;
+/// The status with which a child exits that cannot use the program that computes.
+const NO_RUNTIME: u8 = 2;
+
+/// Shortest time between two previews of a picture.
+const PREVIEW_EVERY: Duration = Duration::from_secs(1);
+/// Previews take at most this part of a render, as a divisor.
+const PREVIEW_SHARE: u32 = 20;
+
+/// The model of a child and its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Setup {
+    /// The folder of the model.
+    pub folder: PathBuf,
+    /// The folder for files that are made from its weights.
+    pub cache: Option<PathBuf>,
+    /// The numbers that it computes with.
+    pub precision: EnginePrecision,
+    /// The program that computes, and its library if it is not built in.
+    pub runtime: EngineRuntime,
+    pub library: Option<PathBuf>,
+    /// The most memory of its own that the child may take, in bytes.
+    pub memory_bytes: u64,
+    pub work: Work,
+}
+
+/// The work of a child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// It renders the orders that it reads.
+    Renders,
+    /// It opens the model and ends.
+    Opens,
+    /// It compares the model with the same in 32 bits, prints a [`Distance`] as JSON, and ends.
+    Compares(Asked),
+}
+
+/// The picture with whose first step models are compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The words for it.
+    pub prompt: String,
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// The seed of its noise.
+    pub seed: u64,
+}
+
+/// How far a model is from the same in 32 bits: sizes of differences relative to the sizes of the results.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distance {
+    /// Of the embedding of the prompt.
+    pub prompt: f64,
+    /// Of the first answer of the part that removes the noise, given the same noise and embedding.
+    pub first_answer: f64,
+}
+
+impl Setup {
+    /// The arguments of this program that start the child.
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub(super) fn arguments(&self) -> Result<Vec<OsString>, String> {
+        let setup = serde_json::to_string(self).map_err(|error| format!("the path of the model: {error}"))?;
+        Ok(vec![COMMAND.into(), setup.into()])
+    }
+}
+
+/// The order under way and the token that cancels it.
+type Current = Arc<Mutex<Option<(u32, CancellationToken)>>>;
+
+/// An order that has arrived.
+type Arrived = (Order, CancellationToken);
+
+/// Renders until standard input ends.
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    // The default hook prints the message of a panic, which may quote a prompt.
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        complain(&format!("panicked at {location}: report this location as a bug"));
+    }));
+    let setup = arguments.first().and_then(|text| text.to_str()).and_then(|text| serde_json::from_str(text).ok());
+    let Some(setup) = setup else {
+        complain("the service starts this command; there is no other use for it");
+        return ExitCode::FAILURE;
+    };
+    match run(&setup) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(End { status, sentence }) => {
+            complain(&sentence);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// The end of a child that cannot go on.
+struct End {
+    /// The status with which the process exits.
+    status: u8,
+    /// For the operator.
+    sentence: String,
+}
+
+impl From<String> for End {
+    fn from(sentence: String) -> Self {
+        Self { status: NO_MODEL, sentence }
+    }
+}
+
+/// Prints a line that the parent logs. Without standard error nobody reads it.
+fn complain(sentence: &str) {
+    let _ = writeln!(io::stderr(), "{sentence}");
+}
+
+fn run(setup: &Setup) -> Result<(), End> {
+    let clock = Clock::system();
+    let confinement = confine_engine(setup.memory_bytes).map_err(|error| format!("cannot confine itself: {error}"))?;
+    // The library of a runtime is code of others, so it is loaded behind the confinement.
+    let runtime = runtime(setup).map_err(|error| End {
+        status: NO_RUNTIME,
+        sentence: format!("{error}: fetch it anew by `tintype engine library`, or give another --engine-runtime"),
+    })?;
+    if let Work::Compares(asked) = &setup.work {
+        let distance = distance(setup, asked, runtime).map_err(|error| error.to_string())?;
+        let text = serde_json::to_string(&distance).map_err(|error| error.to_string())?;
+        return writeln!(io::stdout(), "{text}").map_err(|error| End::from(error.to_string()));
+    }
+    let described = described(setup);
+    let pipeline = open(setup, runtime).map_err(|error| error.to_string())?;
+    let traits = pipeline.traits();
+    let loaded = Loaded {
+        family: traits.family.to_owned(),
+        processor: described,
+        references: number(traits.references),
+        sees_references: !traits.begins_with_reference,
+        steps: number(traits.steps),
+        side_multiple: number(traits.side_multiple),
+        batch: number(traits.batch),
+        confined: confinement == Confinement::Full,
+        micros: micros(clock.elapsed()),
+    };
+    send(&Event::Loaded(loaded)).map_err(|error| error.to_string())?;
+    if setup.work == Work::Opens {
+        return Ok(());
+    }
+    let orders = listen().map_err(|error| format!("cannot start a thread: {error}"))?;
+    Ok(Painter { pipeline, clock }.paint_all(&orders)?)
+}
+
+/// Loads the program that computes.
+fn runtime(setup: &Setup) -> Result<Runtime, Error> {
+    let device = match setup.runtime {
+        EngineRuntime::Rten => return Ok(Runtime::Rten),
+        EngineRuntime::OnnxRuntime => Device::Cpu,
+        EngineRuntime::Cuda => Device::Cuda,
+        EngineRuntime::TensorRt => Device::TensorRt,
+        EngineRuntime::CoreMl => Device::CoreMl,
+        EngineRuntime::DirectMl => Device::DirectMl,
+    };
+    Runtime::onnxruntime(setup.library.as_deref().unwrap_or(Path::new("")), device)
+}
+
+/// The processor, the numbers and the program that compute: all that decides about the speed.
+fn described(setup: &Setup) -> String {
+    let numbers = match setup.precision {
+        EnginePrecision::F32 => "32 bits",
+        EnginePrecision::F16 | EnginePrecision::Bf16 => "16 bits",
+        EnginePrecision::W8a8 => "8 bits",
+    };
+    let runtime = match setup.runtime {
+        EngineRuntime::Rten => "rten".to_owned(),
+        other => format!("{other} {}", library::version()),
+    };
+    format!("{}, {runtime}, {numbers}", machine::processor())
+}
+
+/// Opens the model. Weights in 8 bits are made first if they are not there, which takes minutes for a large model.
+fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
+    let options = options(setup, runtime);
+    if let (Precision::W8A8, Some(cache)) = (options.precision, &setup.cache) {
+        let mut said = None;
+        quantise(&setup.folder, cache, &mut |Progress { part, done, total }| {
+            let quarter = done.saturating_mul(4) / (*total).max(1);
+            let now = Some((part.clone(), quarter));
+            if now != said {
+                complain(&format!("making 8-bit weights of {part}, once: {} %", quarter * 25));
+                said = now;
+            }
+        })?;
+    }
+    Pipeline::open(&setup.folder, &options)
+}
+
+fn options(setup: &Setup, runtime: Runtime) -> Options {
+    let precision = match setup.precision {
+        EnginePrecision::F32 => Precision::F32,
+        EnginePrecision::F16 => Precision::F16,
+        EnginePrecision::Bf16 => Precision::Bf16,
+        EnginePrecision::W8a8 => Precision::W8A8,
+    };
+    Options { precision, cache: setup.cache.clone(), runtime }
+}
+
+/// Compares the model with the same in 32 bits.
+fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, Error> {
+    // Opens it first, so that the making of weights in 8 bits is told.
+    let settings = open(setup, runtime.clone())?.traits().settings();
+    let options = options(setup, runtime);
+    let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    let (width, height) = (asked.size.0 as usize, asked.size.1 as usize);
+    let (prompt, seed) = (asked.prompt.as_str(), asked.seed);
+    let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[] };
+    let found = tintype_diffusion::compare(&setup.folder, suit, &order, &settings, &CancellationToken::new())?;
+    Ok(Distance { prompt: found.prompt, first_answer: found.answer })
+}
+
+/// Reads standard input on a thread of its own, so that an order can be cancelled while it is rendered.
+fn listen() -> io::Result<mpsc::Receiver<Arrived>> {
+    let (sender, orders) = mpsc::channel();
+    let read_all = move || {
+        let current = Current::default();
+        let mut input = io::stdin().lock();
+        while let Ok(message) = read(&mut input) {
+            let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            match message {
+                Message::Render(order) => {
+                    let token = CancellationToken::new();
+                    *current = Some((order.number, token.clone()));
+                    if sender.send((order, token)).is_err() {
+                        break;
+                    }
+                }
+                Message::Cancel { order } => match &*current {
+                    Some((number, token)) if *number == order => token.cancel(),
+                    // It has ended.
+                    _ => {}
+                },
+            }
+        }
+        // Nobody waits for a picture any more, and nothing else stops a step that is being computed.
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().name("orders".into()).spawn(read_all)?;
+    Ok(orders)
+}
+
+fn read(input: &mut impl io::Read) -> io::Result<Message> {
+    let invalid = |error: FrameError| io::Error::other(error);
+    let mut header = [0; HEADER_BYTES];
+    input.read_exact(&mut header)?;
+    let length = frames::body_length(header).map_err(invalid)?;
+    let mut body = Vec::new();
+    if input.take(length as u64).read_to_end(&mut body)? < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Message::read(&body).map_err(invalid)
+}
+
+/// Sends an event to the parent.
+fn send(event: &Event) -> io::Result<()> {
+    let frame = event.frame().map_err(io::Error::other)?;
+    let mut output = io::stdout().lock();
+    output.write_all(&frame)?;
+    output.flush()
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A model, and the clock by which it is measured.
+struct Painter {
+    pipeline: Pipeline,
+    clock: Clock,
+}
+
+impl Painter {
+    /// Renders one order after another.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the parent no longer listens.
+    fn paint_all(&mut self, orders: &mpsc::Receiver<Arrived>) -> Result<(), String> {
+        for (order, cancel) in orders {
+            let event = match self.paint(&order, &cancel) {
+                Ok(()) => Event::Done(usage()),
+                Err(error) => failed(&error),
+            };
+            send(&event).map_err(|error| format!("the service no longer listens: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn paint(&mut self, order: &Order, cancel: &CancellationToken) -> Result<(), Error> {
+        let begun = self.clock.elapsed();
+        // The pipeline keeps them for all pictures of the order.
+        for prompt in &order.prompts {
+            self.pipeline.embed(&prompt.text)?;
+        }
+        let encoded = self.clock.elapsed();
+        report(&Event::Encoded { micros: micros(encoded.saturating_sub(begun)) });
+        let mut settings = self.pipeline.traits().settings();
+        if order.steps > 0 {
+            settings.steps = order.steps as usize;
+        }
+        // The picture itself follows the only step soon.
+        if order.prompts.iter().any(|prompt| prompt.previews) && settings.steps > 1 {
+            self.pipeline.learn_previews()?;
+        }
+        let pictures: Vec<_> = order.pictures().collect();
+        let most = self.pipeline.traits().batch.min(order.batch as usize);
+        let mut first = 0;
+        while first < pictures.len() {
+            // A device keeps what it has loaded for a batch, so there are few of them.
+            let batch = 1 << (pictures.len() - first).min(most).max(1).ilog2();
+            self.batch(order, first, &pictures[first..first + batch], &settings, cancel)?;
+            first += batch;
+        }
+        Ok(())
+    }
+
+    /// Renders pictures of an order that take each step together, after so many of its pictures.
+    fn batch(
+        &mut self,
+        order: &Order,
+        before: usize,
+        pictures: &[(&Prompt, u64)],
+        settings: &Settings,
+        cancel: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Self { pipeline, clock } = self;
+        let (width, height) = (order.width as usize, order.height as usize);
+        let ordered = pictures.iter().map(|(prompt, seed)| tintype_diffusion::Order {
+            prompt: &prompt.text,
+            width,
+            height,
+            seed: *seed,
+            references: &order.references,
+        });
+        let mut last = clock.elapsed();
+        let mut lap = || {
+            let before = std::mem::replace(&mut last, clock.elapsed());
+            micros(last.saturating_sub(before))
+        };
+        let mut next_preview = Duration::ZERO;
+        let progress = |step: &Step<'_>| {
+            let (picture, pictures_now) = (number(before), number(pictures.len()));
+            let (done, of) = (number(step.done), number(step.of));
+            report(&Event::Step { picture, pictures: pictures_now, done, of, micros: lap() });
+            let now = clock.elapsed();
+            if now >= next_preview && pictures.iter().any(|(prompt, _)| prompt.previews) {
+                for (at, _) in pictures.iter().enumerate().filter(|(_, (prompt, _))| prompt.previews) {
+                    if let Some(picture) = step.preview(at) {
+                        report(&Event::Preview { of: number(before + at), picture });
+                    }
+                }
+                // The next step does not count this time.
+                let took = Duration::from_micros(lap());
+                next_preview = now + PREVIEW_EVERY.max(took * PREVIEW_SHARE);
+            }
+        };
+        let painted = pipeline.render_batch(&ordered.collect::<Vec<_>>(), settings, progress, cancel)?;
+        let micros = lap() / painted.len().max(1) as u64;
+        for picture in painted {
+            report(&Event::Painted { picture, micros });
+        }
+        Ok(())
+    }
+}
+
+/// Sends an event in the middle of a render. A parent that has gone also ends standard input, and with it this process.
+fn report(event: &Event) {
+    let _ = send(event);
+}
+
+fn failed(error: &Error) -> Event {
+    let fault = match error {
+        Error::Model(_) => Fault::Model,
+        Error::Order(_) => Fault::Order,
+        Error::Run(_) => Fault::Run,
+        Error::Memory(_) => Fault::Memory,
+        Error::Spoiled(_) => Fault::Spoiled,
+        Error::Cancelled => Fault::Cancelled,
+    };
+    // Far below the longest text of a frame.
+    Event::Failed { fault, sentence: error.to_string().chars().take(1_000).collect() }
+}
+
+fn usage() -> Usage {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bytes = |name| machine::kib(&status, name).unwrap_or(0);
+    Usage { peak_bytes: bytes("VmHWM:"), own_bytes: bytes("RssAnon:") }
+}

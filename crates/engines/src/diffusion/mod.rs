@@ -1,0 +1,190 @@
+//! The diffusion engine in the box: `crates/diffusion` in a supervised child process of this program.
+//!
+//! The child (`child.rs`) opens the model, stays warm between tasks, and hears of its orders over pipes
+//! (`tintype_engine::frames`). This side makes batches of the tasks that wait (`batch.rs`), chooses the size at which they
+//! are rendered from the measured speed (`speed.rs`), watches the child while it renders, and has it killed when it hangs or
+//! does not stop.
+
+mod batch;
+mod child;
+mod link;
+mod machine;
+mod program;
+mod speed;
+mod wanted;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tintype_engine::frames::Loaded;
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Measured, Picture, Progress, Sizes};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Child;
+use tracing::Instrument as _;
+
+use self::batch::Renderer;
+use self::child::{NO_MODEL, Setup, Work};
+use self::link::Link;
+use self::program::{Shared, locked};
+use self::wanted::{ATTEMPT_LIMIT, Wanted};
+use super::supervisor::{self, Start, Supervisor};
+use super::{EngineChoice, Surroundings, sizes};
+use tintype_config::{EnginePrecision, EngineSettings};
+use tintype_system::sandbox::Decoder;
+
+pub use child::{Asked, COMMAND, Distance, main};
+pub use wanted::default_model;
+
+/// A guess until something has been measured.
+const TYPICAL_DURATION: Duration = Duration::from_secs(60);
+/// Time for a child to open a model that is only to be checked.
+const CHECK_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes of its complaint that are shown.
+const MAX_WORDS: u64 = 2_000;
+
+/// The engine that runs the model of the settings.
+///
+/// # Errors
+/// A sentence for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
+/// the service runs.
+pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
+    let wanted = Wanted::new(settings, data)?;
+    let speed = wanted.remembered();
+    let sizes = sizes(settings, Sizes::Any);
+    let slots = wanted.slots(&sizes);
+    let info = EngineInfo {
+        name: "diffusion".into(),
+        description: wanted.describe(&speed),
+        sizes,
+        max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
+        max_pictures: None,
+        typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),
+        attempt_limit: Some(ATTEMPT_LIMIT),
+        slots,
+    };
+    Ok(EngineChoice::new(info, move |surroundings| Ok(Arc::new(Diffusion::new(wanted.clone(), &surroundings)))))
+}
+
+/// Opens the model of the settings in a child process that ends at once, and describes it.
+///
+/// # Errors
+/// A sentence for the operator: the model cannot be used.
+pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
+    let wanted = Wanted::new(settings, data)?;
+    let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false)? };
+    if setup.precision == EnginePrecision::W8a8 {
+        // The weights in 8 bits may not be there, and take minutes to make.
+        setup.precision = EnginePrecision::F32;
+    }
+    let start = start(decoder.program());
+    let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
+    let link = Link::new(&mut child)?;
+    let opened = tokio::time::timeout(CHECK_LIMIT, link.open()).await;
+    let opened = opened.map_err(|_| format!("the model was not open after {} s", CHECK_LIMIT.as_secs()))?;
+    let Ok(loaded) = opened else {
+        return Err(complaint(&mut child, &wanted).await);
+    };
+    let mut speed = wanted.remembered();
+    speed.on(&loaded);
+    let confinement = if loaded.confined { "" } else { "; this kernel does not filter system calls" };
+    let Loaded { family, processor, .. } = &loaded;
+    Ok(format!("{}: {family} on {processor}{confinement}", wanted.describe(&speed)))
+}
+
+/// The complaint of a child that ends, for the operator.
+async fn complaint(child: &mut Child, wanted: &Wanted) -> String {
+    let mut words = String::new();
+    if let Some(error) = child.stderr.take() {
+        drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
+    }
+    let words = words.trim();
+    let ended = child.wait().await.ok().and_then(|status| status.code());
+    match ended == Some(i32::from(NO_MODEL)) {
+        true => format!("{words}: {}", wanted.remedy()),
+        false => words.to_owned(),
+    }
+}
+
+/// Compares the model of the settings with the same in 32 bits, in a child process.
+///
+/// # Errors
+/// A sentence for the operator: the model cannot be used.
+pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
+    let wanted = Wanted::new(settings, data)?;
+    let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps)? };
+    let start = start(Surroundings::default().decoder.program());
+    let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    if let Some(output) = child.stdout.take() {
+        drop(output.take(MAX_WORDS).read_to_string(&mut text).await);
+    }
+    match serde_json::from_str(&text) {
+        Ok(distance) => Ok(distance),
+        Err(_) => Err(complaint(&mut child, &wanted).await),
+    }
+}
+
+/// The numbers that the engine of these settings computes with.
+///
+/// # Errors
+/// A sentence for the operator: there is no such model.
+pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecision, String> {
+    let wanted = Wanted::new(settings, data)?;
+    Ok(wanted.precision(&wanted.find()?))
+}
+
+/// The start of a child: this program becomes it.
+fn start(program: &Path) -> Start {
+    // The path of this program is one that the kernel resolves, and tells the operator nothing.
+    let name = format!("tintype {COMMAND}");
+    Start { launcher: program.to_owned(), program: program.to_owned(), name, environment: Vec::new(), has_input: true }
+}
+
+/// The engine.
+#[derive(Debug)]
+struct Diffusion(Arc<Renderer>);
+
+impl Diffusion {
+    /// Starts a child, in a runtime.
+    fn new(wanted: Wanted, surroundings: &Surroundings) -> Self {
+        let shared = Arc::new(Shared::new(wanted, surroundings.keeps));
+        let supervisor = Supervisor::new(shared.clone(), start(surroundings.decoder.program()));
+        Self(Arc::new(Renderer::new(supervisor, shared)))
+    }
+}
+
+#[async_trait]
+impl Engine for Diffusion {
+    async fn render(
+        &self,
+        brief: Brief,
+        progress: Progress,
+        cancel: CancellationToken,
+    ) -> Result<Vec<Picture>, EngineError> {
+        // A render that is abandoned ends as one that is cancelled.
+        let cancelled = cancel.child_token();
+        let _abandoned = cancelled.clone().drop_guard();
+        let answer = self.0.wait(brief, progress, cancelled);
+        // Each task that waits brings a turn of the child, although another turn may already have made its pictures.
+        tokio::spawn(self.0.clone().take_turn().in_current_span());
+        tokio::select! {
+            biased;
+            answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),
+            () = cancel.cancelled() => Err(EngineError::Temporary("the render was cancelled".into())),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.0.supervisor.running().map(drop)
+    }
+
+    async fn started(&self) -> Result<(), EngineError> {
+        self.0.supervisor.started().await.map(drop)
+    }
+
+    fn measured(&self) -> Option<Measured> {
+        locked(&self.0.shared.measured).clone()
+    }
+}

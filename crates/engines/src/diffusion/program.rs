@@ -1,0 +1,200 @@
+//! The child as a program that the supervisor runs, and the measurement of its renders.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tintype_engine::frames::{Event, Loaded, Order, Prompt};
+use tintype_engine::{EngineError, Measured, Progress, Stage};
+
+use super::child::NO_MODEL;
+use super::link::Link;
+use super::speed::Speed;
+use super::wanted::{ATTEMPT_LIMIT, Wanted};
+use crate::models::Hold;
+use crate::supervisor::{Next, Program};
+
+/// Last words of a Rust program whose allocation failed. Several threads may fail at once and write into each other's
+/// lines.
+const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipping backtrace printing"];
+
+/// Side of the picture that a child is measured with, in pixels.
+const FIRST_SIDE: u32 = 256;
+/// Steps of that picture. The first one loads the model.
+const FIRST_STEPS: u32 = 2;
+/// A child from which nothing was heard for so many times the time of a step hangs, but not before the shortest patience.
+const PATIENCE_FACTOR: f64 = 10.0;
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The parts of the engine that its children share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub wanted: Wanted,
+    /// Whether files may be written beside the model.
+    keeps: bool,
+    pub speed: Mutex<Speed>,
+    pub measured: Mutex<Option<Measured>>,
+    /// Keeps the model of the running child from being removed.
+    hold: Mutex<Option<Hold>>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn new(wanted: Wanted, keeps: bool) -> Self {
+        let speed = Mutex::new(wanted.remembered());
+        Self { wanted, keeps, speed, measured: Mutex::default(), hold: Mutex::default() }
+    }
+
+    /// Writes the speed down for the next start, if it has changed.
+    pub(super) async fn remember(&self) {
+        let (Some(file), true) = (self.wanted.speed_file(), self.keeps) else { return };
+        let speed = locked(&self.speed).clone();
+        let write = move || match speed.differs(&Speed::remembered(&file)) {
+            true => speed.remember(&file),
+            false => Ok(()),
+        };
+        match tokio::task::spawn_blocking(write).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "could not write down the speed of the model; the next start measures it again")
+            }
+            Err(error) => tracing::warn!(%error, "could not write down the speed of the model"),
+        }
+    }
+}
+
+#[async_trait]
+impl Program for Arc<Shared> {
+    type Link = Link;
+
+    fn next(&self) -> Result<Next<Link>, String> {
+        let installed = self.wanted.find()?;
+        *locked(&self.hold) = Some(installed.hold()?);
+        let arguments = self.wanted.setup(&installed, self.keeps)?.arguments()?;
+        Ok(Next { arguments, link: Box::new(Link::new) })
+    }
+
+    async fn begin(&self, link: &Link) -> Result<(), EngineError> {
+        let lost = |why: &str| EngineError::NotAvailable(why.to_owned());
+        let loaded = link.open().await.map_err(|_| lost("the model could not be opened"))?;
+        if !loaded.confined {
+            tracing::warn!("seccomp is not available: the engine's process runs under resource limits only");
+        }
+        let known = {
+            let mut speed = locked(&self.speed);
+            speed.on(&loaded);
+            speed.is_known()
+        };
+        if !known {
+            let side = FIRST_SIDE.next_multiple_of(loaded.side_multiple);
+            let order = Order {
+                number: 0,
+                prompts: vec![Prompt { text: "a lighthouse".into(), seeds: vec![1], previews: false }],
+                width: side,
+                height: side,
+                references: Vec::new(),
+                steps: FIRST_STEPS,
+                batch: 1,
+            };
+            let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT);
+            let rendered = link.take().await.render(order, |event| watch.after(event), std::future::pending()).await;
+            rendered.map_err(|trouble| lost(&trouble.to_string()))?;
+            self.remember().await;
+        }
+        let Loaded { family, processor, micros, .. } = loaded;
+        let expected = self.wanted.describe(&locked(&self.speed));
+        let opened_in = micros / 1_000;
+        tracing::info!(family, processor, opened_in_ms = opened_in, "{expected}");
+        Ok(())
+    }
+
+    async fn ask(&self, _link: &Link) -> Result<(), EngineError> {
+        // The end of the process shows without a question, and a render is watched while it lasts.
+        Ok(())
+    }
+
+    fn advice(&self, why: &str) -> Option<String> {
+        if OUT_OF_MEMORY.iter().any(|words| why.contains(words)) {
+            return Some(self.wanted.more_memory());
+        }
+        why.contains(&format!("(exit status: {NO_MODEL})")).then(|| self.wanted.remedy())
+    }
+}
+
+/// Measures the render of an order, reports its progress, and says how long to wait for the next event.
+pub(super) struct Watch<'a> {
+    shared: &'a Shared,
+    /// Of each prompt: where its progress goes, and which pictures of the order are made from it.
+    prompts: Vec<(Progress, Range<u32>)>,
+    limit: Duration,
+    /// Pixels of a picture, and with the references.
+    pixels: u64,
+    all_pixels: u64,
+    /// The most pictures that take a step together.
+    batch: u32,
+    pub measured: Measured,
+}
+
+impl<'a> Watch<'a> {
+    /// `progress` has one for each prompt of the order.
+    pub(super) fn new(shared: &'a Shared, order: &Order, progress: Vec<Progress>, limit: Duration) -> Self {
+        let pixels = u64::from(order.width) * u64::from(order.height);
+        let all_pixels = pixels + locked(&shared.speed).seen_pixels(&order.references);
+        let mut pictures = 0;
+        let ranges = order.prompts.iter().map(|prompt| {
+            let from = pictures;
+            pictures += u32::try_from(prompt.seeds.len()).unwrap_or(u32::MAX);
+            from..pictures
+        });
+        let prompts = progress.into_iter().zip(ranges).collect();
+        Self { shared, prompts, limit, pixels, all_pixels, batch: order.batch, measured: Measured::default() }
+    }
+
+    pub(super) fn after(&mut self, event: Option<&Event>) -> Duration {
+        let mut speed = locked(&self.shared.speed);
+        match event {
+            Some(Event::Encoded { micros }) => {
+                self.measured.encode = Duration::from_micros(*micros);
+                speed.observe_encoding(self.measured.encode);
+            }
+            Some(Event::Step { picture, pictures, done, of, micros }) => {
+                let took = Duration::from_micros(*micros);
+                self.measured.steps.push(took);
+                // The first one loads the model. The speed is that of a picture alone.
+                if (*done > 1 || *of == 1) && *pictures == 1 {
+                    speed.observe_step(self.all_pixels, took);
+                }
+                for (progress, own) in &self.prompts {
+                    let done_of = |at: u32| match at {
+                        _ if at < *picture => *of,
+                        _ if at < picture.saturating_add(*pictures) => *done,
+                        _ => 0,
+                    };
+                    let done = own.clone().map(done_of).fold(0, u32::saturating_add);
+                    if done > 0 {
+                        progress.report(Stage::Step { done, of: of.saturating_mul(own.len() as u32) });
+                    }
+                }
+            }
+            Some(Event::Preview { of, picture }) => {
+                if let Some((progress, _)) = self.prompts.iter().find(|(_, own)| own.contains(of)) {
+                    progress.show(picture.clone());
+                }
+            }
+            Some(Event::Painted { micros, .. }) => {
+                self.measured.decodes.push(Duration::from_micros(*micros));
+                speed.observe_decoding(self.pixels, Duration::from_micros(*micros));
+            }
+            _ => {}
+        }
+        // Of a step and the decoding, whichever comes next.
+        let step = speed.step(self.all_pixels).map(|step| step.max(speed.decoding(self.pixels)));
+        let factor = PATIENCE_FACTOR * f64::from(self.batch);
+        let patience = step.map(|step| Duration::from_secs_f64((step * factor).min(1e6)));
+        patience.map_or(self.limit, |patience| patience.max(SHORTEST_PATIENCE).min(self.limit))
+    }
+}

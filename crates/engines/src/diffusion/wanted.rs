@@ -1,0 +1,228 @@
+//! The model that the settings name, before it is opened.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tintype_diffusion::config::Config;
+use tintype_diffusion::pipelines::references;
+use tintype_engine::Sizes;
+
+use super::child::{Setup, Work};
+use super::machine;
+use super::speed::{LEAST_SIDE, Plan, Speed};
+use crate::models::catalogue::{is_in_8_bits, is_usable, offers};
+use crate::models::library::{self, Target};
+use crate::models::{self, Installed};
+use tintype_config::{EnginePrecision, EngineRuntime, EngineSettings};
+use tintype_domain::request::MAX_REFERENCES;
+
+/// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
+pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
+/// Pictures that a device of its own makes in a batch unless `--engine-batch` says so, and the pixels of each.
+const BATCH: u32 = 4;
+const BATCH_PIXELS: u64 = 512 * 512;
+/// The classes of pipelines that make batches.
+const WITH_BATCHES: [&str; 3] =
+    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "StableDiffusionXLPipeline"];
+/// The size that most tasks have.
+const USUAL_SIDE: u32 = 1_024;
+
+/// The installed model that is used when none is named: the first that this release renders with, in the order of the
+/// catalogue and then of the names.
+pub fn default_model(data: &Path) -> Option<String> {
+    let usable = models::installed(data).ok()?.into_iter();
+    let usable = usable.filter(|found| found.manifest.as_ref().is_some_and(|manifest| is_usable(&manifest.pipeline)));
+    let rank = |name: &str| offers().iter().position(|offer| offer.name == name).unwrap_or(usize::MAX);
+    usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
+}
+
+/// The model of the settings.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// The name or the folder.
+    pub model: String,
+    pub data: PathBuf,
+    pub memory_bytes: u64,
+    /// Steps of each picture; 0 for those of the model.
+    pub steps: u32,
+    /// The numbers to compute with; `None` for those that suit the model.
+    precision: Option<EnginePrecision>,
+    runtime: EngineRuntime,
+    /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
+    batch: Option<u32>,
+}
+
+impl Wanted {
+    /// The model of the settings, or else an installed one.
+    ///
+    /// # Errors
+    /// A sentence for the operator: there is none.
+    pub(super) fn new(settings: &EngineSettings, data: &Path) -> Result<Self, String> {
+        let model = settings.model.clone().or_else(|| default_model(data)).ok_or(
+            "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it",
+        )?;
+        let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
+        let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
+        let runtime = settings.engine_runtime.unwrap_or_default();
+        let batch = settings.engine_batch;
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch })
+    }
+
+    /// The installed model or the folder.
+    ///
+    /// # Errors
+    /// A sentence for the operator: there is none of this name.
+    pub(super) fn find(&self) -> Result<Installed, String> {
+        models::find(&self.data, &self.model)
+    }
+
+    /// The numbers to compute with. Only an installed model has a folder for weights in 8 bits.
+    pub(super) fn precision(&self, installed: &Installed) -> EnginePrecision {
+        let large = pipeline(installed).is_some_and(|class| is_in_8_bits(&class));
+        let fitting = match (self.is_on_processor(), large) {
+            (true, true) if installed.cache.is_some() => EnginePrecision::W8a8,
+            (true, _) => EnginePrecision::F32,
+            // Their weights were trained in this type, and the states of their text encoders may be beyond the range of F16.
+            (false, true) => EnginePrecision::Bf16,
+            (false, false) => EnginePrecision::F16,
+        };
+        self.precision.unwrap_or(fitting)
+    }
+
+    fn is_on_processor(&self) -> bool {
+        matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime)
+    }
+
+    /// The setup of a child, which writes beside the model only if it `keeps` files there.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the library that the runtime needs is not installed.
+    pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Result<Setup, String> {
+        Ok(Setup {
+            folder: installed.folder.clone(),
+            cache: installed.cache.clone().filter(|_| keeps),
+            precision: self.precision(installed),
+            runtime: self.runtime,
+            library: self.library()?,
+            memory_bytes: self.memory_bytes,
+            work: Work::Renders,
+        })
+    }
+
+    /// The library that the runtime needs.
+    fn library(&self) -> Result<Option<PathBuf>, String> {
+        let (found, command) = match self.runtime {
+            EngineRuntime::Rten => return Ok(None),
+            EngineRuntime::OnnxRuntime => (library::installed(&self.data), "tintype engine library"),
+            EngineRuntime::Cuda | EngineRuntime::TensorRt => {
+                (library::installed_for(&self.data, Target::Cuda), "tintype engine library --cuda")
+            }
+            EngineRuntime::CoreMl | EngineRuntime::DirectMl => {
+                return Err(format!("--engine-runtime {}: there is no such library for this system", self.runtime));
+            }
+        };
+        let missing = || {
+            let (runtime, version) = (self.runtime, library::version());
+            format!("--engine-runtime {runtime} needs ONNX Runtime {version}: `{command}` fetches it")
+        };
+        found.map(Some).ok_or_else(missing)
+    }
+
+    /// The most reference pictures that the model takes, without opening it.
+    pub(super) fn max_references(&self) -> usize {
+        self.find().map_or(0, |installed| references(&installed.folder)).min(MAX_REFERENCES)
+    }
+
+    /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
+    /// almost as soon as that of one; a processor has as much work with each picture as alone.
+    pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
+        let small = self.batch.unwrap_or(if self.is_on_processor() { 1 } else { BATCH });
+        let pixels = u64::from(small) * BATCH_PIXELS / (u64::from(width) * u64::from(height)).max(1);
+        u32::try_from(pixels).unwrap_or(u32::MAX).clamp(1, small)
+    }
+
+    /// Tasks to take at a time: as many as can be one batch at the smallest size, without opening the model.
+    pub(super) fn slots(&self, sizes: &Sizes) -> usize {
+        let class = self.find().ok().and_then(|installed| pipeline(&installed));
+        let makes_batches = |class: &str| WITH_BATCHES.contains(&class);
+        if !class.as_deref().is_some_and(makes_batches) {
+            return 1;
+        }
+        let smallest = match sizes {
+            Sizes::Any => (USUAL_SIDE, USUAL_SIDE),
+            Sizes::Of(sizes) => sizes.iter().copied().min_by_key(|(width, height)| width * height).unwrap_or_default(),
+        };
+        self.batch(smallest) as usize
+    }
+
+    /// The speed that was measured before this start.
+    pub(super) fn remembered(&self) -> Speed {
+        self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
+    }
+
+    /// The file for the speed of an installed model, of which there is one for each runtime and precision.
+    pub(super) fn speed_file(&self) -> Option<PathBuf> {
+        let installed = self.find().ok()?;
+        let runtime = match self.runtime {
+            EngineRuntime::Rten => String::new(),
+            other => format!("-{}", other.to_string().replace(':', "-")),
+        };
+        let name = format!("speed-{}{runtime}.json", self.precision(&installed));
+        installed.cache.map(|cache| cache.join(name))
+    }
+
+    /// The task that most callers submit, if its time is known.
+    pub(super) fn usual_task(&self, speed: &Speed) -> Option<(Duration, (u32, u32))> {
+        let plan = speed.plan((USUAL_SIDE, USUAL_SIDE), 1, self.steps, 0);
+        let (width, height) = speed.working_size(&plan, ATTEMPT_LIMIT)?;
+        Some((speed.task(&Plan { width, height, ..plan })?, (width, height)))
+    }
+
+    /// One sentence for the operator.
+    pub(super) fn describe(&self, speed: &Speed) -> String {
+        let model = &self.model;
+        let speed = match self.usual_task(speed) {
+            Some((time, size)) => expectation(time, size),
+            None if speed.is_known() => format!("too slow for any size from {LEAST_SIDE} pixels on"),
+            None => "its speed is measured when it starts".into(),
+        };
+        let device = match self.runtime {
+            EngineRuntime::Rten => "this machine's processor",
+            EngineRuntime::OnnxRuntime => "this machine's processor by ONNX Runtime",
+            EngineRuntime::Cuda => "CUDA by ONNX Runtime",
+            EngineRuntime::TensorRt => "TensorRT by ONNX Runtime",
+            EngineRuntime::CoreMl => "CoreML by ONNX Runtime",
+            EngineRuntime::DirectMl => "DirectML by ONNX Runtime",
+        };
+        format!("the model {model} on {device}; {speed}")
+    }
+
+    /// Advice when the memory did not suffice.
+    pub(super) fn more_memory(&self) -> String {
+        let gib = self.memory_bytes as f64 / (1_u64 << 30) as f64;
+        match self.is_on_processor() {
+            true => format!("its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"),
+            false => "use a smaller model or smaller --engine-sizes, or free memory of the device".into(),
+        }
+    }
+
+    /// Advice when the model cannot be opened.
+    pub(super) fn remedy(&self) -> String {
+        match models::is_name(&self.model) {
+            true => format!("see `tintype model verify {}`, or give another --model", self.model),
+            false => "give --model a folder as diffusers writes it, with all of its files".into(),
+        }
+    }
+}
+
+fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
+    let working =
+        if width == USUAL_SIDE { String::new() } else { format!(", rendered as {width}x{height} and enlarged") };
+    format!("a picture of {USUAL_SIDE}x{USUAL_SIDE} takes about {:.0} s{working}", time.as_secs_f64().max(1.0))
+}
+
+/// The class of a model's pipeline, without opening the model.
+fn pipeline(installed: &Installed) -> Option<String> {
+    let index = Config::read(&installed.folder.join(models::INDEX)).ok()?;
+    index.text("_class_name", "").ok().map(str::to_owned)
+}

@@ -1,0 +1,300 @@
+//! One server that renders: its address, its key, and the HTTP client for both.
+//!
+//! The operator chooses the server, so it may have any address. The client follows no redirects, uses no proxy and keeps
+//! no connection for the next request: a server that closes an idle connection just when a request is sent on it would
+//! cost an attempt. The key is sent to the server's own origin only.
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use tintype_engine::EngineError;
+use url::Url;
+
+use super::Surroundings;
+use tintype_config::EngineSettings;
+use tintype_outbound::{Proxies, asked_wait, client_builder, describe};
+
+/// Less than a probe may take: a host that does not connect is down, and a server that connects and says nothing is slow.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// A server that renders is silent for minutes; these probes keep routers from forgetting its connection.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
+/// So much is read of an answer that is an error, in bytes. Its words stand at the beginning.
+const MAX_ERROR: usize = 64 * 1024;
+/// Longest code in an error of a server that the log repeats.
+const MAX_CODE: usize = 64;
+/// Longest message of a server that is quoted, in characters.
+const MAX_QUOTE: usize = 300;
+
+/// Statuses that no prompt causes, and what the operator can do about them. Those without advice pass by themselves: the
+/// server is busy or starting, or a proxy does not reach it.
+const NOT_OF_THE_WORK: [(u16, &str); 15] = [
+    (401, CHECK_KEY),
+    (402, "the provider wants to be paid"),
+    (403, CHECK_KEY),
+    (404, CHECK_URL),
+    (405, CHECK_URL),
+    (429, ""),
+    (502, ""),
+    (503, ""),
+    (504, ""),
+    // Of a content delivery network whose origin is down, slow, or unreachable.
+    (520, ""),
+    (521, ""),
+    (522, ""),
+    (523, ""),
+    (524, ""),
+    // Of Anthropic's API and proxies that follow it: overloaded.
+    (529, ""),
+];
+const CHECK_KEY: &str = "check --engine-key and what it may do";
+const CHECK_URL: &str = "check the URL of the engine and the name of its model";
+
+/// One server that renders.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Its path ends with a slash.
+    base: Url,
+    http: Client,
+    key: Option<HeaderValue>,
+    quotes_server: bool,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status, never a redirect.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, within the limit that the request had; of an error no more than its beginning.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The media type, in lower case and without parameters.
+    pub fn media_type(&self) -> String {
+        let value = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+}
+
+/// The words of a server about an error.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// A short identifier of the error.
+    pub code: Option<String>,
+    /// A sentence, which may repeat the prompt.
+    pub message: Option<String>,
+    /// The remedy of an error that no prompt causes, so that only the operator can end it.
+    pub advice: Option<&'static str>,
+}
+
+/// Failure of one server.
+#[derive(Debug)]
+pub struct Fault {
+    /// The error of the engine, if no other server can take the work.
+    pub error: EngineError,
+    /// The time that the server asks to be left alone.
+    pub pause: Option<Duration>,
+    /// How far the request came.
+    pub contact: Contact,
+}
+
+/// How far a request came that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contact {
+    /// There was no connection: nothing listens there.
+    Refused,
+    /// The time for the answer passed. A server may be silent because it is loading a model.
+    Silent,
+    /// There was an answer, or a part of one.
+    Heard,
+}
+
+impl Fault {
+    /// The same fault after the server has begun the work: the attempt counts, and another one may succeed.
+    pub fn begun(self) -> Self {
+        match self.error {
+            EngineError::NotAvailable(cause) | EngineError::Permanent(cause) => EngineError::Temporary(cause).into(),
+            error => error.into(),
+        }
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Self {
+        Self { error, pause: None, contact: Contact::Heard }
+    }
+}
+
+impl From<Fault> for EngineError {
+    fn from(fault: Fault) -> Self {
+        fault.error
+    }
+}
+
+impl Endpoint {
+    /// The servers of an engine at these base URLs. Reads the key and the certificate authorities, and does not connect.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn all(urls: &[Url], settings: &EngineSettings, surroundings: &Surroundings) -> Result<Vec<Self>, String> {
+        let key = settings.key()?;
+        let header = |key: &String| {
+            let mut value = HeaderValue::try_from(format!("Bearer {key}"))
+                .map_err(|_| "the engine's key contains characters that an HTTP header cannot hold")?;
+            value.set_sensitive(true);
+            Ok::<_, String>(value)
+        };
+        let key = key.as_ref().map(header).transpose()?;
+        let http = client_builder(settings.authorities()?.as_deref(), Proxies::None)
+            .map_err(|error| format!("--engine-ca: {error}"))?
+            .connect_timeout(CONNECT_LIMIT)
+            .tcp_keepalive(KEEPALIVE_EVERY)
+            .pool_max_idle_per_host(0)
+            .build()
+            .map_err(|error| describe(&error))?;
+        let quotes_server = surroundings.quotes_server;
+        let endpoint = |base: &Url| Self { base: base.clone(), http: http.clone(), key: key.clone(), quotes_server };
+        let endpoints: Vec<_> = urls.iter().map(endpoint).collect();
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.exposes_key()) {
+            let server = endpoint.name();
+            tracing::warn!(server, "the engine's key travels unencrypted: use https, or an encrypted network");
+        }
+        Ok(endpoints)
+    }
+
+    /// The server for the operator: its base URL.
+    pub fn name(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Whether the key would travel unencrypted over a network.
+    fn exposes_key(&self) -> bool {
+        let here = match self.base.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        self.key.is_some() && self.base.scheme() == "http" && !here
+    }
+
+    /// A request to a path below the base URL, such as `images/generations`.
+    ///
+    /// # Errors
+    /// [`EngineError::Permanent`]: the path is not valid.
+    pub fn request(&self, method: Method, path: &str) -> Result<RequestBuilder, EngineError> {
+        let url = self.base.join(path.trim_start_matches('/'));
+        let url = url.ok().filter(|url| url.origin() == self.base.origin());
+        url.and_then(|url| self.request_for(method, &url))
+            .ok_or_else(|| EngineError::Permanent(format!("{}: the path of a request is not valid", self.name())))
+    }
+
+    /// A request to a URL of the server's exact origin (scheme, host and port); `None` for any other URL, which must not
+    /// see the key.
+    pub fn request_for(&self, method: Method, url: &Url) -> Option<RequestBuilder> {
+        if url.origin() != self.base.origin() {
+            return None;
+        }
+        let request = self.http.request(method, url.clone()).header(ACCEPT_ENCODING, "identity");
+        Some(match &self.key {
+            Some(key) => request.header(AUTHORIZATION, key),
+            None => request,
+        })
+    }
+
+    /// The absolute form of a URL that the server named; relative ones are relative to the base URL.
+    pub fn resolve(&self, url: &str) -> Option<Url> {
+        self.base.join(url).ok()
+    }
+
+    /// Sends a request and reads the answer, whatever its status, within `limit` and up to `max_bytes`.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`]: there was no connection, so nothing was sent, or the server redirects.
+    /// [`EngineError::Temporary`]: the request was sent, and no whole answer came.
+    pub async fn send(&self, request: RequestBuilder, max_bytes: usize, limit: Duration) -> Result<Answer, Fault> {
+        let name = self.name();
+        let exchange = async {
+            let response = request.send().await.map_err(|error| self.unanswered(error))?;
+            if response.status().is_redirection() {
+                return Err(self.redirected(&response));
+            }
+            self.read(response, max_bytes).await
+        };
+        tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| {
+            let cause = format!("{name} gave no whole answer within {:.0} s", limit.as_secs_f64());
+            Err(Fault { contact: Contact::Silent, ..EngineError::Temporary(cause).into() })
+        })
+    }
+
+    async fn read(&self, mut response: Response, max_bytes: usize) -> Result<Answer, Fault> {
+        let (status, headers) = (response.status(), response.headers().clone());
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unanswered(error))? {
+            if !status.is_success() && body.len() + chunk.len() > MAX_ERROR {
+                break;
+            }
+            if body.len() + chunk.len() > max_bytes {
+                let cause = format!("{} answered with more than {max_bytes} bytes", self.name());
+                return Err(EngineError::Temporary(cause).into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Answer { status, headers, body })
+    }
+
+    fn unanswered(&self, error: reqwest::Error) -> Fault {
+        let connected = !error.is_connect();
+        // The URL stands before it already.
+        let cause = format!("{}: {}", self.name(), describe(&error.without_url()));
+        match connected {
+            true => EngineError::Temporary(cause).into(),
+            false => Fault { contact: Contact::Refused, ..EngineError::NotAvailable(cause).into() },
+        }
+    }
+
+    fn redirected(&self, response: &Response) -> Fault {
+        let cause = format!(
+            "{} answered with a redirect (status {}), and none is followed: give the engine's own URL",
+            self.name(),
+            response.status().as_u16()
+        );
+        EngineError::NotAvailable(cause).into()
+    }
+
+    /// The fault that an answer other than 200 means. `words` come from its body.
+    pub fn failure(&self, answer: &Answer, words: &Words) -> Fault {
+        let status = answer.status.as_u16();
+        let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
+        let known = NOT_OF_THE_WORK.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);
+        let error = match words.advice.or(known) {
+            Some("") => EngineError::NotAvailable(cause),
+            Some(advice) => EngineError::NotAvailable(format!("{cause}: {advice}")),
+            None if answer.status.is_client_error() && !matches!(status, 408 | 409 | 425) => {
+                EngineError::Permanent(cause)
+            }
+            None => EngineError::Temporary(cause),
+        };
+        Fault { pause: asked_wait(&answer.headers), ..error.into() }
+    }
+
+    /// The words of a server for the operator. The log must not show its sentence, which may repeat the prompt.
+    pub fn quoted(&self, words: &Words) -> String {
+        let is_code = |code: &&String| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+            (1..=MAX_CODE).contains(&code.len()) && code.bytes().all(plain)
+        };
+        let code = words.code.as_ref().filter(is_code).map(|code| format!(" ({code})")).unwrap_or_default();
+        match words.message.as_ref().filter(|_| self.quotes_server) {
+            Some(message) => {
+                let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+                let message: String = message.chars().take(MAX_QUOTE).map(printable).collect();
+                format!("{code}: {message}")
+            }
+            None => code,
+        }
+    }
+}

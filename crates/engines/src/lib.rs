@@ -1,0 +1,130 @@
+//! The engines of this release. Only this module resolves `--engine`.
+//!
+//! Each driver of a server that others run has a file of its own. It describes the engine without connecting, and builds
+//! it from an [`endpoint::Endpoint`] for each server, [`servers::Servers`], which chooses among them, and the
+//! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
+//! itself.
+
+mod comfyui;
+pub mod diffusion;
+mod driver;
+pub mod endpoint;
+pub mod models;
+mod openai;
+pub mod prompt;
+pub mod results;
+mod sd_server;
+pub mod servers;
+pub mod supervisor;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tintype_engine::{Engine, EngineInfo, Sizes};
+use tintype_sketch::Sketch;
+
+use tintype_config::{EngineSettings, EngineTarget, NamedEngine, ServerKind};
+use tintype_system::sandbox::Decoder;
+
+/// The engines of this release, as `--engine` names them.
+pub const KNOWN: [&str; 6] = ["sketch", "diffusion", "openai:URL", "sd-server:URL", "sd-server", "comfyui:URL"];
+
+/// How long a task is assumed to take on a server until some were measured.
+const TYPICAL_DURATION: Duration = Duration::from_secs(20);
+
+/// The surroundings of an engine in a process that renders.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// Decodes the pictures that a server returns.
+    pub decoder: Decoder,
+    /// Whether errors quote the words of a server. They may repeat the prompt, so that only commands whose prompt is the
+    /// operator's own may show them.
+    pub quotes_server: bool,
+    /// Whether the engine may write files beside its model: only a service does, as the owner of its data.
+    pub keeps: bool,
+}
+
+type Build = dyn Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync;
+
+/// An engine that was chosen by its name and is not built yet.
+pub struct EngineChoice {
+    /// The description of the engine.
+    pub info: EngineInfo,
+    build: Box<Build>,
+}
+
+impl fmt::Debug for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineChoice").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl EngineChoice {
+    fn new(
+        info: EngineInfo,
+        build: impl Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { info, build: Box::new(build) }
+    }
+
+    /// Builds the engine, in a process that renders. It connects to no server yet.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
+    pub fn build(&self, surroundings: Surroundings) -> Result<Arc<dyn Engine>, String> {
+        (self.build)(surroundings)
+    }
+}
+
+/// How long a task of the settings' engine usually takes, as far as that is known without reading the engine's files. A
+/// process that renders measures it.
+pub fn typical_duration(settings: &EngineSettings) -> Duration {
+    match settings.target() {
+        EngineTarget::Sketch => Sketch::info().typical_duration,
+        _ => TYPICAL_DURATION,
+    }
+}
+
+/// The sizes of the settings, or else those that a driver knows.
+fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
+    match settings.engine_sizes.as_slice() {
+        [] => otherwise,
+        sizes => Sizes::Of(sizes.to_vec()),
+    }
+}
+
+/// The engines of a process: those of the settings, or else the diffusion engine if a model is named or installed, or else
+/// the sketch engine.
+///
+/// # Errors
+/// A sentence for the operator: the settings contradict each other.
+pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEngine>, String> {
+    let unset = settings.engine.is_none() && settings.engine_table.is_empty();
+    if unset && (settings.model.is_some() || diffusion::default_model(data).is_some()) {
+        return Ok(vec![settings.engine_named(&EngineTarget::Diffusion)?]);
+    }
+    settings.engines()
+}
+
+/// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to
+/// no server and opens no model.
+///
+/// # Errors
+/// A sentence for the operator: the settings contradict each other.
+pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
+    match &settings.target() {
+        EngineTarget::Named(name) => Err(format!("there is no engine {name:?}")),
+        EngineTarget::Sketch => {
+            let info = Sketch::info();
+            let max_references = settings.engine_references.unwrap_or(info.max_references);
+            Ok(EngineChoice::new(EngineInfo { max_references, ..info }, |_| Ok(Arc::new(Sketch::new()))))
+        }
+        EngineTarget::Diffusion => diffusion::choose(settings, data),
+        EngineTarget::OwnSdServer => sd_server::choose(&[], settings),
+        EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
+        EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),
+        EngineTarget::Servers(ServerKind::ComfyUi, urls) => comfyui::choose(urls, settings),
+    }
+}

@@ -1,0 +1,316 @@
+//! A hub that speaks the protocol of Hugging Face's: the list of a repository's files, and the files.
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, HeaderMap, LOCATION, RANGE, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode};
+use serde::Deserialize;
+use url::Url;
+
+use super::manifest::{Source, is_sha256};
+use super::selection::RemoteFile;
+use tintype_outbound::{Proxies, client_builder, describe};
+
+/// Time limit for a connection, with its TLS handshake.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// Most redirects from one URL.
+const MAX_REDIRECTS: usize = 5;
+/// Bytes of the longest list of files.
+const MAX_LIST_BYTES: usize = 8 << 20;
+/// The longest time that a hub may ask to wait; the command ends instead of waiting longer.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// Time limits of requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Longest time without an answer, or with nearly no data.
+    pub stall: Duration,
+    /// First pause before a request is repeated; each further one is twice as long.
+    pub pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { stall: Duration::from_secs(60), pause: Duration::from_secs(1) }
+    }
+}
+
+/// A hub, and the right to use it.
+pub struct Hub {
+    endpoint: Url,
+    token: Option<String>,
+    client: Client,
+    /// Time limits.
+    pub patience: Patience,
+}
+
+/// Hides the token.
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("endpoint", &self.endpoint.as_str()).finish_non_exhaustive()
+    }
+}
+
+/// A request that failed: a sentence for the operator.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Another try cannot help.
+    Final(String),
+    /// Another try may help, after the time that the server asks for.
+    Passing(String, Option<Duration>),
+    /// The answer is not the part of the file that was asked for. Another try for the whole file may help.
+    Misfit(String),
+}
+
+/// The files of a repository at one commit.
+#[derive(Debug)]
+pub struct Repository {
+    /// The commit.
+    pub commit: String,
+    /// The licence, as the repository itself names it.
+    pub licence: Option<String>,
+    /// Its files. Their names are those of a stranger.
+    pub files: Vec<RemoteFile>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    sha: String,
+    siblings: Vec<Sibling>,
+    #[serde(default, rename = "cardData")]
+    card: Option<Card>,
+}
+
+#[derive(Deserialize)]
+struct Card {
+    #[serde(default)]
+    license: Option<serde_json::Value>,
+    #[serde(default)]
+    license_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(default, rename = "blobId")]
+    blob: Option<String>,
+    #[serde(default)]
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    #[serde(default)]
+    sha256: Option<String>,
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+impl From<Sibling> for RemoteFile {
+    fn from(Sibling { rfilename, size, blob, lfs }: Sibling) -> Self {
+        let bytes = lfs.as_ref().and_then(|lfs| lfs.size).or(size).unwrap_or(0);
+        // The blob of a file in LFS is that of the pointer to it.
+        let git_sha1 = blob.filter(|blob| lfs.is_none() && is_git_sha1(blob));
+        let sha256 = lfs.and_then(|lfs| lfs.sha256).filter(|hash| is_sha256(hash));
+        Self { path: rfilename, bytes, sha256, git_sha1 }
+    }
+}
+
+/// Whether a text is a SHA-1 in lower-case hexadecimal, such as a commit.
+pub fn is_git_sha1(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+impl Hub {
+    /// A hub at `endpoint`. `authorities` (PEM) are trusted beside the public ones.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the URL or the authorities cannot be used, or the token would be sent in the clear.
+    pub fn new(
+        endpoint: &str,
+        token: Option<String>,
+        authorities: Option<&[u8]>,
+        patience: Patience,
+    ) -> Result<Self, String> {
+        let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
+        let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is no URL: {error}")))?;
+        let host = url.host().ok_or_else(|| unusable("names no host"))?;
+        if !["https", "http"].contains(&url.scheme()) || !url.username().is_empty() || url.password().is_some() {
+            return Err(unusable("must begin with https:// and hold no password"));
+        }
+        let loopback = match host {
+            url::Host::Domain(name) => name == "localhost",
+            url::Host::Ipv4(ip) => ip.is_loopback(),
+            url::Host::Ipv6(ip) => ip.is_loopback(),
+        };
+        if url.scheme() == "http" && token.is_some() && !loopback {
+            return Err(unusable("is plain HTTP, so everybody on the way could read the token: use https://"));
+        }
+        let builder = client_builder(authorities, Proxies::FromEnvironment).map_err(|error| error.to_string())?;
+        let client = builder.connect_timeout(CONNECT_LIMIT.min(patience.stall)).build();
+        let client = client.map_err(|error| format!("HTTP client: {error}"))?;
+        Ok(Self { endpoint: url, token, client, patience })
+    }
+
+    /// Its URL without a slash at the end.
+    pub fn endpoint(&self) -> &str {
+        self.endpoint.as_str().trim_end_matches('/')
+    }
+
+    /// The page of a repository, for people.
+    pub fn page(&self, repository: &str) -> String {
+        format!("{}/{repository}", self.endpoint())
+    }
+
+    /// Asks for the files of a repository at a revision: a commit, a tag or a branch.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub async fn list(&self, repository: &str, revision: &str) -> Result<Repository, Trouble> {
+        let revision: String = url::form_urlencoded::byte_serialize(revision.as_bytes()).collect();
+        let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", self.endpoint());
+        let page = self.page(repository);
+        let mut response = self.get(&url, None, &page, "the list of files").await?;
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk(&mut response).await? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_LIST_BYTES {
+                return Err(Trouble::Final(format!("the list of files of {repository} is larger than 8 MiB")));
+            }
+        }
+        let odd = |reason: String| Trouble::Final(format!("{} gave no list of files: {reason}", self.endpoint()));
+        let listed: Listed = serde_json::from_slice(&body).map_err(|error| odd(error.to_string()))?;
+        if !is_git_sha1(&listed.sha) {
+            return Err(odd("it names no commit".into()));
+        }
+        let licence = listed.card.and_then(|card| {
+            let license = card.license.and_then(|license| license.as_str().map(str::to_owned));
+            card.license_name
+                .or(license)
+                .map(|name| name.chars().filter(|letter| !letter.is_control()).take(80).collect())
+        });
+        let files = listed.siblings.into_iter().map(RemoteFile::from).collect();
+        Ok(Repository { commit: listed.sha, licence, files })
+    }
+
+    /// The URL of a file of a repository.
+    pub fn url_of(&self, source: &Source, path: &str) -> String {
+        format!("{}/{}/resolve/{}/{path}", self.endpoint(), source.repository, source.commit)
+    }
+
+    /// Asks for a file of `bytes` bytes from byte `from` on. The answer begins at byte 0 if its status is 200. Errors call
+    /// the file `path` of `page`.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub async fn file(&self, url: &str, page: &str, path: &str, from: u64, bytes: u64) -> Result<Response, Trouble> {
+        let response = self.get(url, (from > 0).then_some(from), page, path).await?;
+        let odd = |what: &str| Trouble::Misfit(format!("the server answers with {what}"));
+        if response.status() == StatusCode::PARTIAL_CONTENT {
+            let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
+            let expected = format!("bytes {from}-{}/{bytes}", bytes.saturating_sub(1));
+            if from == 0 || range != Some(&*expected) {
+                return Err(odd("another range than was asked for"));
+            }
+        }
+        let left = if response.status() == StatusCode::PARTIAL_CONTENT { bytes - from } else { bytes };
+        if response.content_length().is_some_and(|length| length != left) {
+            return Err(odd(&format!("{} bytes instead of {left}", response.content_length().unwrap_or(0))));
+        }
+        Ok(response)
+    }
+
+    /// The next bytes of an answer.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, Trouble> {
+        let next = tokio::time::timeout(self.patience.stall, response.chunk()).await;
+        let next = next.map_err(|_| Trouble::Passing("the server sends nothing more".into(), None))?;
+        next.map_err(|error| Trouble::Passing(format!("the connection broke: {}", cause(error)), None))
+    }
+
+    /// Sends a GET, and follows redirects. The token goes to the endpoint only: the hub redirects to a store of files,
+    /// and the URL of that is its own secret.
+    async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, Trouble> {
+        let mut url = Url::parse(url).map_err(|error| Trouble::Final(format!("{url:?} is no URL: {error}")))?;
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
+            if let Some(from) = from {
+                request = request.header(RANGE, format!("bytes={from}-"));
+            }
+            if let Some(token) = self.token.as_ref().filter(|_| url.origin() == self.endpoint.origin()) {
+                request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+            }
+            let host = url.host_str().unwrap_or_default().to_owned();
+            let answer = tokio::time::timeout(self.patience.stall, request.send()).await;
+            let answer = answer.map_err(|_| Trouble::Passing(format!("no answer from {host}"), None))?;
+            let response =
+                answer.map_err(|error| Trouble::Passing(format!("cannot reach {host}: {}", cause(error)), None))?;
+            if !response.status().is_redirection() {
+                return self.accept(response, &host, page, what);
+            }
+            let target = response.headers().get(LOCATION).and_then(|target| target.to_str().ok());
+            let target = target.and_then(|target| url.join(target).ok());
+            let target = target.ok_or_else(|| Trouble::Final(format!("{host} redirects to nowhere for {what}")))?;
+            // A redirect from HTTPS to anything else would take the protection away.
+            if target.scheme() != self.endpoint.scheme() && target.scheme() != "https" {
+                let reason = format!("{host} redirects to a URL with {}:// for {what}", target.scheme());
+                return Err(Trouble::Final(reason));
+            }
+            url = target;
+        }
+        Err(Trouble::Final(format!("more than {MAX_REDIRECTS} redirects for {what}")))
+    }
+
+    /// Sorts answers that are no success.
+    fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, Trouble> {
+        let status = response.status();
+        match status {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
+            // A store of files answers 403 when its URL has expired; the hub then makes a new one.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if Some(host) != self.endpoint.host_str() => {
+                Err(Trouble::Passing(format!("{host} answers {status} for {what}"), None))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                let advice = match &self.token {
+                    None => "then give a token of your account with --token-file",
+                    Some(_) => "with the account of the token, which must have the right to read repositories",
+                };
+                Err(Trouble::Final(format!(
+                    "{host} answers {status} for {what}: accept the licence at {page}, {advice}"
+                )))
+            }
+            StatusCode::NOT_FOUND | StatusCode::GONE => {
+                Err(Trouble::Final(format!("{host} answers {status}: {what} of {page} is not there at this revision")))
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE => {
+                Err(Trouble::Misfit(format!("{host} cannot continue where the download broke off")))
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => self.wait(status, response.headers(), host),
+            status if status.is_server_error() => self.wait(status, response.headers(), host),
+            status => Err(Trouble::Final(format!("{host} answers {status} for {what} of {page}"))),
+        }
+    }
+
+    /// The trouble of a server that asks to come back later.
+    fn wait(&self, status: StatusCode, headers: &HeaderMap, host: &str) -> Result<Response, Trouble> {
+        let after = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
+        let after = after.map(Duration::from_secs);
+        match after.filter(|after| *after > MAX_RETRY_AFTER) {
+            Some(after) => {
+                let seconds = after.as_secs();
+                Err(Trouble::Final(format!("{host} answers {status} and asks to wait for {seconds} s: try again then")))
+            }
+            None => Err(Trouble::Passing(format!("{host} answers {status}"), after)),
+        }
+    }
+}
+
+/// The causes of an error without the URL, which may be signed.
+fn cause(error: reqwest::Error) -> String {
+    describe(&error.without_url())
+}

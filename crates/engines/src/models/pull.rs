@@ -1,0 +1,396 @@
+//! Fetches a model from a hub. It appears under its name when all of its files are there and verified; until then they
+//! gather in a folder beside it, so that an interrupted pull continues.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bytesize::ByteSize;
+use futures::{StreamExt as _, TryStreamExt as _};
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::{self, Offer};
+use super::download::{self, Watch, fetch, part_of};
+use super::hub::{Hub, Trouble, is_git_sha1};
+use super::manifest::{Licence, MANIFEST, Manifest, ModelFile, Source, read_json, write};
+use super::selection::{RemoteFile, select};
+use super::{INDEX, Installed, directory, is_name, staging};
+use tintype_system::clock::Clock;
+use tintype_system::data_dir;
+use tintype_system::disk::Disk;
+
+/// Files that are downloaded at a time.
+const DOWNLOADS: usize = 4;
+/// Bytes of free space that a pull leaves.
+const MARGIN: u64 = 64 << 20;
+/// The file with the plan, in the folder of an unfinished pull.
+const PLAN: &str = "pull.json";
+/// Tries for the list of files.
+const LIST_TRIES: u32 = 5;
+
+/// The files that are to be fetched.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plan {
+    /// Its files have a SHA-256 only where the hub knows it.
+    manifest: Manifest,
+    /// The SHA-1 of git, where it does not.
+    git_sha1: BTreeMap<String, String>,
+}
+
+/// A pull that is ready to begin, locked against others of the same model.
+#[derive(Debug)]
+pub struct Pull {
+    /// Its entry in the catalogue.
+    pub offer: Option<&'static Offer>,
+    /// The licence, and whether it was accepted at an earlier start of this pull.
+    pub licence: Licence,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes that an earlier start has left.
+    pub done: u64,
+    plan: Plan,
+    source: Source,
+    staging: PathBuf,
+    target: PathBuf,
+    _lock: File,
+}
+
+/// The state of a model that is to be pulled.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is installed already.
+    Installed(Box<Installed>),
+    /// It has to be fetched.
+    Ready(Box<Pull>),
+}
+
+impl Plan {
+    fn files(&self) -> Vec<RemoteFile> {
+        let remote = |ModelFile { path, bytes, sha256 }: &ModelFile| RemoteFile {
+            path: path.clone(),
+            bytes: *bytes,
+            sha256: sha256.clone(),
+            git_sha1: self.git_sha1.get(path).cloned(),
+        };
+        self.manifest.files.iter().map(remote).collect()
+    }
+
+    /// Reads the plan of an unfinished pull; `None` if there is none that can be continued.
+    fn read(staging: &Path, name: &str) -> Option<(Self, Source)> {
+        let plan: Self = read_json(staging, PLAN).ok()?;
+        plan.manifest.check(name).ok()?;
+        let source = plan.manifest.source.clone()?;
+        let whole = plan.files().iter().all(|file| file.sha256.is_some() || file.git_sha1.is_some());
+        (whole && is_git_sha1(&source.commit)).then_some((plan, source))
+    }
+}
+
+/// The name under which a repository is installed.
+///
+/// # Errors
+/// A sentence for the operator: it is no name of the catalogue, and no repository.
+fn name_of(wanted: &str) -> Result<(String, String, Option<&'static Offer>), String> {
+    if let Some(offer) = catalogue::offer(wanted) {
+        return Ok((offer.name.clone(), offer.repository.clone(), Some(offer)));
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let part = |part: &str| !part.is_empty() && part.len() <= 96 && !part.starts_with('.') && part.bytes().all(plain);
+    let repository = wanted.split_once('/').filter(|(owner, name)| part(owner) && part(name));
+    let name = repository.map(|(_, name)| name.to_ascii_lowercase()).filter(|name| is_name(name));
+    let name = name.ok_or_else(|| {
+        let names: Vec<_> = catalogue::offers().iter().map(|offer| offer.name.as_str()).collect();
+        format!("there is no model {wanted:?}: choose {}, or give OWNER/NAME of a repository", names.join(", "))
+    })?;
+    Ok((name, wanted.to_owned(), None))
+}
+
+/// Prepares a pull of `wanted`, a name of the catalogue or `OWNER/NAME` of a repository, at `revision` or the one of the
+/// catalogue.
+///
+/// # Errors
+/// A sentence for the operator.
+pub async fn begin(hub: &Hub, data_dir: &Path, wanted: &str, revision: Option<&str>) -> Result<Begun, String> {
+    let (name, repository, offer) = name_of(wanted)?;
+    let target = directory(data_dir).join(&name);
+    if fs::symlink_metadata(&target).is_ok() {
+        let installed = super::find(data_dir, &name);
+        return match installed {
+            Ok(installed) if is_at(&installed, &repository, revision) => Ok(Begun::Installed(Box::new(installed))),
+            Ok(_) => {
+                Err(format!("another model has the name {name}: remove it first with `tintype model remove {name}`"))
+            }
+            Err(reason) => Err(format!("{reason}; remove the model first with `tintype model remove {name}`")),
+        };
+    }
+    let staging = staging(data_dir, &name);
+    if fs::symlink_metadata(&staging).is_ok_and(|found| !found.is_dir()) {
+        return Err(format!("{} is a symbolic link or a file: remove it", staging.display()));
+    }
+    data_dir::create(&staging)?;
+    let lock = lock(&staging, &name)?;
+    let earlier = Plan::read(&staging, &name).filter(|(_, source)| source.repository == repository);
+    let (plan, source) = match earlier {
+        Some((plan, source)) if revision.is_none_or(|revision| revision == source.commit) => (plan, source),
+        earlier => {
+            let revision = revision.or(offer.map(|offer| offer.commit.as_str())).unwrap_or("main");
+            let drawn = draw(hub, &name, &repository, revision, offer).await?;
+            match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
+                // A branch that still leads to the commit at which the pull began.
+                Some(earlier) => earlier,
+                None => {
+                    clear(&staging)?;
+                    write(&staging, PLAN, &serde_json::to_string_pretty(&drawn.0).expect("a plan is JSON"))?;
+                    drawn
+                }
+            }
+        }
+    };
+    let bytes = plan.manifest.bytes();
+    let done = plan.manifest.files.iter().fold(0_u64, |sum, file| sum.saturating_add(arrived(&staging, file)));
+    let licence = plan.manifest.licence.clone().ok_or("the plan of the pull names no licence")?;
+    let pull = Pull { offer, licence, bytes, done, plan, source, staging, target, _lock: lock };
+    Ok(Begun::Ready(Box::new(pull)))
+}
+
+/// Whether an installed model is the one that is asked for.
+fn is_at(installed: &Installed, repository: &str, revision: Option<&str>) -> bool {
+    let source = installed.manifest.as_ref().and_then(|manifest| manifest.source.as_ref());
+    source.is_some_and(|source| {
+        source.repository == repository
+            && revision.is_none_or(|revision| revision == source.commit || revision == "main")
+    })
+}
+
+/// Asks the hub for the files of a model.
+async fn draw(
+    hub: &Hub,
+    name: &str,
+    repository: &str,
+    revision: &str,
+    offer: Option<&Offer>,
+) -> Result<(Plan, Source), String> {
+    let (mut tries, mut pause) = (0, hub.patience.pause);
+    let listed = loop {
+        match hub.list(repository, revision).await {
+            Ok(listed) => break listed,
+            Err(Trouble::Final(reason)) => return Err(reason),
+            Err(Trouble::Passing(reason, after)) => {
+                tries += 1;
+                if tries >= LIST_TRIES {
+                    return Err(format!("{reason}, {LIST_TRIES} times in a row"));
+                }
+                tokio::time::sleep(after.unwrap_or(pause)).await;
+                pause *= 2;
+            }
+            Err(Trouble::Misfit(reason)) => return Err(reason),
+        }
+    };
+    let (parts, every) = offer.map_or_else(|| (catalogue::all_parts(), false), |offer| (offer.parts.clone(), true));
+    let files = select(&listed.files, &parts, every).map_err(|reason| format!("{repository}: {reason}"))?;
+    let page = hub.page(repository);
+    let licence = match offer.map(|offer| &offer.licence) {
+        Some(licence) => Licence {
+            name: licence.name.clone(),
+            url: licence.url.clone(),
+            commercial: Some(licence.commercial),
+            accepted_at: String::new(),
+        },
+        None => {
+            let name = listed.licence.unwrap_or_else(|| "unknown".into());
+            Licence { name, url: page, commercial: None, accepted_at: String::new() }
+        }
+    };
+    let git_sha1 = files.iter().filter_map(|file| Some((file.path.clone(), file.git_sha1.clone()?))).collect();
+    let files = files.into_iter().map(|RemoteFile { path, bytes, sha256, .. }| ModelFile { path, bytes, sha256 });
+    // The class is read when the index is there.
+    let mut manifest = Manifest::new(name, offer.map_or("", |offer| &offer.pipeline), files.collect());
+    let source =
+        Source { endpoint: hub.endpoint().to_owned(), repository: repository.to_owned(), commit: listed.commit };
+    manifest.source = Some(source.clone());
+    manifest.licence = Some(licence);
+    manifest.check(name).map_err(|reason| format!("the list of files of {repository} {reason}"))?;
+    Ok((Plan { manifest, git_sha1 }, source))
+}
+
+/// Locks the folder of an unfinished pull.
+pub(super) fn lock(staging: &Path, name: &str) -> Result<File, String> {
+    let unusable = |error: io::Error| format!("cannot use {}: {error}", staging.display());
+    let busy = || format!("another command is fetching {name}: wait for its end");
+    let folder = File::open(staging).map_err(unusable)?;
+    match folder.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+        Err(TryLockError::Error(error)) => return Err(unusable(error)),
+    }
+    // A pull that ended in between has given the folder its final name.
+    let own = folder.metadata().map_err(unusable)?.ino();
+    if fs::metadata(staging).map_or(true, |found| found.ino() != own) { Err(busy()) } else { Ok(folder) }
+}
+
+/// Empties the folder of an unfinished pull that cannot be continued.
+fn clear(staging: &Path) -> Result<(), String> {
+    let unusable = |error: io::Error| format!("cannot empty {}: {error}", staging.display());
+    for entry in fs::read_dir(staging).map_err(unusable)? {
+        let entry = entry.map_err(unusable)?;
+        let is_folder = entry.file_type().map_err(unusable)?.is_dir();
+        let removed = if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        removed.map_err(unusable)?;
+    }
+    Ok(())
+}
+
+/// Bytes of a file that are on the disk already.
+fn arrived(staging: &Path, file: &ModelFile) -> u64 {
+    let target = staging.join(&file.path);
+    let length = |path: &Path| fs::symlink_metadata(path).map_or(0, |metadata| metadata.len());
+    length(&target).max(length(&part_of(&target))).min(file.bytes)
+}
+
+impl Pull {
+    /// The name of the model.
+    pub fn name(&self) -> &str {
+        &self.plan.manifest.name
+    }
+
+    /// The repository and its commit.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Remembers that the operator accepted the licence.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn accept(&mut self, clock: &Clock) -> Result<(), String> {
+        self.licence.accepted_at = clock.now().to_string();
+        self.plan.manifest.licence = Some(self.licence.clone());
+        write(&self.staging, PLAN, &serde_json::to_string_pretty(&self.plan).expect("a plan is JSON"))
+    }
+
+    /// Checks that the disk has room for the bytes that are missing.
+    ///
+    /// # Errors
+    /// A sentence for the operator: it has not.
+    pub fn check_space(&self) -> Result<(), String> {
+        let free = Disk::new(vec![self.staging.clone()], None, Clock::system()).free();
+        // Those in 8 bits of weights that have 16.
+        let made = if catalogue::is_in_8_bits(&self.plan.manifest.pipeline) { self.bytes / 2 } else { 0 };
+        let needed = self.bytes.saturating_sub(self.done).saturating_add(made).saturating_add(MARGIN);
+        match free.filter(|free| *free < needed) {
+            None => Ok(()),
+            Some(free) => Err(format!(
+                "the model needs {} of free disk at {}, and {} are free: make room, or move the data directory",
+                ByteSize(needed),
+                self.staging.display(),
+                ByteSize(free)
+            )),
+        }
+    }
+
+    /// Fetches the missing files, and installs the model.
+    ///
+    /// # Errors
+    /// A sentence for the operator. Another pull continues.
+    pub async fn run(self, hub: &Hub, watch: &dyn Watch) -> Result<Installed, String> {
+        watch.begin(self.bytes, self.done);
+        let files = self.plan.files();
+        let page = hub.page(&self.source.repository);
+        let fetches = files.iter().map(async |file| {
+            let url = hub.url_of(&self.source, &file.path);
+            fetch(hub, &url, &page, file, &self.staging, watch).await
+        });
+        let fetched: Vec<ModelFile> = futures::stream::iter(fetches).buffered(DOWNLOADS).try_collect().await?;
+        let mut manifest = self.plan.manifest.clone();
+        manifest.files = fetched;
+        if manifest.files.iter().any(|file| file.path == INDEX) {
+            let class = pipeline_class(&self.staging)?;
+            if !manifest.pipeline.is_empty() && manifest.pipeline != class {
+                let expected = &manifest.pipeline;
+                return Err(format!("{INDEX} is of a {class} instead of a {expected}: this is another model"));
+            }
+            manifest.pipeline = class;
+        }
+        write(&self.staging, MANIFEST, &manifest.text())?;
+        self.install(manifest)
+    }
+
+    /// Gives the whole model its name.
+    fn install(self, manifest: Manifest) -> Result<Installed, String> {
+        let failed = |error: io::Error| format!("cannot install {}: {error}", self.target.display());
+        sync(&self.staging).map_err(failed)?;
+        // A folder replaces nothing but an empty folder. Not every file system can rename with NOREPLACE.
+        fs::rename(&self.staging, &self.target).map_err(failed)?;
+        File::open(data_dir::directory_of(&self.target)).and_then(|models| models.sync_all()).map_err(failed)?;
+        // Not earlier: without its plan, a pull that is interrupted here would begin anew.
+        fs::remove_file(self.target.join(PLAN)).map_err(failed)?;
+        Ok(Installed {
+            name: manifest.name.clone(),
+            folder: self.target.clone(),
+            cache: Some(self.target.join(super::CACHE)),
+            manifest: Some(manifest),
+        })
+    }
+}
+
+/// The class of a pipeline, from its index.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn pipeline_class(folder: &Path) -> Result<String, String> {
+    #[derive(Deserialize)]
+    struct Index {
+        _class_name: String,
+    }
+    let Index { _class_name: class } = read_json(folder, INDEX)?;
+    let plain = class.len() <= 64 && class.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if plain { Ok(class) } else { Err(format!("{INDEX} names no class of a pipeline")) }
+}
+
+/// Syncs a folder and those in it.
+pub(super) fn sync(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync(&entry.path())?;
+        }
+    }
+    match File::open(folder)?.sync_all() {
+        // Some file systems cannot sync a directory and report it with InvalidInput.
+        Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Hashes the files of a model. Returns the paths of those that are damaged, each with the reason.
+///
+/// # Errors
+/// A sentence for the operator: there is nothing to compare with.
+pub fn verify(installed: &Installed, watch: &dyn Watch) -> Result<Vec<(String, String)>, String> {
+    let manifest = installed.manifest.as_ref().ok_or("a folder that is not installed has no manifest")?;
+    watch.begin(manifest.bytes(), 0);
+    let mut damaged = Vec::new();
+    for file in &manifest.files {
+        if let Err(reason) = check(&installed.folder, file, watch) {
+            damaged.push((file.path.clone(), reason));
+        }
+    }
+    Ok(damaged)
+}
+
+/// Compares a file with the manifest.
+fn check(folder: &Path, file: &ModelFile, watch: &dyn Watch) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    let mut open = File::open(folder.join(&file.path)).map_err(text)?;
+    let length = open.metadata().map_err(text)?.len();
+    if length != file.bytes {
+        return Err(format!("it has {length} bytes instead of {}", file.bytes));
+    }
+    let Some(sha256) = &file.sha256 else { return Ok(()) };
+    match download::sha256(&mut open, watch).map_err(text)? == *sha256 {
+        true => Ok(()),
+        false => Err("its content differs".into()),
+    }
+}

@@ -1,0 +1,136 @@
+//! The dialects of OpenAI's Images API: fields that a server takes, sizes that it knows, and names of its parts.
+
+use tintype_engine::{EngineError, Sizes};
+use url::Url;
+
+use super::super::prompt::for_engine;
+use tintype_config::{EngineProfile, EngineSettings};
+
+/// The model that OpenAI is asked for unless `--model` names another.
+const DEFAULT_MODEL: &str = "gpt-image-1";
+/// References of one task; no profile takes fewer unless its model does.
+const MAX_REFERENCES: usize = 4;
+/// Pictures of one call at OpenAI.
+const MAX_PICTURES: usize = 10;
+
+/// The dialect that an engine speaks, with its model.
+#[derive(Debug, Clone)]
+pub(super) struct Dialect {
+    pub(super) profile: EngineProfile,
+    pub(super) model: Option<String>,
+    family: Family,
+}
+
+/// Families of OpenAI's models, whose fields differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    DallE2,
+    DallE3,
+    /// gpt-image-1 and its successors with three sizes.
+    GptImage,
+    /// gpt-image-2 and later, which render any size.
+    GptImage2,
+}
+
+impl Family {
+    fn of(model: &str) -> Self {
+        match model {
+            "dall-e-2" => Self::DallE2,
+            "dall-e-3" => Self::DallE3,
+            _ if model.starts_with("gpt-image-1") || model.starts_with("chatgpt-image") => Self::GptImage,
+            _ => Self::GptImage2,
+        }
+    }
+}
+
+/// How a server takes references.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum References {
+    /// As repeated parts of this name at `/images/edits`.
+    Parts(&'static str),
+    /// As base64 in `ref_images` at `/images/generations`.
+    Json,
+}
+
+impl Dialect {
+    pub(super) fn new(settings: &EngineSettings, urls: &[Url]) -> Self {
+        let is_openai = |url: &Url| url.host_str().is_some_and(|host| host == "api.openai.com");
+        let profile = settings.engine_profile.unwrap_or_else(|| match urls.iter().all(is_openai) {
+            true => EngineProfile::OpenAi,
+            false => EngineProfile::LocalAi,
+        });
+        let default = (profile == EngineProfile::OpenAi).then(|| DEFAULT_MODEL.to_owned());
+        let model = settings.model.clone().or(default);
+        let family = Family::of(model.as_deref().unwrap_or_default());
+        Self { profile, model, family }
+    }
+
+    fn is_openai(&self) -> bool {
+        self.profile == EngineProfile::OpenAi
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        let three = |wide, tall| Sizes::Of(vec![(1_024, 1_024), wide, tall]);
+        match self.family {
+            _ if !self.is_openai() => Sizes::Any,
+            Family::DallE2 => Sizes::Of(vec![(1_024, 1_024)]),
+            Family::DallE3 => three((1_792, 1_024), (1_024, 1_792)),
+            Family::GptImage => three((1_536, 1_024), (1_024, 1_536)),
+            Family::GptImage2 => Sizes::Any,
+        }
+    }
+
+    pub(super) fn max_references(&self) -> usize {
+        match self.family {
+            // Most of its models ignore references without a word, so that the operator has to know.
+            _ if self.profile == EngineProfile::LocalAi => 0,
+            _ if !self.is_openai() => MAX_REFERENCES,
+            Family::DallE2 => 1,
+            Family::DallE3 => 0,
+            Family::GptImage | Family::GptImage2 => MAX_REFERENCES,
+        }
+    }
+
+    /// Pictures that one call asks for. A server that takes a seed gets one call for each.
+    pub(super) fn pictures_per_call(&self) -> usize {
+        match self.is_openai() && self.family != Family::DallE3 {
+            true => MAX_PICTURES,
+            false => 1,
+        }
+    }
+
+    /// Calls that one server takes at the same time. A server with one GPU renders one and has the next one waiting, so
+    /// that the GPU is never idle.
+    pub(super) fn calls_per_server(&self) -> usize {
+        if self.is_openai() { 8 } else { 2 }
+    }
+
+    /// The seed as the server takes it: 31 bits, which every server can hold. `None` if it takes none.
+    pub(super) fn seed(&self, seed: u64) -> Option<u64> {
+        (!self.is_openai()).then_some(seed & 0x7fff_ffff)
+    }
+
+    /// Whether the server knows `response_format`. GPT models refuse it, and always answer in base64.
+    pub(super) fn knows_response_format(&self) -> bool {
+        !self.is_openai() || matches!(self.family, Family::DallE2 | Family::DallE3)
+    }
+
+    pub(super) fn references(&self) -> References {
+        match self.profile {
+            // One picture is `image` in its older models.
+            EngineProfile::OpenAi if self.family == Family::DallE2 => References::Parts("image"),
+            EngineProfile::OpenAi | EngineProfile::Sglang => References::Parts("image[]"),
+            EngineProfile::VllmOmni => References::Parts("image"),
+            EngineProfile::LocalAi => References::Json,
+        }
+    }
+
+    /// The caller's words as the server may see them.
+    ///
+    /// # Errors
+    /// [`EngineError::Permanent`]: nothing is left of them.
+    pub(super) fn prompt(&self, prompt: &str) -> Result<String, EngineError> {
+        // LocalAI takes the words behind a bar for a negative prompt.
+        for_engine(prompt, if self.profile == EngineProfile::LocalAi { &["|"] } else { &[] })
+    }
+}

@@ -1,0 +1,228 @@
+//! `openai:URL`: servers with OpenAI's Images API.
+//!
+//! A prompt travels as a value of parsed JSON or as a part of its own, never inside other text. A call is cancelled by
+//! closing its connection.
+
+mod answer;
+mod complaint;
+mod dialect;
+mod pictures;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::multipart::{Form, Part};
+use reqwest::{Method, RequestBuilder};
+use serde::de::IgnoredAny;
+use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
+use url::Url;
+
+use self::answer::File;
+use self::complaint::Complaint;
+use self::dialect::{Dialect, References};
+use super::driver::{Driven, Driver};
+use super::endpoint::{Endpoint, Fault};
+use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
+use super::servers::{Server, Servers, Work};
+use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
+use tintype_config::EngineSettings;
+use tintype_domain::images_api::GenerationRequest;
+
+/// Time for the list of models.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Largest list of models, in bytes.
+const MAX_MODELS: usize = 4 * 1024 * 1024;
+/// Bytes of an answer besides its files.
+const MAX_REST: usize = 1024 * 1024;
+
+/// Describes the engine without connecting.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
+    let dialect = Dialect::new(settings, urls);
+    let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));
+    let info = EngineInfo {
+        name: "openai".into(),
+        description: format!(
+            "{model}{}, by the Images API of OpenAI as {} speaks it",
+            settings.target(),
+            dialect.profile
+        ),
+        sizes: sizes(settings, dialect.sizes()),
+        max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
+        max_pictures: None,
+        typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
+        slots: urls.len() * dialect.calls_per_server(),
+    };
+    let (urls, settings) = (urls.to_vec(), settings.clone());
+    let build = move |surroundings: Surroundings| {
+        let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+        let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
+        let servers = Servers::new(endpoints.into_iter().map(ImagesServer), dialect.calls_per_server());
+        let api = ImagesApi { servers, dialect: dialect.clone(), results, downloads };
+        Ok(Arc::new(Driven(api)) as Arc<dyn Engine>)
+    };
+    Ok(EngineChoice::new(info, build))
+}
+
+/// Servers with OpenAI's Images API.
+#[derive(Debug)]
+struct ImagesApi {
+    servers: Servers<ImagesServer>,
+    dialect: Dialect,
+    results: Results,
+    downloads: Downloads,
+}
+
+/// One call: pictures of one brief.
+#[derive(Debug, Clone)]
+struct Call {
+    work: Work,
+    prompt: String,
+    size: String,
+    seeds: Vec<u64>,
+    /// PNGs.
+    references: Vec<Bytes>,
+    limit: Duration,
+}
+
+#[async_trait]
+impl Driver for ImagesApi {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
+        let count = brief.seeds.len();
+        let (prompt, size) = (self.dialect.prompt(&brief.prompt)?, format!("{}x{}", brief.width, brief.height));
+        let work = Work::from(&brief);
+        let references = to_pngs(brief.references).await?;
+        let call = |seeds: &[u64]| {
+            let call = Call {
+                work,
+                prompt: prompt.clone(),
+                size: size.clone(),
+                seeds: seeds.to_vec(),
+                references: references.clone(),
+                limit: brief.time_limit,
+            };
+            self.pictures(call)
+        };
+        let calls: Vec<_> = brief.seeds.chunks(self.dialect.pictures_per_call()).map(call).collect();
+        let mut rendered = Vec::with_capacity(count);
+        // As many calls of one task at a time as there are servers. If one fails, the others are dropped.
+        let mut finished = stream::iter(calls).buffered(self.servers.count());
+        while let Some(pictures) = finished.try_next().await? {
+            rendered.extend(pictures);
+            progress.report(Stage::Fraction(rendered.len() as f32 / count as f32));
+        }
+        Ok(rendered)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.servers.probe().await
+    }
+}
+
+impl ImagesApi {
+    /// The pictures of one call. They are decoded when the server has the next call already.
+    async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
+        let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;
+        let mut pictures = Vec::with_capacity(files.len());
+        for file in files {
+            pictures.push(self.results.picture(&file).await?);
+        }
+        Ok(pictures)
+    }
+
+    async fn files(&self, server: Arc<ImagesServer>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
+        let ImagesServer(endpoint) = &*server;
+        let request = self.request(endpoint, call)?;
+        // Base64 takes four bytes for three.
+        let max_bytes = call.seeds.len() * (MAX_FILE_BYTES / 3 * 4) + MAX_REST;
+        let answer = endpoint.send(request, max_bytes, call.limit).await?;
+        let mut files = Vec::with_capacity(call.seeds.len());
+        for file in answer::files(endpoint, &answer, call.seeds.len())? {
+            files.push(match file {
+                File::Bytes(bytes) => bytes,
+                File::At(url) => self.downloads.download(endpoint, &url, call.limit).await?,
+            });
+        }
+        Ok(files)
+    }
+
+    fn request(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EngineError> {
+        let mut body = GenerationRequest {
+            prompt: call.prompt.clone(),
+            model: self.dialect.model.clone(),
+            n: Some(call.seeds.len() as u32),
+            size: Some(call.size.clone()),
+            response_format: self.dialect.knows_response_format().then(|| "b64_json".to_owned()),
+            output_format: None,
+            seed: call.seeds.first().and_then(|seed| self.dialect.seed(*seed)),
+            ref_images: None,
+        };
+        match (call.references.is_empty(), self.dialect.references()) {
+            (false, References::Parts(name)) => {
+                let request = endpoint.request(Method::POST, "images/edits")?;
+                return Ok(request.multipart(edit_form(body, name, &call.references)?));
+            }
+            (false, References::Json) => {
+                body.ref_images = Some(call.references.iter().map(|png| BASE64_STANDARD.encode(png)).collect());
+            }
+            (true, _) => {}
+        }
+        let json = serde_json::to_vec(&body).map_err(|error| EngineError::Permanent(error.to_string()))?;
+        let request = endpoint.request(Method::POST, "images/generations")?;
+        Ok(request.header(CONTENT_TYPE, "application/json").body(json))
+    }
+}
+
+/// The form of an edit: the fields of a generation, and the references as parts of this name.
+fn edit_form(body: GenerationRequest, name: &'static str, references: &[Bytes]) -> Result<Form, EngineError> {
+    let fields = [
+        ("model", body.model),
+        ("n", body.n.map(|n| n.to_string())),
+        ("size", body.size),
+        ("response_format", body.response_format),
+        ("seed", body.seed.map(|seed| seed.to_string())),
+    ];
+    let form = Form::new().text("prompt", body.prompt);
+    let given = fields.into_iter().filter_map(|(field, value)| value.map(|value| (field, value)));
+    let form = given.fold(form, |form, (field, value)| form.text(field, value));
+    references.iter().enumerate().try_fold(form, |form, (index, png)| {
+        let part = Part::stream_with_length(png.clone(), png.len() as u64);
+        let part = part.file_name(format!("reference-{}.png", index + 1)).mime_str("image/png");
+        Ok(form.part(name, part.map_err(|error| EngineError::Permanent(error.to_string()))?))
+    })
+}
+
+/// One server with OpenAI's Images API. It takes work if it lists its models.
+#[derive(Debug)]
+struct ImagesServer(Endpoint);
+
+#[async_trait]
+impl Server for ImagesServer {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        let Self(endpoint) = self;
+        let request = endpoint.request(Method::GET, "models")?;
+        let answer = endpoint.send(request, MAX_MODELS, ANSWER_LIMIT).await?;
+        if answer.status.is_success() && serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok() {
+            return Ok(());
+        }
+        if answer.status.is_success() || answer.status.as_u16() == 404 {
+            let cause = format!("{} does not list models at {0}/models: does its URL end in /v1?", endpoint.name());
+            return Err(EngineError::NotAvailable(cause).into());
+        }
+        let complaint = Complaint::read(&answer.body).unwrap_or_default();
+        Err(endpoint.failure(&answer, &complaint.words))
+    }
+}

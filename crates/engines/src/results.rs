@@ -1,0 +1,118 @@
+//! Pictures as files, to servers and back. Returned files are decoded in a confined process, like the files of strangers:
+//! a server may be broken, or not the operator's own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Method;
+use tintype_engine::picture::PictureError;
+use tintype_engine::{EngineError, Picture};
+
+use super::endpoint::{Endpoint, Fault, Words};
+use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
+use tintype_outbound::references::{ReferenceOptions, References};
+use tintype_system::sandbox::{DecodeError, Decoder};
+
+/// Largest file of one picture, in bytes.
+pub const MAX_FILE_BYTES: usize = 24 * 1024 * 1024;
+/// Shortest side of a picture. Anything smaller was not painted for a brief.
+const MIN_SIDE: u32 = 32;
+
+/// Turns the files that a server returned into pictures.
+#[derive(Debug, Clone)]
+pub struct Results {
+    decoder: Decoder,
+}
+
+impl Results {
+    /// Decodes with `decoder`.
+    pub fn new(decoder: Decoder) -> Self {
+        Self { decoder }
+    }
+
+    /// The picture in a file.
+    ///
+    /// # Errors
+    /// [`EngineError::Temporary`]: the file is no picture, or none that an engine paints; another attempt may succeed.
+    pub async fn picture(&self, file: &[u8]) -> Result<Picture, EngineError> {
+        if file.len() > MAX_FILE_BYTES {
+            return Err(unusable(&format!("is larger than {MAX_FILE_BYTES} bytes")));
+        }
+        let picture = self.decoder.decode_result(file).await.map_err(|error| match error {
+            DecodeError::Picture(PictureError::TooLarge) => unusable("has too many pixels"),
+            DecodeError::Picture(PictureError::UnknownFormat) => unusable("is no PNG, JPEG or WebP"),
+            DecodeError::Picture(PictureError::Damaged(_)) => unusable("is damaged"),
+            error => unusable(&format!("could not be decoded ({error})")),
+        })?;
+        let (width, height) = (picture.width(), picture.height());
+        if width.min(height) < MIN_SIDE {
+            return Err(unusable(&format!("has only {width}x{height} pixels")));
+        }
+        if picture.as_rgb().iter().all(|channel| *channel == 0) {
+            return Err(unusable(
+                "is black: either the model overflows in half precision, so run it in bfloat16 or full precision, or the server blanks pictures that its safety checker refuses",
+            ));
+        }
+        Ok(picture)
+    }
+
+    /// The picture in the file of a preview, whatever it shows. One that cannot be decoded is left out.
+    pub async fn preview(&self, file: &[u8]) -> Option<Picture> {
+        self.decoder.decode_result(file).await.ok()
+    }
+}
+
+/// Downloads files that a server names instead of sending them.
+#[derive(Debug)]
+pub struct Downloads {
+    references: References,
+}
+
+impl Downloads {
+    /// Downloads as callers' references are.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn new() -> Result<Self, String> {
+        let options = ReferenceOptions { max_bytes: MAX_FILE_BYTES, ..ReferenceOptions::default() };
+        Ok(Self { references: References::new(options).map_err(|error| error.to_string())? })
+    }
+
+    /// The file at a URL that a server named. A URL of the server's own origin is asked for with its key. Any other is
+    /// untrusted: it must be public and use https, and gets no key.
+    ///
+    /// # Errors
+    /// [`EngineError::Temporary`].
+    pub async fn download(&self, endpoint: &Endpoint, url: &str, limit: Duration) -> Result<Vec<u8>, Fault> {
+        let name = endpoint.name();
+        let refuse =
+            |why: String| Fault::from(EngineError::Temporary(format!("{name} returned a picture by a URL that {why}")));
+        let resolved = endpoint.resolve(url).ok_or_else(|| refuse("is not valid".into()))?;
+        if let Some(request) = endpoint.request_for(Method::GET, &resolved) {
+            // The picture was rendered, so another attempt has its cost, whatever the cause.
+            let sent = endpoint.send(request, MAX_FILE_BYTES, limit).await;
+            let answer = sent.map_err(|fault| refuse(format!("could not be downloaded ({})", fault.error)))?;
+            return match answer.status.is_success() {
+                true => Ok(answer.body),
+                false => Err(refuse(endpoint.failure(&answer, &Words::default()).error.to_string())),
+            };
+        }
+        let public =
+            ReferenceUrl::parse(resolved.as_str(), &[HTTPS_PORT]).map_err(|fault| refuse(fault.to_string()))?;
+        self.references.file(&public).await.map_err(|kind| refuse(kind.to_string()))
+    }
+}
+
+/// References as PNGs.
+///
+/// # Errors
+/// [`EngineError::Temporary`]: the encoder panicked.
+pub async fn to_pngs(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError> {
+    let encode = move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect();
+    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+}
+
+/// The error of a file that is no use.
+fn unusable(why: &str) -> EngineError {
+    EngineError::Temporary(format!("a picture from the engine {why}"))
+}

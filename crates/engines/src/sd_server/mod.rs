@@ -1,0 +1,227 @@
+//! stable-diffusion.cpp's server: at a URL where somebody runs it, or as a child of this process on each device.
+//!
+//! A server renders one picture after another, and nothing stops a picture that is being rendered. An attached server
+//! whose picture is no longer wanted therefore takes no work until it is done; a child is killed and started again.
+
+mod api;
+mod child;
+mod server;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
+use url::Url;
+
+use self::api::{Api, Capabilities};
+use self::child::SdServerProgram;
+use self::server::{Kill, ReferenceUse, Report, Server};
+use super::driver::{Driven, Driver};
+use super::endpoint::{Endpoint, Fault};
+use super::results::Results;
+use super::servers::{self, Servers, Work};
+use super::supervisor::Supervisor;
+use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
+use tintype_config::EngineSettings;
+
+/// Words in the names of models that look at reference pictures.
+const EDITING_MODELS: [&str; 6] = ["edit", "kontext", "klein", "flux2", "flux.2", "flux-2"];
+
+/// Servers at these URLs, or children of this process if there are none.
+///
+/// # Errors
+/// A sentence for the operator: the settings contradict each other.
+pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
+    let (count, description) = match urls {
+        [] => (settings.devices().len(), "stable-diffusion.cpp's server, run by this process".to_owned()),
+        [url] => (1, format!("stable-diffusion.cpp's server at {}", url.as_str().trim_end_matches('/'))),
+        [first, ..] => {
+            let first = first.as_str().trim_end_matches('/');
+            (urls.len(), format!("{} servers of stable-diffusion.cpp, such as {first}", urls.len()))
+        }
+    };
+    let max_references = settings.engine_references.unwrap_or(1);
+    let info = EngineInfo {
+        name: "sd-server".into(),
+        description,
+        sizes: sizes(settings, Sizes::Any),
+        max_references,
+        max_pictures: None,
+        typical_duration: TYPICAL_DURATION,
+        attempt_limit: None,
+        slots: count,
+    };
+    if urls.is_empty() {
+        settings.arguments()?;
+    }
+    let (urls, settings) = (urls.to_vec(), settings.clone());
+    Ok(EngineChoice::new(info, move |surroundings| {
+        let places = if urls.is_empty() {
+            settings.devices().into_iter().map(|device| Place::child(device, &settings, &surroundings)).collect()
+        } else {
+            let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+            let results = Results::new(surroundings.decoder.clone());
+            let attach = |endpoint| Ok(Place::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone()))));
+            endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
+        }?;
+        // A server has a queue of its own, and the slots of the engine limit its tasks.
+        let places = Servers::new(places, usize::MAX);
+        Ok(Arc::new(Driven(SdServer { places, max_references })))
+    }))
+}
+
+/// The engine.
+#[derive(Debug)]
+struct SdServer {
+    places: Servers<Place>,
+    max_references: usize,
+}
+
+/// A server, which may be down.
+enum Place {
+    Attached(Arc<Server>),
+    /// Its description, and what keeps it running.
+    Child(String, Arc<Supervisor<Arc<Server>>>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Place").field(&servers::Server::name(self)).finish()
+    }
+}
+
+#[async_trait]
+impl servers::Server for Place {
+    fn name(&self) -> &str {
+        match self {
+            Self::Attached(server) => server.api().name(),
+            Self::Child(name, _) => name,
+        }
+    }
+
+    fn known(&self) -> Result<(), EngineError> {
+        match self {
+            Self::Attached(server) => server.is_free(),
+            Self::Child(_, supervisor) => supervisor.running()?.link.is_free(),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), Fault> {
+        let server = match self {
+            Self::Attached(server) => server.clone(),
+            Self::Child(_, supervisor) => supervisor.running()?.link,
+        };
+        server.is_free()?;
+        server.api().capabilities().await?;
+        Ok(())
+    }
+}
+
+impl Place {
+    /// Starts a child on a device.
+    fn child(device: Option<String>, settings: &EngineSettings, surroundings: &Surroundings) -> Result<Self, String> {
+        let program = settings.engine_program.display();
+        let name =
+            device.as_ref().map_or_else(|| program.to_string(), |device| format!("{program} on device {device}"));
+        let (program, start) = SdServerProgram::new(device, settings, surroundings)?;
+        Ok(Self::Child(name, Arc::new(Supervisor::new(program, start))))
+    }
+
+    async fn render(&self, brief: &Brief, max_references: usize, progress: &Progress) -> Result<Vec<Picture>, Fault> {
+        let pictures = brief.seeds.len();
+        let (server, report, kill) = match self {
+            Self::Attached(server) => (server.clone(), Report::new(progress, pictures, None), None),
+            Self::Child(_, supervisor) => {
+                let running = supervisor.running()?;
+                let (supervisor, number) = (supervisor.clone(), running.number);
+                let kill: Kill = Arc::new(move |why: &str| supervisor.replace(number, why));
+                (running.link, Report::new(progress, pictures, Some(running.steps)), Some(kill))
+            }
+        };
+        let references = if brief.references.is_empty() || max_references > 1 {
+            ReferenceUse::Shown
+        } else {
+            reference_use(&server.api().capabilities().await?)?
+        };
+        server.render(brief, references, &report, kill).await
+    }
+
+    /// The memory of a child. A server at a URL does not tell its devices.
+    fn device(&self) -> Option<Device> {
+        let Self::Child(name, supervisor) = self else { return None };
+        let running = supervisor.running().ok()?;
+        let name = format!("{name}, process {}", running.process);
+        Some(Device { name, memory: None, free_memory: None, used_memory: resident_memory(running.process) })
+    }
+}
+
+/// The memory of a process that is not swapped out, in bytes. That of a GPU does not count.
+fn resident_memory(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
+
+/// How a server's model takes one reference picture, by the name of the model.
+fn reference_use(capabilities: &Capabilities) -> Result<ReferenceUse, EngineError> {
+    if is_for_editing(capabilities.model()) {
+        return Ok(ReferenceUse::Shown);
+    }
+    let strength = capabilities.strength().ok_or_else(|| {
+        let cause = "sd-server paints in one step, which leaves nothing of a reference: give its --steps more, or this service --engine-references 0";
+        EngineError::Permanent(cause.into())
+    })?;
+    Ok(ReferenceUse::PaintedOver { strength })
+}
+
+/// Whether a model looks at reference pictures, by its name.
+fn is_for_editing(model: &str) -> bool {
+    let model = model.to_lowercase();
+    EDITING_MODELS.iter().any(|word| model.contains(word))
+}
+
+#[async_trait]
+impl Driver for SdServer {
+    async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
+        let render = async |place: Arc<Place>| place.render(&brief, self.max_references, progress).await;
+        self.places.call(Work::from(&brief), render).await
+    }
+
+    async fn started(&self) -> Result<(), EngineError> {
+        let children = self.places.all().iter().filter_map(|place| match &**place {
+            Place::Child(_, supervisor) => Some(supervisor.started()),
+            Place::Attached(_) => None,
+        });
+        let mut started: Vec<_> = futures::future::join_all(children).await;
+        // One is enough.
+        let first = started.iter().position(Result::is_ok).or(started.len().checked_sub(1));
+        first.map_or(Ok(()), |index| started.swap_remove(index).map(drop))
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.places.probe().await
+    }
+
+    async fn devices(&self) -> Vec<Device> {
+        self.places.all().iter().filter_map(|place| place.device()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_model_tells_whether_it_looks_at_references() {
+        for (model, expected) in [
+            ("flux1-kontext-dev-Q4_0.gguf", true),
+            ("Qwen-Image-Edit-2511.gguf", true),
+            ("FLUX.2-klein-4B.safetensors", true),
+            ("v1-5-pruned-emaonly.safetensors", false),
+            ("", false),
+        ] {
+            assert_eq!(is_for_editing(model), expected, "{model}");
+        }
+    }
+}

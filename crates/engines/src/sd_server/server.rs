@@ -1,0 +1,347 @@
+//! One running server and the jobs that this process has in it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tintype_engine::{Brief, EngineError, Picture, Progress, Stage};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::api::{Api, Cancellation, Job};
+use crate::endpoint::{Contact, Fault};
+use crate::prompt::for_engine;
+use crate::results::Results;
+use crate::supervisor::Steps;
+
+/// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
+const MOST_JOBS: usize = 2;
+/// Wait before the first poll of a job, which may take a twentieth of a second.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+/// Longest wait between two polls of a job, and the one between two attempts to cancel it.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// So many polls in a row may come to nothing.
+const MISSED_POLLS: u32 = 5;
+/// The server rounds sizes up to what its model needs, at most to a multiple of this.
+const ROUNDING: u32 = 64;
+/// So much may the ratio of a picture differ because of that.
+const MOST_DISTORTION: f64 = 0.15;
+/// Side of the picture that warms a server up, in pixels.
+const FIRST_PICTURE: u32 = 256;
+
+/// How a model takes reference pictures. The server does not tell: it accepts both from every model, and a model that
+/// was not made for one ignores it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ReferenceUse {
+    /// All as `ref_images`, which models for editing look at.
+    Shown,
+    /// The first as `init_image`, which any model paints over.
+    PaintedOver {
+        /// How strongly, from 0 to 1.
+        strength: f64,
+    },
+}
+
+/// One running server.
+#[derive(Debug)]
+pub(super) struct Server {
+    api: Api,
+    results: Results,
+    /// Jobs that nobody waits for any more, and that the server is still rendering.
+    leftovers: AtomicUsize,
+}
+
+impl Server {
+    pub(super) fn new(api: Api, results: Results) -> Self {
+        Self { api, results, leftovers: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// Renders a small picture in one step.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the server cannot render.
+    pub(super) async fn warm_up(&self) -> Result<(), EngineError> {
+        let job = json!({
+            "prompt": "a lighthouse",
+            "width": FIRST_PICTURE,
+            "height": FIRST_PICTURE,
+            "seed": 1,
+            "batch_count": 1,
+            "sample_params": { "sample_steps": 1 },
+            "embed_image_metadata": false,
+        });
+        let id = self.api.submit(&job).await.map_err(|fault| fault.error)?;
+        let progress = Progress::default();
+        let report = Report::new(&progress, 1, None);
+        match self.ended(&id, 0, &report).await? {
+            Job::Completed(_) => Ok(()),
+            Job::Failed(words) => Err(self.api.failed(&words)),
+            Job::Unfinished | Job::Gone => Err(EngineError::Temporary("the server lost the job".into())),
+        }
+    }
+
+    /// Whether it renders nothing but jobs that somebody waits for.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAvailable`].
+    pub(super) fn is_free(&self) -> Result<(), EngineError> {
+        match self.leftovers.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            jobs => {
+                let cause = format!("{} still renders {jobs} pictures that nobody waits for", self.api.name());
+                Err(EngineError::NotAvailable(cause))
+            }
+        }
+    }
+
+    /// Renders one picture for each seed. `kill` ends the server, if it is a child of this process: nothing else stops a
+    /// job that is being rendered.
+    ///
+    /// # Errors
+    /// [`Fault`]. [`EngineError::NotAvailable`] only while no job has been submitted.
+    pub(super) async fn render(
+        self: &Arc<Self>,
+        brief: &Brief,
+        references: ReferenceUse,
+        report: &Report<'_>,
+        kill: Option<Kill>,
+    ) -> Result<Vec<Picture>, Fault> {
+        self.is_free()?;
+        let prompt = for_engine(&brief.prompt, &[])?;
+        let mut jobs = VecDeque::new();
+        let mut seeds = brief.seeds.iter();
+        let mut pictures = Vec::with_capacity(brief.seeds.len());
+        while pictures.len() < brief.seeds.len() {
+            while jobs.len() < MOST_JOBS
+                && let Some(seed) = seeds.as_slice().first()
+            {
+                match Submitted::begin(self, body(brief, &prompt, *seed, references), kill.clone()).await {
+                    Ok(job) => jobs.push_back(job),
+                    // Others use the server too. The next job can wait until this one is done.
+                    Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.is_empty() => break,
+                    Err(fault) if pictures.is_empty() => return Err(fault),
+                    Err(fault) => return Err(fault.begun()),
+                }
+                seeds.next();
+            }
+            let Some(job) = jobs.front_mut() else { continue };
+            let ended = self.ended(&job.id, pictures.len(), report).await?;
+            job.has_ended = true;
+            jobs.pop_front();
+            pictures.push(self.picture(ended, brief).await?);
+        }
+        Ok(pictures)
+    }
+
+    /// Waits for the end of a job.
+    async fn ended(&self, id: &str, index: usize, report: &Report<'_>) -> Result<Job, EngineError> {
+        let (began, mut missed) = (Instant::now(), 0);
+        loop {
+            let pause = if missed == 0 { pause_after(began.elapsed()) } else { POLL_EVERY };
+            report.pause(index, pause).await;
+            match self.api.job(id).await {
+                Ok(Job::Unfinished) => missed = 0,
+                Ok(ended) => return Ok(ended),
+                // Nothing listens there any more, so the job died with its server.
+                Err(fault @ Fault { contact: Contact::Refused, .. }) => return Err(fault.begun().error),
+                Err(fault) => {
+                    missed += 1;
+                    if missed == MISSED_POLLS {
+                        return Err(fault.begun().error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The one picture of a job that has ended.
+    async fn picture(&self, ended: Job, brief: &Brief) -> Result<Picture, EngineError> {
+        let name = self.api.name();
+        let files = match ended {
+            Job::Completed(files) => files,
+            Job::Failed(words) => return Err(self.api.failed(&words)),
+            Job::Unfinished | Job::Gone => {
+                let cause = format!("{name} lost a job, most likely because it was started again");
+                return Err(EngineError::Temporary(cause));
+            }
+        };
+        let [file] = files.as_slice() else {
+            let cause = format!("{name} answered with {} pictures instead of 1", files.len());
+            return Err(EngineError::Temporary(cause));
+        };
+        let picture = self.results.picture(file).await?;
+        let (width, height) = (picture.width(), picture.height());
+        // A server that enlarges its pictures is welcome to.
+        let ratio = f64::from(width) * f64::from(brief.height) / (f64::from(height) * f64::from(brief.width));
+        let large_enough = width + ROUNDING > brief.width && height + ROUNDING > brief.height;
+        if !large_enough || (ratio - 1.0).abs() > MOST_DISTORTION {
+            let cause = format!("{name} rendered {width}x{height} instead of {}x{}", brief.width, brief.height);
+            return Err(EngineError::Temporary(cause));
+        }
+        Ok(picture)
+    }
+
+    /// Cancels a job that nobody waits for. Until the server has finished what it is rendering, it is not free; a child is
+    /// killed instead.
+    async fn abandon(&self, id: &str, kill: Option<Kill>) {
+        let mut missed = 0;
+        while missed < MISSED_POLLS {
+            match self.api.cancel(id).await {
+                Ok(Cancellation::Done) | Err(Fault { contact: Contact::Refused, .. }) => break,
+                Ok(Cancellation::Rendering) => missed = 0,
+                Err(_) => missed += 1,
+            }
+            if let Some(kill) = &kill {
+                return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+        self.leftovers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The wait before the next poll of a job that has been waited for this long: a quarter of that time, so that its end is
+/// noticed soon, whether it takes a moment or minutes.
+fn pause_after(waited: Duration) -> Duration {
+    (waited / 4).clamp(FIRST_POLL, POLL_EVERY)
+}
+
+/// Ends the child that a server runs in, for this reason.
+pub(super) type Kill = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A job in a server. Dropping it before its end cancels it.
+struct Submitted {
+    server: Arc<Server>,
+    id: String,
+    has_ended: bool,
+    kill: Option<Kill>,
+}
+
+impl Submitted {
+    /// Submits a job. If the future is dropped meanwhile, the submit goes on, and then the job is cancelled: only the
+    /// answer tells its id.
+    async fn begin(server: &Arc<Server>, body: Value, kill: Option<Kill>) -> Result<Self, Fault> {
+        let server = server.clone();
+        let submitting = tokio::spawn(async move {
+            let id = server.api.submit(&body).await?;
+            Ok(Self { server, id, has_ended: false, kill })
+        });
+        submitting.await.map_err(|error| EngineError::Temporary(error.to_string()))?
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Without a runtime the process is ending.
+        if let (false, Ok(runtime)) = (self.has_ended, Handle::try_current()) {
+            let (server, id, kill) = (self.server.clone(), std::mem::take(&mut self.id), self.kill.take());
+            server.leftovers.fetch_add(1, Ordering::SeqCst);
+            runtime.spawn(async move { server.abandon(&id, kill).await });
+        }
+    }
+}
+
+/// Progress of a brief, from the pictures that are done and the steps of the present one.
+pub(super) struct Report<'a> {
+    progress: &'a Progress,
+    pictures: usize,
+    /// Steps done and all steps of the present picture, from a server that tells them.
+    steps: Option<Mutex<Steps>>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(progress: &'a Progress, pictures: usize, mut steps: Option<Steps>) -> Self {
+        // Those of the render before.
+        steps.iter_mut().for_each(Steps::mark_unchanged);
+        Self { progress, pictures, steps: steps.map(Mutex::new) }
+    }
+
+    /// Waits, and reports the steps of the picture `index` meanwhile.
+    async fn pause(&self, index: usize, time: Duration) {
+        let (index, pictures) = (u32::try_from(index).unwrap_or(0), u32::try_from(self.pictures).unwrap_or(1));
+        let Some(steps) = &self.steps else {
+            if index > 0 {
+                self.progress.report(Stage::Fraction(index as f32 / pictures as f32));
+            }
+            return tokio::time::sleep(time).await;
+        };
+        let following = async {
+            let mut steps = steps.lock().await;
+            while steps.changed().await.is_ok() {
+                if let Some((done, of)) = *steps.borrow_and_update() {
+                    let done = index.saturating_mul(of).saturating_add(done);
+                    self.progress.report(Stage::Step { done, of: pictures.saturating_mul(of) });
+                }
+            }
+            // The child has gone.
+            std::future::pending::<()>().await;
+        };
+        drop(tokio::time::timeout(time, following).await);
+    }
+}
+
+/// The body of a job for one picture. Everything else is as the server was started.
+fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Value {
+    let mut body = json!({
+        "prompt": prompt,
+        "width": brief.width,
+        "height": brief.height,
+        // The server takes a negative number as a wish for a random seed, and keeps seeds in 64 bits with a sign.
+        "seed": seed >> 1,
+        "batch_count": 1,
+        "output_format": "png",
+        // The prompt, otherwise.
+        "embed_image_metadata": false,
+    });
+    let mut pictures = brief.references.iter().map(|picture| BASE64_STANDARD.encode(picture.to_png()));
+    match references {
+        ReferenceUse::Shown if !brief.references.is_empty() => body["ref_images"] = pictures.collect(),
+        ReferenceUse::PaintedOver { strength } => {
+            if let Some(picture) = pictures.next() {
+                body["init_image"] = picture.into();
+                body["strength"] = strength.into();
+            }
+        }
+        ReferenceUse::Shown => {}
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the end of the last of these jobs is noticed, which a server renders one after another, and the number of polls.
+    fn noticed(jobs: &[Duration]) -> (Duration, u32) {
+        let (mut now, mut rendered, mut polls) = (Duration::ZERO, Duration::ZERO, 0);
+        for job in jobs {
+            rendered += *job;
+            let began = now;
+            while now == began || now < rendered {
+                now += pause_after(now - began);
+                polls += 1;
+            }
+        }
+        (now, polls)
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_noticed_soon_whether_it_takes_a_moment_or_minutes() {
+        let (took, _) = noticed(&[Duration::from_millis(50); 4]);
+        assert!(took <= Duration::from_millis(300), "{took:?}");
+        for (seconds, most_polls) in [(1, 25), (10, 45), (120, 150)] {
+            let job = Duration::from_secs(seconds);
+            let (took, polls) = noticed(&[job]);
+            assert!(took - job <= (job / 4).min(POLL_EVERY) && polls <= most_polls, "{took:?} {polls}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The OpenID Connect provider of an organisation (OpenID Connect Core 1.0, authorization code flow with PKCE).
+//!
+//! The operator names the provider, and the provider names its endpoints: no caller has a say in what is requested here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use openidconnect::core::CoreJsonWebKey;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{RequestBuilder, StatusCode};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Mutex;
+use url::{Url, form_urlencoded};
+
+use self::claims::Wanted;
+use self::fields::{Fields, kind, text, text_or_number};
+use self::id_token::{Expected, Fault, Signed};
+use self::metadata::Endpoints;
+use super::{Proxies, client_builder, describe};
+use tintype_domain::identity::{Identity, Journey};
+use tintype_domain::joining::{Claims, JoinRules};
+use tintype_domain::provider::OidcProvider;
+use tintype_system::clock::Clock;
+
+mod claims;
+mod fields;
+mod id_token;
+mod metadata;
+
+/// Longest time for one answer of the provider.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Most bytes of one answer.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// Time for which the endpoints and keys of the provider are kept. An unknown key is looked for at once.
+const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
+/// Time for which a provider that could not be reached is not asked again.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Longest wait for the provider of somebody who signs out.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+
+/// A provider, and this server as it is registered there.
+#[derive(Clone)]
+pub struct Registration {
+    /// The provider.
+    pub provider: OidcProvider,
+    /// The URL to which the provider sends browsers back.
+    pub redirect: String,
+    /// The URL to which it sends browsers after a sign-out.
+    pub farewell: String,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}
+
+/// A sign-in at the provider came to nothing. For the log: it holds no secret, and no visitor learns it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ProviderError {
+    /// The provider gives no answer that can be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// The provider does not take the code, or its answer does not prove who signed in.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Somebody who has signed in at the provider.
+#[derive(Debug, Clone)]
+pub struct Arrived {
+    /// The identity.
+    pub identity: Identity,
+    /// A name for the person to recognise. It proves nothing.
+    pub name: String,
+    /// The claims that rules for joining look at, as far as there are such rules.
+    pub claims: Claims,
+}
+
+/// The endpoints of the provider, and the keys that sign its tokens.
+#[derive(Debug)]
+struct Metadata {
+    endpoints: Endpoints,
+    keys: Vec<CoreJsonWebKey>,
+}
+
+/// The last answer of the provider, and its time by the monotonic clock.
+type Heard = Option<(Duration, Result<Arc<Metadata>, ProviderError>)>;
+
+/// A provider.
+pub struct IdentityProvider {
+    registration: Registration,
+    client: reqwest::Client,
+    clock: Clock,
+    heard: Mutex<Heard>,
+}
+
+impl fmt::Debug for IdentityProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentityProvider").field("registration", &self.registration).finish_non_exhaustive()
+    }
+}
+
+impl IdentityProvider {
+    /// A provider, which is asked when somebody wants to sign in.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the certificate authorities cannot be used.
+    pub fn new(registration: Registration, clock: Clock) -> Result<Self, String> {
+        // Plain HTTP stays on this machine.
+        let is_plain = registration.provider.issuer.starts_with("http:");
+        let proxies = if is_plain { Proxies::None } else { Proxies::FromEnvironment };
+        let builder = client_builder(registration.provider.authorities.as_deref(), proxies);
+        let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
+        let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
+        Ok(Self { registration, client, clock, heard: Mutex::default() })
+    }
+
+    /// The URL of the provider.
+    pub fn issuer(&self) -> &str {
+        &self.registration.provider.issuer
+    }
+
+    /// The name by which people know the provider: that of the operator, or its host.
+    pub fn name(&self) -> Option<&str> {
+        let host = || self.issuer().split("://").nth(1)?.split('/').next();
+        self.registration.provider.name.as_deref().or_else(host)
+    }
+
+    /// The rules by which somebody new joins an account.
+    pub fn joins(&self) -> &JoinRules {
+        &self.registration.provider.joins
+    }
+
+    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon.
+    pub async fn farewell(&self) -> Option<String> {
+        let metadata = tokio::time::timeout(FAREWELL_LIMIT, self.metadata()).await.ok()?.ok()?;
+        let mut target = metadata.endpoints.end_session.clone()?;
+        target
+            .query_pairs_mut()
+            .append_pair("client_id", &self.registration.provider.client_id)
+            .append_pair("post_logout_redirect_uri", &self.registration.farewell);
+        Some(target.into())
+    }
+
+    /// The URL at which a browser begins the journey.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    pub async fn departure(&self, journey: &Journey) -> Result<String, ProviderError> {
+        let metadata = self.metadata().await?;
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(journey.verifier()));
+        let mut target = metadata.endpoints.authorization.clone();
+        let OidcProvider { client_id, scopes, .. } = &self.registration.provider;
+        // Profile and e-mail are for a name to show, and for rules.
+        let scopes = ["openid profile email"].into_iter().chain(scopes.iter().map(String::as_str));
+        target
+            .query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", client_id)
+            .append_pair("state", &journey.state())
+            .append_pair("code_challenge", &challenge)
+            .append_pair("code_challenge_method", "S256")
+            .append_pair("redirect_uri", &self.registration.redirect)
+            .append_pair("scope", &scopes.collect::<Vec<_>>().join(" "))
+            .append_pair("nonce", &journey.nonce());
+        Ok(target.into())
+    }
+
+    /// Exchanges the code with which a browser came back. The caller has compared the state, and limits the exchanges.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    pub async fn arrival(&self, journey: &Journey, code: &str) -> Result<Arrived, ProviderError> {
+        let metadata = self.metadata().await?;
+        let answer = self.exchange(&metadata.endpoints, journey, code).await?;
+        let token = text(&answer, "id_token").map_err(|error| ProviderError::Refused(format!("tokens: {error}")))?;
+        let signed = match Signed::read(token, &metadata.keys) {
+            // The provider may have changed its keys.
+            Err(Fault::NoMatchingKey) => Signed::read(token, &self.discover().await?.keys),
+            outcome => outcome,
+        };
+        let refused = |reason: String| ProviderError::Refused(format!("the ID token: {reason}"));
+        let signed = signed.map_err(|fault| match fault {
+            Fault::NoMatchingKey => refused("no key of the provider has made its signature".into()),
+            Fault::Invalid(reason) => refused(reason),
+        })?;
+        let subject = self.subject(journey, &signed, &answer).map_err(refused)?;
+        let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
+        let (name, claims) = self.about(&metadata, &signed.claims, &answer, &subject).await?;
+        Ok(Arrived { identity, name, claims })
+    }
+
+    /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it. Returns the subject.
+    fn subject(&self, journey: &Journey, signed: &Signed, answer: &Fields) -> Result<String, String> {
+        let OidcProvider { client_id, audiences, .. } = &self.registration.provider;
+        let nonce = journey.nonce();
+        let expected = Expected {
+            issuer: self.issuer(),
+            client_id,
+            audiences,
+            nonce: &nonce,
+            now: self.clock.now().as_millis() as f64 / 1_000.0,
+        };
+        let subject = id_token::subject(&signed.claims, &expected)?;
+        if let Ok(access_token) = text(answer, "access_token") {
+            signed.check_access_token(access_token)?;
+        }
+        Ok(subject)
+    }
+
+    /// The request to the token endpoint. The secret is sent in one place only, as RFC 6749 (2.3) demands.
+    fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> RequestBuilder {
+        let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.append_pair("grant_type", "authorization_code").append_pair("code", code);
+        form.append_pair("redirect_uri", &self.registration.redirect).append_pair("code_verifier", &journey.verifier());
+        let mut request = self.client.post(endpoints.token.clone());
+        match client_secret {
+            Some(secret) if endpoints.takes_basic => request = request.header(AUTHORIZATION, basic(client_id, secret)),
+            Some(secret) => {
+                form.append_pair("client_id", client_id).append_pair("client_secret", secret);
+            }
+            None => {
+                form.append_pair("client_id", client_id);
+            }
+        }
+        request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish())
+    }
+
+    /// The answer of the token endpoint.
+    async fn exchange(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> Result<Fields, ProviderError> {
+        let request = self.token_request(endpoints, journey, code);
+        let (status, answer) = self.ask("tokens", request).await?;
+        match answer.get("error") {
+            // Its words may quote the code.
+            Some(serde_json::Value::String(code)) => {
+                Err(ProviderError::Refused(format!("its token endpoint says {}", word(code))))
+            }
+            Some(error) if !error.is_null() => {
+                Err(ProviderError::Refused(format!("tokens: `error` is {}", kind(Some(error)))))
+            }
+            _ if !status.is_success() => Err(ProviderError::Unusable(format!("tokens: status {status}"))),
+            _ => Ok(answer),
+        }
+    }
+
+    /// A name for the person, and the claims that rules need. Many providers keep them out of the ID token, and tell them at
+    /// another endpoint, which is asked for nothing else.
+    async fn about(
+        &self,
+        metadata: &Metadata,
+        token: &Fields,
+        answer: &Fields,
+        subject: &str,
+    ) -> Result<(String, Claims), ProviderError> {
+        let OidcProvider { joins, groups_claim, .. } = &self.registration.provider;
+        let wanted = Wanted { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
+        let (needs_more, name) = (wanted.is_more_than(token), id_token::name(token));
+        let more = match (&metadata.endpoints.userinfo, text(answer, "access_token")) {
+            (Some(url), Ok(access_token)) if needs_more || name.is_none() => {
+                match self.userinfo(url, &metadata.keys, access_token, subject).await {
+                    Ok(more) => more,
+                    Err(error) if needs_more => return Err(error),
+                    Err(error) => {
+                        tracing::debug!(%error, "the OpenID Connect provider tells no name");
+                        Fields::new()
+                    }
+                }
+            }
+            _ => Fields::new(),
+        };
+        let refused = |reason: String| ProviderError::Refused(format!("claims: {reason}"));
+        let claims = wanted.read(token, &more).map_err(refused)?;
+        let name = name.or_else(|| id_token::name(&more)).unwrap_or(subject);
+        Ok((name.to_owned(), claims))
+    }
+
+    /// More claims about the person with the ID token of `subject`. Some providers sign them.
+    async fn userinfo(
+        &self,
+        url: &Url,
+        keys: &[CoreJsonWebKey],
+        access_token: &str,
+        subject: &str,
+    ) -> Result<Fields, ProviderError> {
+        let refused = |reason: String| ProviderError::Refused(format!("userinfo: {reason}"));
+        let request = self.client.get(url.clone()).bearer_auth(access_token);
+        let (status, body) = self.body("userinfo", request).await?;
+        if !status.is_success() {
+            return Err(ProviderError::Unusable(format!("userinfo: status {status}")));
+        }
+        let signed = std::str::from_utf8(&body).ok().filter(|text| text.starts_with("ey"));
+        let fields = match signed.map(|token| Signed::read(token.trim(), keys)) {
+            None => object("userinfo", status, &body)?,
+            Some(Ok(signed)) => signed.claims,
+            Some(Err(Fault::NoMatchingKey)) => {
+                return Err(refused("no key of the provider has made its signature".into()));
+            }
+            Some(Err(Fault::Invalid(reason))) => return Err(refused(reason)),
+        };
+        match text_or_number(&fields, "sub").map_err(refused)? == subject {
+            true => Ok(fields),
+            false => Err(refused("`sub` is that of somebody else".into())),
+        }
+    }
+
+    /// The JSON object that the provider answers. `step` is for the log.
+    async fn ask(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Fields), ProviderError> {
+        let (status, body) = self.body(step, request).await?;
+        Ok((status, object(step, status, &body)?))
+    }
+
+    /// The bytes that the provider answers.
+    async fn body(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ProviderError> {
+        let unusable = |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
+        let failed = |error: reqwest::Error| unusable(describe(&error.without_url()));
+        let mut answer = request.header(ACCEPT, "application/json").send().await.map_err(failed)?;
+        let status = answer.status();
+        let mut body = Vec::new();
+        while let Some(piece) = answer.chunk().await.map_err(failed)? {
+            if body.len() + piece.len() > MAX_ANSWER_BYTES {
+                return Err(unusable(format!("the answer has more than {MAX_ANSWER_BYTES} bytes")));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok((status, body))
+    }
+
+    /// [`IdentityProvider::ask`] for a document of the provider.
+    async fn document(&self, step: &str, url: &str) -> Result<Fields, ProviderError> {
+        let (status, fields) = self.ask(step, self.client.get(url)).await?;
+        match status.is_success() {
+            true => Ok(fields),
+            false => Err(ProviderError::Unusable(format!("{step}: status {status}"))),
+        }
+    }
+
+    /// The endpoints and keys of the provider, as it said some minutes ago at most.
+    async fn metadata(&self) -> Result<Arc<Metadata>, ProviderError> {
+        let mut heard = self.heard.lock().await;
+        if let Some((at, outcome)) = &*heard {
+            let age = self.clock.elapsed().saturating_sub(*at);
+            if age < if outcome.is_ok() { METADATA_LIFE } else { PAUSE } {
+                return outcome.clone();
+            }
+        }
+        let outcome = self.fetch().await;
+        *heard = Some((self.clock.elapsed(), outcome.clone()));
+        outcome
+    }
+
+    /// The same, as it says now.
+    async fn discover(&self) -> Result<Arc<Metadata>, ProviderError> {
+        let outcome = self.fetch().await;
+        *self.heard.lock().await = Some((self.clock.elapsed(), outcome.clone()));
+        outcome
+    }
+
+    async fn fetch(&self) -> Result<Arc<Metadata>, ProviderError> {
+        let unusable = |step: &'static str| move |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
+        let url = format!("{}/.well-known/openid-configuration", self.issuer().trim_end_matches('/'));
+        let document = self.document("discovery", &url).await?;
+        let endpoints = Endpoints::read(&document, self.issuer()).map_err(unusable("discovery"))?;
+        let document = self.document("keys", endpoints.keys.as_str()).await?;
+        Ok(Arc::new(Metadata { keys: metadata::keys(&document).map_err(unusable("keys"))?, endpoints }))
+    }
+}
+
+/// The JSON object of an answer.
+fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, ProviderError> {
+    let json = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    // The reason may quote a token.
+    let unusable = |_| ProviderError::Unusable(format!("{step}: status {status} without a JSON object"));
+    serde_json::from_slice(json).map_err(unusable)
+}
+
+/// Id and secret in a header (RFC 6749, 2.3.1).
+fn basic(id: &str, secret: &str) -> HeaderValue {
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
+    let mut value = HeaderValue::try_from(format!("Basic {pair}")).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+/// The code of an error (RFC 6749), without anything else that a stranger may write into a log.
+pub fn word(code: &str) -> String {
+    code.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(60).collect()
+}

@@ -1,0 +1,165 @@
+//! The claims that rules for joining look at.
+
+use serde_json::Value;
+
+use super::fields::{Fields, kind, text};
+use tintype_domain::joining::Claims;
+
+/// The claims that the rules need.
+pub(super) struct Wanted<'a> {
+    /// The verified e-mail address.
+    pub email: bool,
+    /// The claim with the groups.
+    pub groups: Option<&'a String>,
+}
+
+impl Wanted<'_> {
+    /// Whether the claims lack one of them.
+    pub(super) fn is_more_than(&self, claims: &Fields) -> bool {
+        (self.email && !has_email(claims)) || self.groups.is_some_and(|name| !has_groups(claims, name))
+    }
+
+    /// Reads them from the ID token, or as far as it lacks them from the other claims. Whatever could be meant in two ways
+    /// fails: a misunderstood claim would let somebody in, or shut somebody out.
+    ///
+    /// # Errors
+    /// A sentence for the log.
+    pub(super) fn read(&self, token: &Fields, others: &Fields) -> Result<Claims, String> {
+        // An address and its verification belong together.
+        let with_email = if has_email(token) { token } else { others };
+        let verified_email = if self.email { verified_email(with_email)? } else { None };
+        let groups = match self.groups {
+            Some(name) => groups(if has_groups(token, name) { token } else { others }, name)?,
+            None => Vec::new(),
+        };
+        Ok(Claims { verified_email, groups })
+    }
+}
+
+fn is_there(claims: &Fields, name: &str) -> bool {
+    claims.get(name).is_some_and(|value| !value.is_null())
+}
+
+fn has_email(claims: &Fields) -> bool {
+    is_there(claims, "email") && is_there(claims, "email_verified")
+}
+
+fn has_groups(claims: &Fields, name: &str) -> bool {
+    is_there(claims, name) || is_elsewhere(claims, name)
+}
+
+/// Whether the claim is too large for this place (OpenID Connect Core 1.0, 5.6.2): Entra sends no more than 200 groups.
+fn is_elsewhere(claims: &Fields, name: &str) -> bool {
+    claims.get("_claim_names").and_then(Value::as_object).is_some_and(|names| names.contains_key(name))
+}
+
+fn verified_email(claims: &Fields) -> Result<Option<String>, String> {
+    let is_verified = match claims.get("email_verified") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(verified)) => *verified,
+        Some(Value::String(text)) => text.eq_ignore_ascii_case("true"),
+        Some(other) => return Err(format!("`email_verified` is {}, and must be a boolean", kind(Some(other)))),
+    };
+    if !is_verified || !is_there(claims, "email") {
+        return Ok(None);
+    }
+    text(claims, "email").map(|email| Some(email.to_owned()))
+}
+
+fn groups(claims: &Fields, name: &str) -> Result<Vec<String>, String> {
+    let wrong = |found: &'static str| format!("`{name}` is {found}, and must be a text or a list of texts");
+    match claims.get(name) {
+        None | Some(Value::Null) if is_elsewhere(claims, name) => Err(format!(
+            "`{name}` has too many groups for a token: let the provider send those of this application alone"
+        )),
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(group)) => Ok(vec![group.clone()]),
+        Some(Value::Array(groups)) => {
+            let text = |group: &Value| match group {
+                Value::String(text) => Ok(text.clone()),
+                _ => Err(wrong("a list with something else than texts")),
+            };
+            groups.iter().map(text).collect()
+        }
+        found => Err(wrong(kind(found))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(token: Value, others: Value) -> Result<Claims, String> {
+        let name = "groups".to_owned();
+        let wanted = Wanted { email: true, groups: Some(&name) };
+        wanted.read(token.as_object().expect("an object"), others.as_object().expect("an object"))
+    }
+
+    fn email(claims: Value) -> Result<Option<String>, String> {
+        read(claims, json!({})).map(|claims| claims.verified_email)
+    }
+
+    /// Claims as providers send them, with the provider and a report of a program that misread them.
+    #[test]
+    fn an_address_counts_if_the_provider_has_verified_it() {
+        for (source, claims, counts) in [
+            ("Google", json!({"email": "a@b.org", "email_verified": true}), true),
+            ("AWS Cognito, pocketbase#6657", json!({"email": "a@b.org", "email_verified": "true"}), true),
+            ("Keycloak, new user", json!({"email": "a@b.org", "email_verified": false}), false),
+            ("Apple, hidden", json!({"email": "a@b.org", "email_verified": "false"}), false),
+            ("Entra, chirpstack#302", json!({"email": "a@b.org"}), false),
+            ("no address", json!({"email_verified": true}), false),
+            ("nulls", json!({"email": null, "email_verified": null}), false),
+            ("an empty text", json!({"email": "a@b.org", "email_verified": ""}), false),
+        ] {
+            assert_eq!(email(claims).expect(source), counts.then(|| "a@b.org".to_owned()), "{source}");
+        }
+        for odd in
+            [json!({"email": "a@b.org", "email_verified": 1}), json!({"email": ["a@b.org"], "email_verified": true})]
+        {
+            assert!(email(odd).expect_err("an odd type").contains("`email"));
+        }
+        // The verification of one address says nothing about another one.
+        let split = read(json!({"email": "eve@b.org"}), json!({"email_verified": true, "email": "other@c.org"}));
+        assert_eq!(split.expect("claims").verified_email.as_deref(), Some("other@c.org"));
+        let split = read(json!({"email": "eve@b.org"}), json!({"email_verified": true}));
+        assert_eq!(split.expect("claims").verified_email, None);
+    }
+
+    #[test]
+    fn groups_are_a_text_or_a_list_of_texts() {
+        let groups = |claims: Value| read(claims, json!({})).map(|claims| claims.groups.join("|"));
+        for (source, claims, found) in [
+            ("Keycloak, Okta, Authentik", json!({"groups": ["/a", "b"]}), "/a|b"),
+            ("IdentityServer, harbor#15416: a single group", json!({"groups": "CN=a,DC=b"}), "CN=a,DC=b"),
+            ("no groups at all", json!({}), ""),
+            ("an empty list", json!({"groups": []}), ""),
+            ("null", json!({"groups": null}), ""),
+        ] {
+            assert_eq!(groups(claims).as_deref(), Ok(found), "{source}");
+        }
+        for (source, claims, wanted) in [
+            ("Zitadel's roles", json!({"groups": {"artists": {"1": "example.org"}}}), "an object"),
+            ("a number", json!({"groups": 5}), "a number"),
+            ("a list of objects", json!({"groups": [{"name": "artists"}]}), "something else than texts"),
+            ("Entra above 200, vault#7510", json!({"_claim_names": {"groups": "src1"}}), "too many groups"),
+        ] {
+            assert!(groups(claims).expect_err(source).contains(wanted), "{source}");
+        }
+    }
+
+    #[test]
+    fn the_other_endpoint_is_asked_for_what_the_token_lacks() {
+        let name = "groups".to_owned();
+        let lacks = |email, groups: bool, claims: Value| {
+            let wanted = Wanted { email, groups: groups.then_some(&name) };
+            wanted.is_more_than(claims.as_object().expect("an object"))
+        };
+        let whole = json!({"email": "a@b.org", "email_verified": false, "groups": []});
+        assert!(!lacks(true, true, whole) && !lacks(false, false, json!({})));
+        assert!(lacks(true, false, json!({"email": "a@b.org"})) && lacks(false, true, json!({"groups": null})));
+        assert!(!lacks(false, true, json!({"_claim_names": {"groups": "src1"}})));
+    }
+}

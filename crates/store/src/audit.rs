@@ -1,0 +1,351 @@
+//! The audit, which recomputes all balances; it is the same for every database.
+//!
+//! The driver reads each table in order: the ledger once in the order of its entries, for the balances, and once in the
+//! order of tasks, in step with the tasks and the queue (a merge join). Memory therefore grows only with the number of
+//! accounts.
+
+use std::collections::HashMap;
+use std::iter::Peekable;
+
+use serde::Serialize;
+use serde::de::IgnoredAny;
+
+use tintype_domain::model::{EntryKind, Id, TaskId};
+
+/// An inconsistency in the ledger, or a result file that does not match it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Drift {
+    /// The affected account.
+    pub account_id: Id,
+    /// The affected task, if any.
+    pub task_id: Option<TaskId>,
+    /// Description of the inconsistency.
+    pub fault: String,
+}
+
+/// Result of an audit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// Accounts examined.
+    pub accounts: u64,
+    /// Tasks examined.
+    pub tasks: u64,
+    /// Ledger entries examined.
+    pub entries: u64,
+    /// All inconsistencies found.
+    pub drifts: Vec<Drift>,
+}
+
+/// The grants that expire, with the entries about them, for both databases. The entry of a charge names the grant of credits
+/// that were refunded a second time after their expiry.
+pub(super) const GRANTS: &str = "
+    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount), x.account_id, x.amount
+    FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
+    LEFT JOIN ledger x ON x.grant_id = g.entry_id ORDER BY g.entry_id";
+
+/// The entries of grants that do not exist.
+pub(super) const STRAY_EXPIRIES: &str = "
+    SELECT id, account_id FROM ledger x
+    WHERE grant_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = x.grant_id)
+    ORDER BY id";
+
+/// The totals of an account.
+#[derive(Debug, Default)]
+struct Sums {
+    credits: i64,
+    /// Credits of grants that expire.
+    expiring: i64,
+    queued: u64,
+}
+
+/// The columns of a ledger entry that the balances need.
+#[derive(Debug)]
+pub(super) struct AccountEntry {
+    pub(super) id: i64,
+    pub(super) account_id: Id,
+    pub(super) amount: i64,
+    pub(super) balance: i64,
+    pub(super) task_id: Option<Id>,
+}
+
+/// The columns of a ledger entry that the match with its task needs.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: i64,
+    pub(super) task_id: Id,
+    pub(super) account_id: Id,
+    pub(super) kind: EntryKind,
+    pub(super) amount: i64,
+    pub(super) key_id: Option<Id>,
+}
+
+/// A grant that expires, with the entries about it.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// The entry that brought the credits.
+    pub(super) entry_id: i64,
+    pub(super) account_id: Id,
+    pub(super) amount: i64,
+    pub(super) remaining: i64,
+    pub(super) lapsed: Option<i64>,
+    /// Account and credits of the entry that brought the credits.
+    pub(super) source: Option<(Id, i64)>,
+    /// Account and amount of the entry of the kind `expiry`.
+    pub(super) expiry: Option<(Id, i64)>,
+}
+
+/// The columns of a task that the audit needs.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) id: Id,
+    pub(super) account_id: Id,
+    pub(super) status: String,
+    pub(super) has_images: bool,
+    /// Cost in credits.
+    pub(super) cost: i64,
+}
+
+/// A row of the queue.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) task_id: Id,
+    pub(super) account_id: Id,
+    /// The key with which its task was submitted.
+    pub(super) key_id: Option<Id>,
+    /// The number of references by which workers claim it.
+    pub(super) reference_count: i64,
+    /// The references of its task in JSON, if that exists and has any.
+    pub(super) references: Option<String>,
+    /// The credits of grants that expire which its task took, in JSON.
+    pub(super) taken: Option<String>,
+}
+
+impl Queued {
+    /// The number of references that the task has. `None` if they cannot be read, which ends the task when it is claimed.
+    fn references(&self) -> Option<i64> {
+        let Some(references) = &self.references else { return Some(0) };
+        let references: Vec<IgnoredAny> = serde_json::from_str(references).ok()?;
+        i64::try_from(references.len()).ok()
+    }
+}
+
+/// An audit in progress.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    audit: Audit,
+    sums: HashMap<Id, Sums>,
+    /// Credits of grants that tasks in the queue took, with the account of one of them.
+    held: HashMap<i64, (Id, i64)>,
+}
+
+impl Books {
+    fn drift(&mut self, account_id: Id, task_id: Option<Id>, fault: String) {
+        self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
+    }
+
+    /// Adds the next ledger entry, whose balance must follow from the earlier entries of its account.
+    pub(super) fn add_up(&mut self, entry: &AccountEntry) {
+        self.audit.entries += 1;
+        let sums = self.sums.entry(entry.account_id).or_default();
+        sums.credits += entry.amount;
+        let (id, balance, credits) = (entry.id, entry.balance, sums.credits);
+        if balance != credits {
+            let fault = format!("entry {id} says the balance was {balance}, but entries up to it add up to {credits}");
+            self.drift(entry.account_id, entry.task_id, fault);
+        }
+    }
+
+    /// Matches the next tasks with all entries and queue rows up to the last of them. Every task must have its
+    /// entries, every entry its task, and exactly the processing tasks must be in the queue. The caller passes the
+    /// remaining entries and queue rows to [`Books::report_strays`].
+    pub(super) fn match_tasks<Error>(
+        &mut self,
+        tasks: impl Iterator<Item = Result<Task, Error>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
+    ) -> Result<(), Error> {
+        for task in tasks {
+            let task = task?;
+            self.audit.tasks += 1;
+            self.report_strays(entries, queue, Some(task.id))?;
+            let mut of_task = Vec::with_capacity(2);
+            while let Some(entry) = next_if(entries, |entry| entry.task_id == task.id)? {
+                of_task.push(entry);
+            }
+            self.check_entries(&task, &of_task);
+            let queued = next_if(queue, |queued| queued.task_id == task.id)?;
+            if let Some(queued) = &queued {
+                self.check_queued(&task, queued, &of_task);
+            }
+            self.check_state(&task, queued.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Reports entries and queue rows before the task `until`, which belong to no task.
+    pub(super) fn report_strays<Error>(
+        &mut self,
+        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
+        until: Option<Id>,
+    ) -> Result<(), Error> {
+        let before = |id: Id| until.is_none_or(|until| id < until);
+        while let Some(stray) = next_if(entries, |entry| before(entry.task_id))? {
+            let fault = format!("entry {} is for a task that does not exist", stray.id);
+            self.drift(stray.account_id, Some(stray.task_id), fault);
+        }
+        while let Some(stray) = next_if(queue, |queued| before(queued.task_id))? {
+            self.sums.entry(stray.account_id).or_default().queued += 1;
+            self.drift(stray.account_id, Some(stray.task_id), "is in the queue, but does not exist".into());
+        }
+        Ok(())
+    }
+
+    /// Checks that a task was charged once, 2 x n, to its account, and refunded the same amount exactly if it failed.
+    fn check_entries(&mut self, task: &Task, entries: &[Entry]) {
+        for (kind, amount) in [(EntryKind::Charge, -task.cost), (EntryKind::Refund, task.cost)] {
+            let count = entries.iter().filter(|entry| entry.kind == kind).count();
+            if count > 1 {
+                self.drift(task.account_id, Some(task.id), format!("{count} entries of kind {}", kind.as_str()));
+            }
+            for entry in entries.iter().filter(|entry| entry.kind == kind) {
+                if kind == EntryKind::Refund && task.status != "failed" {
+                    self.drift(task.account_id, Some(task.id), format!("was refunded although it is {}", task.status));
+                } else if entry.amount != amount || entry.account_id != task.account_id {
+                    let done = if kind == EntryKind::Charge { "charged" } else { "refunded" };
+                    let (credits, to) = (entry.amount * amount.signum(), entry.account_id);
+                    let fault = format!("{done} {credits} to {to} instead of {}", task.cost);
+                    self.drift(task.account_id, Some(task.id), fault);
+                }
+            }
+            if count == 0 && kind == EntryKind::Charge {
+                self.drift(task.account_id, Some(task.id), "the task was never charged".into());
+            }
+            if count == 0 && kind == EntryKind::Refund && task.status == "failed" {
+                self.drift(task.account_id, Some(task.id), "the failed task was never refunded".into());
+            }
+        }
+        if entries.iter().any(|entry| entry.key_id != entries[0].key_id) {
+            self.drift(task.account_id, Some(task.id), "its entries name different keys".into());
+        }
+    }
+
+    /// Checks that the charge of a task in the queue names its key, and notes the credits of expiring grants that it took.
+    fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[Entry]) {
+        if entries.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
+            let fault = "its charge does not name the key of its queue row".into();
+            self.drift(task.account_id, Some(task.id), fault);
+        }
+        if let Some(taken) = &queued.taken {
+            self.hold(task, taken);
+        }
+    }
+
+    /// Notes the credits of expiring grants that a task in the queue took.
+    fn hold(&mut self, task: &Task, taken: &str) {
+        let Ok(parts) = serde_json::from_str::<Vec<(i64, i64)>>(taken) else {
+            return self.drift(task.account_id, Some(task.id), format!("took unreadable credits of grants: {taken}"));
+        };
+        let all = parts.iter().fold(0, |sum: i64, (_, part)| sum.saturating_add(*part));
+        if all > task.cost || parts.iter().any(|(_, part)| *part <= 0) {
+            let cost = task.cost;
+            self.drift(task.account_id, Some(task.id), format!("took {all} credits of grants, but costs {cost}"));
+        }
+        for (grant, part) in parts {
+            let held = &mut self.held.entry(grant).or_insert((task.account_id, 0)).1;
+            *held = held.saturating_add(part);
+        }
+    }
+
+    /// Compares the next grant that expires with its entries, after all tasks: no credit of it may be there twice, and what
+    /// lapsed was taken from the balance by one entry.
+    pub(super) fn match_grant(&mut self, grant: &Grant) {
+        let Grant { entry_id, account_id, amount, remaining, lapsed, source, expiry } = *grant;
+        let lapsed = lapsed.unwrap_or(0);
+        let (_, held) = self.held.remove(&entry_id).unwrap_or((account_id, 0));
+        if !source.is_some_and(|(account, credits)| account == account_id && credits >= amount) {
+            let fault = format!("entry {entry_id} did not bring the {amount} credits of its grant");
+            self.drift(account_id, None, fault);
+        }
+        if (remaining + lapsed).saturating_add(held) > amount {
+            let fault = format!(
+                "of the {amount} credits granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and \
+                 unfinished tasks took {held}"
+            );
+            self.drift(account_id, None, fault);
+        }
+        if expiry != (lapsed > 0).then_some((account_id, -lapsed)) {
+            let said = expiry.map_or(0, |(_, amount)| -amount);
+            let fault = format!("of the grant of entry {entry_id} {lapsed} credits lapsed, but its entry says {said}");
+            self.drift(account_id, None, fault);
+        }
+        self.sums.entry(account_id).or_default().expiring += remaining;
+    }
+
+    /// Reports an entry of the kind `expiry` without its grant.
+    pub(super) fn report_expiry(&mut self, id: i64, account_id: Id) {
+        self.drift(account_id, None, format!("entry {id} is about a grant that does not exist"));
+    }
+
+    fn check_state(&mut self, task: &Task, queued: Option<&Queued>) {
+        let mut fault = |fault: String| self.drift(task.account_id, Some(task.id), fault);
+        if task.status == "completed" && !task.has_images {
+            fault("is completed without images".into());
+        }
+        match queued {
+            None if task.status == "processing" => fault("is processing, but not in the queue".into()),
+            Some(_) if task.status != "processing" => fault(format!("is in the queue although it is {}", task.status)),
+            Some(queued) if queued.account_id != task.account_id => {
+                fault(format!("is queued for {}", queued.account_id))
+            }
+            _ => {}
+        }
+        if let Some(queued) = queued {
+            if let Some(references) = queued.references().filter(|references| *references != queued.reference_count) {
+                let counted = queued.reference_count;
+                fault(format!("is queued as a task with {counted} reference images but has {references}"));
+            }
+            self.sums.entry(queued.account_id).or_default().queued += 1;
+        }
+    }
+
+    /// Compares the next account, after all entries, tasks and queue rows. A database that stores balance and number of
+    /// unfinished tasks with the account passes them: they must follow from its entries and its tasks.
+    pub(super) fn compare_account(&mut self, id: Id, stored: Option<(i64, u64)>) {
+        self.audit.accounts += 1;
+        let Sums { credits, expiring, queued } = self.sums.remove(&id).unwrap_or_default();
+        if expiring > credits {
+            self.drift(id, None, format!("{expiring} credits of grants are left, but the balance is {credits}"));
+        }
+        let Some((balance, unfinished)) = stored else { return };
+        if balance != credits {
+            self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
+        }
+        if unfinished != queued {
+            self.drift(id, None, format!("the account counts {unfinished} unfinished tasks but has {queued}"));
+        }
+    }
+
+    /// Ends the audit after all grants and accounts were compared.
+    pub(super) fn close(mut self) -> Audit {
+        let mut unknown: Vec<(i64, Id)> = self.held.iter().map(|(grant, (account, _))| (*grant, *account)).collect();
+        unknown.sort();
+        for (grant, account) in unknown {
+            self.drift(account, None, format!("tasks took credits of a grant of entry {grant}, which does not exist"));
+        }
+        let mut unknown: Vec<Id> = self.sums.keys().copied().collect();
+        unknown.sort();
+        for id in unknown {
+            self.drift(id, None, "entries or queued tasks name this account, but it does not exist".into());
+        }
+        self.audit
+    }
+}
+
+/// The next row if it satisfies the predicate. An unreadable row is an error at once.
+fn next_if<T, Error>(
+    rows: &mut Peekable<impl Iterator<Item = Result<T, Error>>>,
+    wanted: impl Fn(&T) -> bool,
+) -> Result<Option<T>, Error> {
+    rows.next_if(|row| row.as_ref().map_or(true, &wanted)).transpose()
+}

@@ -1,0 +1,173 @@
+//! The database itself, the processes that share it, and the reports of their workers.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use super::Result;
+use crate::Lease;
+use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+
+/// The limit of references in a claim that takes any task.
+pub const ANY_REFERENCES: u32 = u32::MAX;
+
+/// A worker without a report for this long, by the clock of the database, counts as gone.
+pub const WORKER_SILENCE: Duration = Duration::from_secs(60);
+
+/// An engine that no worker has reported for this long, by the clock of the database, no longer belongs to the
+/// installation: no task waits for it.
+pub const ENGINE_SILENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The state of a worker, which has one engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerReport {
+    /// The worker.
+    pub id: Id,
+    /// Name of its engine.
+    pub engine: String,
+    /// Most reference images of a task that the engine takes.
+    pub max_references: u32,
+    /// Number of render slots, at least one.
+    pub slots: u32,
+    /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until some have ended.
+    pub mean: Option<Duration>,
+    /// The same for each image that an attempt makes.
+    pub mean_of_image: Option<Duration>,
+    /// Whether the engine takes work. False also after the worker has stopped.
+    pub is_available: bool,
+}
+
+/// A task that no worker has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingTask {
+    /// The task.
+    pub id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The engine that it names, if it names one.
+    pub engine: Option<String>,
+}
+
+/// An engine as its workers report it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EngineState {
+    /// Its name.
+    pub name: String,
+    /// Most reference images of a task that it takes.
+    pub max_references: u32,
+    /// Number of workers that are alive and whose engine is available.
+    pub workers: u64,
+    /// Time of the last report.
+    pub seen_at: Timestamp,
+}
+
+/// The waiting tasks that name an engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WaitingForEngine {
+    /// The name of the engine.
+    pub engine: String,
+    /// The number of the tasks, at least one.
+    pub tasks: u64,
+    /// Most reference images of any of them.
+    #[serde(skip)]
+    pub references: u32,
+}
+
+impl WaitingForEngine {
+    /// Whether some of the tasks can be done by none of these engines, whatever they do now.
+    pub fn is_unmatched(&self, engines: &[EngineState]) -> bool {
+        let engine = engines.iter().find(|engine| engine.name == self.engine);
+        engine.is_none_or(|engine| engine.max_references < self.references)
+    }
+
+    /// Whether no worker with this engine takes work now.
+    pub fn lacks_worker(&self, engines: &[EngineState]) -> bool {
+        !engines.iter().any(|engine| engine.name == self.engine && engine.workers > 0)
+    }
+}
+
+/// Engines with the most reference images that each takes, as an object of JSON, which statements read.
+pub(super) fn engines_in_json(engines: &[(String, u32)]) -> String {
+    let engines: serde_json::Map<String, serde_json::Value> =
+        engines.iter().map(|(name, most)| (name.clone(), (*most).into())).collect();
+    serde_json::Value::from(engines).to_string()
+}
+
+/// The tasks that some engines can do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Most reference images of a task that any of them takes; `None` if there is no engine.
+    pub configured: Option<u32>,
+    /// The same, of the engines with a worker that takes work.
+    pub available: Option<u32>,
+}
+
+impl Abilities {
+    /// Of these engines.
+    pub fn of(engines: &[EngineState]) -> Self {
+        let available = engines.iter().filter(|engine| engine.workers > 0);
+        Self {
+            configured: engines.iter().map(|engine| engine.max_references).max(),
+            available: available.map(|engine| engine.max_references).max(),
+        }
+    }
+
+    /// Those of the engines that could do more than all workers together can now.
+    pub fn missing(self, engines: &[EngineState]) -> impl Iterator<Item = &EngineState> {
+        let more =
+            move |engine: &&EngineState| self.available.is_none_or(|available| engine.max_references > available);
+        engines.iter().filter(more)
+    }
+}
+
+/// Endings of tasks by other processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndingsElsewhere {
+    /// Of these tasks.
+    Of(Vec<Id>),
+    /// Some were missed, so any task may have ended.
+    Missed,
+}
+
+/// The database itself and the processes that share it.
+#[async_trait]
+pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
+    /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
+    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces those
+    /// of the same engine by workers that are gone.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()>;
+
+    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this process.
+    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
+
+    /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].
+    async fn engines(&self) -> Result<Vec<EngineState>>;
+
+    /// Those of these leases that are lost, without a write.
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>>;
+
+    /// The random secret for signing cursors, which all processes on this database share.
+    async fn cursor_secret(&self) -> Result<[u8; 32]>;
+
+    /// The marker of the store of result files that this database uses; `None` before the first start.
+    async fn files_marker(&self) -> Result<Option<FilesMarker>>;
+
+    /// Sets the marker of the store of result files unless there is one. Returns the marker that is then set.
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker>;
+
+    /// Replaces the marker of the store of result files.
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()>;
+
+    /// The time for ids and leases: the clock of this process or, for a shared database, an estimate of the clock of
+    /// the database.
+    fn now(&self) -> Timestamp;
+
+    /// Whether other servers may use this database at the same time, and remove tasks from it.
+    fn is_shared(&self) -> bool;
+
+    /// Succeeds if the database accepts writes.
+    async fn ping(&self) -> Result<()>;
+}

@@ -1,0 +1,159 @@
+//! The gallery: the tasks of the studio, searched, marked, put on boards and deleted. The API sees none of it.
+
+use async_trait::async_trait;
+
+use super::{CompletedTask, Result, TaskRecord};
+use tintype_domain::model::Id;
+use tintype_domain::request::AspectRatio;
+use tintype_system::clock::Timestamp;
+
+/// Tasks that one page looks at, at the most, so that a filter that fits few of them costs no more than any other.
+pub const SCAN: u32 = 1_000;
+
+/// A state to filter by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Waiting or rendering.
+    Processing,
+    /// Completed.
+    Completed,
+    /// Failed.
+    Failed,
+}
+
+impl State {
+    /// All states.
+    pub const ALL: [Self; 3] = [Self::Completed, Self::Processing, Self::Failed];
+
+    /// The name in the interface.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Processing => "processing",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The tasks to show: those that fit everything that is set.
+#[derive(Debug, Clone, Default)]
+pub struct GalleryFilter {
+    /// Words of the prompt; each may be the beginning of one.
+    pub text: String,
+    /// The state.
+    pub state: Option<State>,
+    /// Whether the task has references.
+    pub image_to_image: Option<bool>,
+    /// The aspect ratio.
+    pub aspect_ratio: Option<AspectRatio>,
+    /// Only those with a star.
+    pub starred: bool,
+    /// Only those on this board of the account.
+    pub board: Option<Id>,
+    /// Only those created at this time or later.
+    pub from: Option<Timestamp>,
+    /// Only those created before this time.
+    pub until: Option<Timestamp>,
+}
+
+impl GalleryFilter {
+    /// Whether it leaves any task out.
+    pub fn is_set(&self) -> bool {
+        let Self { text, state, image_to_image, aspect_ratio, starred, board, from, until } = self;
+        !text.trim().is_empty()
+            || state.is_some()
+            || image_to_image.is_some()
+            || aspect_ratio.is_some()
+            || *starred
+            || board.is_some()
+            || from.is_some()
+            || until.is_some()
+    }
+}
+
+/// A page of the gallery.
+#[derive(Debug, Clone, Default)]
+pub struct GalleryPage {
+    /// The tasks, newest first.
+    pub records: Vec<TaskRecord>,
+    /// The next page begins before this id; `None` on the last page. A page may have fewer tasks than were asked for, even
+    /// none, and yet be followed by others: each looks at a limited number of tasks.
+    pub older: Option<Id>,
+}
+
+/// A board, on which people collect tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Board {
+    /// The board.
+    pub id: Id,
+    /// Its name, which no other board of the account has.
+    pub name: String,
+}
+
+/// Outcome of making or renaming a board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BoardWrite {
+    /// The board, as it is now.
+    Done(Board),
+    /// Another board of the account has this name.
+    NameTaken,
+    /// The account has as many boards as it may have, or there is no such account or board.
+    NotPossible,
+}
+
+/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks of
+/// the account on the surface `web`, or that were deleted.
+#[async_trait]
+pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
+    /// Up to `limit` tasks of an account that fit, newest first, older than the task `before`.
+    async fn gallery(
+        &self,
+        account_id: Id,
+        filter: &GalleryFilter,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<GalleryPage>;
+
+    /// Those of these tasks that have a star.
+    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
+
+    /// Gives stars to tasks, or takes them away.
+    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()>;
+
+    /// The boards of an account, by name.
+    async fn boards(&self, account_id: Id) -> Result<Vec<Board>>;
+
+    /// Makes a board, unless the account has `most`.
+    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite>;
+
+    /// Renames a board of the account.
+    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite>;
+
+    /// Removes a board of the account, and no task. Returns whether there was one.
+    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool>;
+
+    /// Puts tasks on a board of the account, or takes them off. Returns whether there is such a board.
+    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
+
+    /// Deletes tasks that have ended, which hides them at once. Returns those that were deleted. Their ledger entries stay.
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
+
+    /// Brings tasks back that were deleted at `since` or later and not yet erased. Returns them.
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>>;
+
+    /// Erases tasks that were deleted before `cutoff`, up to some hundred: requests, entries of the search, stars and places
+    /// on boards. Returns their number.
+    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize>;
+
+    /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.
+    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>>;
+
+    /// Forgets that an erased task was deleted; its files are gone.
+    async fn forget_deletion(&self, task: Id) -> Result<()>;
+
+    /// Indexes the prompts of up to some hundred new tasks for the search. Returns their number.
+    async fn index_prompts(&self) -> Result<usize>;
+}
+
+/// Tasks that are indexed or erased in one transaction.
+pub const GALLERY_BATCH: u32 = 256;

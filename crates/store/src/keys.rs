@@ -1,0 +1,80 @@
+//! API keys.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Result;
+use tintype_domain::budget::{Allowance, Budget};
+use tintype_domain::key::{ApiKey, KeyHash};
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+
+/// A key to create.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// SHA-256 of the text of the key.
+    pub hash: KeyHash,
+    /// The first characters of the key.
+    pub hint: String,
+    /// Label, chosen by the operator.
+    pub name: String,
+    /// Submits per minute; `None` means the server's default.
+    pub submit_rate: Option<u32>,
+    /// Reads per minute; `None` means the server's default.
+    pub read_rate: Option<u32>,
+    /// Credits that it may spend in a period; `None` means no limit but the balance.
+    pub budget: Option<Budget>,
+    /// Time at which the key expires.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A change to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyChange {
+    /// Enables a disabled or suspended key and clears its strikes.
+    Enable,
+    /// Lifts a suspension and clears the strikes. A disabled key stays disabled.
+    Lift,
+    /// Disables it until it is enabled again.
+    Disable,
+    /// Takes that back. A suspended key stays suspended, and strikes stay: the owners of an account may do this.
+    Undisable,
+    /// Revokes it permanently.
+    Revoke,
+    /// Records that it was seen in a query string.
+    FlagLeaked,
+    /// Sets its budget and that of the keys that it was rotated from and to, or ends it. Credits spent in the present
+    /// period count.
+    Budget(Option<Budget>),
+}
+
+/// API keys.
+#[async_trait]
+pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
+    /// Adds a key to an account; `None` if the account does not exist.
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
+
+    /// The key with this id.
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
+
+    /// The key with this hash, in any state.
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>>;
+
+    /// The keys of one account, or of all, oldest first.
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>>;
+
+    /// Changes a key and returns its new state. A revoked key stays revoked.
+    async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>>;
+
+    /// The use of the budget of a key, if it has one, in the period of [`Fleet::now`](super::Fleet::now).
+    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>>;
+
+    /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
+    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest. `None`
+    /// when there is no such key or it is revoked.
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
+
+    /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
+}

@@ -1,0 +1,150 @@
+//! Leases: the right of a worker to work on a task, and the outcomes of writes under it.
+
+use std::time::Duration;
+
+use tintype_engine::Stage;
+
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::GenerateRequest;
+
+/// A task that has lost this many leases is failed instead of queued again.
+pub const MAX_LOST_LEASES: u32 = 3;
+
+/// Longest lease. A lease with more time left than this was given before the clock was set back, and counts as lost.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
+
+/// Longest time for which a task is postponed; it ends before. One that is postponed for longer was before the clock was set
+/// back, and is claimable.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(10 * 60);
+
+/// A lease: the right to work on a task until it expires or is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The task.
+    pub task_id: Id,
+    /// Fencing token: every claim raises it, and writes with an older epoch have no effect.
+    pub epoch: i64,
+}
+
+/// A task that a worker has claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The lease.
+    pub lease: Lease,
+    /// The account that owns the task.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+    /// The request.
+    pub request: GenerateRequest,
+    /// Whether its caller would see previews of a task of the API.
+    pub wants_previews: bool,
+}
+
+impl Claim {
+    /// The task, for the write that ends it.
+    pub fn ended(&self) -> Ended {
+        Ended { task_id: self.lease.task_id, account_id: self.account_id, surface: self.surface }
+    }
+}
+
+/// How far an attempt is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttemptProgress {
+    /// Time for which the attempt has been rendering.
+    pub running: Duration,
+    /// The latest report of its engine.
+    pub stage: Option<Stage>,
+}
+
+/// Outcome of a write under a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseWrite {
+    /// The write took effect.
+    Done,
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// The number of strikes that suspends a key or a person, and the time for which each counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StrikeRule {
+    /// Number of strikes that suspends the key or the person.
+    pub limit: u32,
+    /// Time for which a strike counts.
+    pub window: Duration,
+}
+
+impl std::fmt::Display for StrikeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let window = humantime::format_duration(self.window).to_string().replace(' ', "");
+        write!(f, "{} violations of the content policy within {window}", self.limit)
+    }
+}
+
+/// Outcome of refusing a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The task was failed and refunded.
+    Done {
+        /// The key that this strike suspended.
+        suspended: Option<Id>,
+    },
+    /// The task was failed and refunded, and this strike suspended the person who created it, or who made its key.
+    SuspendedPerson {
+        /// The person.
+        person: Id,
+        /// The key, which it suspended as well.
+        key: Option<Id>,
+    },
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// Outcome of giving up an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// The task was queued again.
+    Queued,
+    /// It was the last attempt: the task was failed and refunded.
+    Failed,
+    /// The lease was lost before the write; nothing was changed.
+    Lost,
+}
+
+/// The leases to take away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// Expired leases.
+    Expired,
+    /// All leases: the caller knows that no worker is alive.
+    All,
+}
+
+/// A task that a write has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// The task.
+    pub task_id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+}
+
+/// The tasks that a rescue changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rescued {
+    /// Number of tasks that were queued again.
+    pub queued: usize,
+    /// The tasks that were failed and refunded, in any order.
+    pub failed: Vec<Ended>,
+}
+
+impl Rescued {
+    /// Adds the tasks that another rescue changed.
+    pub fn add(&mut self, other: Self) {
+        self.queued += other.queued;
+        self.failed.extend(other.failed);
+    }
+}

@@ -1,0 +1,140 @@
+//! Claiming: round robin over accounts, oldest first within one.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::columns::{REQUEST, request, word};
+use super::connection::{Database, Parameter};
+use super::queue::millis;
+use crate::{Claim, LONGEST_DELAY, Lease, Result, StoreError};
+use tintype_domain::model::Id;
+
+/// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
+/// the index `queue_of_account`, which tells the number of references too.
+const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7::bigint
+    AND q.lease_until IS NULL AND (q.ready_at <= tintype_now($3) OR q.ready_at > tintype_now($3) + $9)";
+
+/// The account that the last claim with each engine and number of references ended with.
+pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
+
+/// Claims up to $4 tasks with up to $7 references that name no engine or $8, of accounts that are not in $5, for $6
+/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the clock was
+/// set back, and is claimed as well.
+fn statement() -> String {
+    // Two ranges of the index `queue_of_account`, so that tasks which name another engine cost nothing.
+    let of_account = |account: &str, limit: &str| {
+        let of_engine = |engine: &str| {
+            format!(
+                "SELECT q.task_id FROM queue q WHERE q.account_id = {account} AND q.engine = {engine} AND {CLAIMABLE}
+                ORDER BY q.task_id COLLATE \"POSIX\" LIMIT {limit}"
+            )
+        };
+        (of_engine("''"), of_engine("$8 AND $8 <> ''"))
+    };
+    let (unnamed, named) = of_account("a.id", "1");
+    let waiting = format!(
+        "SELECT a.id AS account_id FROM accounts a, LATERAL (
+            SELECT 1 FROM (({unnamed}) UNION ALL ({named})) found LIMIT 1) oldest
+        WHERE a.id <> ALL ($5) AND NOT EXISTS (SELECT 1 FROM queue_pause)"
+    );
+    let share = "(SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)";
+    let (unnamed, named) = of_account("turns.account_id", share);
+    format!(
+        "
+    WITH
+    -- The accounts with a task to claim, at most as many as tasks are wanted: first those after the account that was
+    -- served last, then those from the beginning. An account costs two look-ups in the index, however many tasks wait.
+    later AS MATERIALIZED (
+        {waiting} AND a.id > $1 ORDER BY a.id LIMIT $4
+    ),
+    earlier AS MATERIALIZED (
+        {waiting} AND a.id <= $1 ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
+    ),
+    turns AS MATERIALIZED (
+        SELECT account_id, row_number() OVER (ORDER BY account_id <= $1, account_id) AS turn
+        FROM (SELECT * FROM later UNION ALL SELECT * FROM earlier) waiting
+    ),
+    -- Locks an equal share of each account, oldest first. It skips tasks that another worker is claiming.
+    locked AS MATERIALIZED (
+        SELECT turn, task.task_id FROM turns, LATERAL (
+            SELECT * FROM ({unnamed} FOR UPDATE SKIP LOCKED) unnamed
+            UNION ALL SELECT * FROM ({named} FOR UPDATE SKIP LOCKED) named
+            ORDER BY task_id LIMIT {share}) task
+    ),
+    -- One task of each account, then a second one of each, and so on.
+    picked AS MATERIALIZED (
+        SELECT task_id, turn, row_number() OVER (PARTITION BY turn ORDER BY task_id) AS lap FROM locked
+        ORDER BY lap, turn LIMIT $4
+    ),
+    -- Raises the epoch, the fencing token, so that no earlier worker can write.
+    leased AS (
+        UPDATE queue q SET lease_epoch = q.lease_epoch + 1, lease_until = tintype_now($3) + $6, ready_at = 0,
+            claimed_at = tintype_now($3)
+        WHERE q.task_id = ANY (ARRAY (SELECT task_id FROM picked))
+        RETURNING q.task_id, q.account_id, q.lease_epoch, q.wants_previews
+    )
+    SELECT leased.task_id, leased.account_id, leased.lease_epoch, leased.wants_previews, t.surface, {REQUEST}
+    FROM leased JOIN picked USING (task_id) JOIN tasks t ON t.id = leased.task_id
+    WHERE t.id = ANY (ARRAY (SELECT task_id FROM picked)) ORDER BY lap, turn"
+    )
+}
+
+/// Claims up to `max` tasks that name no engine or this one, with up to `max_references` references, of accounts that are not
+/// passed over. `last` is the account that this process served last.
+pub(super) async fn claim(
+    database: &Database,
+    last: &ServedLast,
+    max: usize,
+    engine: &str,
+    max_references: u32,
+    lease: Duration,
+    passed_over: &[Id],
+) -> Result<Vec<Claim>> {
+    let statement = statement();
+    let mut claims = Vec::new();
+    let turns = (engine.to_owned(), max_references);
+    // Accounts with less than their share leave a rest to the others.
+    while claims.len() < max {
+        let most = (max - claims.len()) as i64;
+        let served = served_last(last).get(&turns).cloned().unwrap_or_default();
+        let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
+        let references = i64::from(max_references);
+        let longest = millis(LONGEST_DELAY);
+        let parameters: [Parameter<'_>; 9] =
+            [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
+        let rows = match database.write(&statement, &parameters).await {
+            // Tasks that are already claimed are returned, so that they are worked on.
+            Err(failure) if !claims.is_empty() => {
+                tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
+                break;
+            }
+            rows => rows?,
+        };
+        let Some(row) = rows.last() else { break };
+        served_last(last).insert(turns.clone(), row.try_get("account_id")?);
+        claims.extend(rows.iter().filter_map(readable));
+    }
+    Ok(claims)
+}
+
+fn served_last(last: &ServedLast) -> MutexGuard<'_, HashMap<(String, u32), String>> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The claim of a row. A damaged row is skipped, so that the other tasks are worked on; its lease runs out.
+fn readable(row: &Row) -> Option<Claim> {
+    let claim = || -> Result<Claim> {
+        Ok(Claim {
+            lease: Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? },
+            account_id: row.try_get("account_id")?,
+            surface: word(row, "surface")?,
+            request: request(row)?,
+            wants_previews: row.try_get("wants_previews")?,
+        })
+    };
+    let task = row.try_get::<_, &str>("task_id").ok();
+    claim().inspect_err(|error| tracing::error!(task, %error, "cannot read a task")).ok()
+}

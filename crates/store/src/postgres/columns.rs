@@ -1,0 +1,125 @@
+//! Conversions between columns and domain types.
+
+use std::str::FromStr;
+
+use tokio_postgres::Row;
+
+use super::budgets;
+use crate::{Result, StoreError};
+use tintype_domain::key::{ApiKey, Suspension};
+use tintype_domain::model::{Account, Id, Status, Task};
+use tintype_domain::request::GenerateRequest;
+
+/// The error for a column with a value that this code never writes.
+fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Other(format!("the column {column} contains an invalid value: {error}").into())
+}
+
+/// Reads a column with the name of an enum variant.
+pub(super) fn word<T: FromStr<Err: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
+    row.try_get::<_, &str>(column)?.parse().map_err(|error| odd(column, error))
+}
+
+/// Reads a column with JSON.
+pub(super) fn json<T: serde::de::DeserializeOwned>(row: &Row, column: &str) -> Result<T> {
+    serde_json::from_str(row.try_get(column)?).map_err(|error| odd(column, error))
+}
+
+/// Converts a value to JSON for a column; the counterpart of [`json`].
+pub(super) fn to_json(strings: &[String]) -> String {
+    serde_json::to_string(strings).expect("strings are always JSON")
+}
+
+/// Reads a number whose width differs from that of the domain type.
+pub(super) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(row: &Row, column: &str) -> Result<T> {
+    row.try_get::<_, i64>(column)?.try_into().map_err(|error| odd(column, error))
+}
+
+/// The columns of a [`Task`].
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+
+pub(super) fn task(row: &Row) -> Result<Task> {
+    let status = match row.try_get("status")? {
+        "completed" => Status::Completed(json(row, "images")?),
+        "failed" => Status::Failed(row.try_get("error")?),
+        _ => Status::Processing,
+    };
+    Ok(Task {
+        id: row.try_get("id")?,
+        account_id: row.try_get("account_id")?,
+        surface: word(row, "surface")?,
+        image_to_image: row.try_get("image_to_image")?,
+        status,
+        updated_at: row.try_get("updated_at")?,
+    })
+}
+
+/// The columns of a [`GenerateRequest`].
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
+
+pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
+    let n: i16 = row.try_get("n")?;
+    Ok(GenerateRequest {
+        prompt: row.try_get("prompt")?,
+        aspect_ratio: word(row, "aspect_ratio")?,
+        n: n.try_into().map_err(|error| odd("n", error))?,
+        reference_images: json(row, "reference_images")?,
+        request_id: row.try_get("request_id")?,
+    })
+}
+
+pub(super) fn account(row: &Row) -> Result<Account> {
+    Ok(Account {
+        id: row.try_get("id")?,
+        name: row.try_get("name")?,
+        credits: row.try_get("balance")?,
+        low_balance: row.try_get("low_balance")?,
+        admin: row.try_get("admin")?,
+        disabled_at: row.try_get("disabled_at")?,
+        deleted_at: row.try_get("deleted_at")?,
+    })
+}
+
+/// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
+/// every connection.
+pub(super) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled, revoked_at, \
+                              leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
+                              WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
+
+/// The suspension of a key or a person.
+pub(super) fn suspension(row: &Row) -> Result<Option<Suspension>> {
+    let Some(at) = row.try_get("suspended_at")? else { return Ok(None) };
+    Ok(Some(Suspension { at, reason: row.try_get("suspended_for")? }))
+}
+
+pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
+    let id: Id = row.try_get("id")?;
+    let rate = |column| -> Result<Option<u32>> {
+        let stored: Option<i64> = row.try_get(column)?;
+        stored.map(u32::try_from).transpose().map_err(|error| odd(column, error))
+    };
+    Ok(ApiKey {
+        id,
+        first_id: row.try_get("first_id")?,
+        account_id: row.try_get("account_id")?,
+        name: row.try_get("name")?,
+        hint: row.try_get("hint")?,
+        submit_rate: rate("submit_rate")?,
+        read_rate: rate("read_rate")?,
+        budget: budgets::budget(row)?,
+        operator_budget: row.try_get("operator_budget")?,
+        created_at: id.timestamp(),
+        expires_at: row.try_get("expires_at")?,
+        disabled: row.try_get("disabled")?,
+        account_disabled: row.try_get("account_disabled")?,
+        revoked_at: row.try_get("revoked_at")?,
+        leaked_at: row.try_get("leaked_at")?,
+        last_used_at: row.try_get("last_used_at")?,
+        suspension: suspension(row)?,
+    })
+}
+
+/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one account.
+pub(super) fn of_account(account_id: Option<Id>) -> &'static str {
+    if account_id.is_some() { "account_id = $1" } else { "$1::text IS NULL" }
+}

@@ -1,0 +1,105 @@
+//! The configuration of connections to the server: URL, TLS, and the settings of a session.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::url::{self, Trust};
+use tintype_outbound::trust;
+
+/// Longest wait for the server to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Silence after which the network counts as broken.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
+/// The server cancels a statement that takes longer.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Settings of each session. An acknowledged write is on disk, whatever the default of the server, and waiting
+/// statements time out.
+pub(super) fn session() -> String {
+    let statement_ms = STATEMENT_TIMEOUT.as_millis();
+    format!(
+        "SET statement_timeout = {statement_ms};
+         SET lock_timeout = 5000;
+         SET idle_in_transaction_session_timeout = 15000;
+         SET default_transaction_isolation = 'read committed';
+         SET client_min_messages = warning;
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+}
+
+/// Settings of a session whose statements look up rows by the indexes that they were written for, whatever the
+/// statistics say: those of the queue are always outdated, and a plan that was made while it was empty would read all of
+/// it when it is full. The server keeps one plan for each statement and connection.
+pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
+    SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
+
+/// Host and database of a configuration, for people.
+pub(super) fn describe(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        Host::Tcp(name) => name.clone(),
+        Host::Unix(path) => path.display().to_string(),
+    });
+    let hosts: Vec<String> = hosts.collect();
+    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
+}
+
+/// Reads a `postgres://` URL and adds defaults. An error is a sentence for the operator, without the password.
+pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
+    let (mut config, trust) = url::read(url)?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("tintype");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    // Of several hosts, use the one that is the primary now.
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    config.tcp_user_timeout(NETWORK_TIMEOUT).keepalives_idle(NETWORK_TIMEOUT);
+    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    // The mode "prefer" of libpq does not verify certificates, so a man in the middle could read everything.
+    if config.get_ssl_mode() == SslMode::Prefer {
+        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { SslMode::Require });
+    }
+    Ok((config, trust))
+}
+
+fn is_local(config: &Config) -> bool {
+    let loopback = |name: &str| name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    let of_host = |host: &Host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => loopback(name),
+    };
+    config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
+}
+
+/// TLS that trusts the public authorities and those in the file `ca`, or only those that the URL names. The connector is
+/// not used where the URL asks for no TLS. An error is a sentence for the operator.
+pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
+    let is_used = config.get_ssl_mode() != SslMode::Disable;
+    let (flag, file) = match (&trust.authorities, ca) {
+        (Some(path), _) => ("sslrootcert in --database", Some(path.as_path())),
+        (None, ca) => ("--database-ca", ca),
+    };
+    let place = file.map(|path| format!("{flag} {}", path.display())).unwrap_or_default();
+    let named = |error: String| format!("{place}: {error}");
+    let pem = file.filter(|_| is_used).map(std::fs::read).transpose().map_err(|error| named(error.to_string()))?;
+    let pem = pem.as_deref();
+    let config = match (pem, trust.is_any_name) {
+        // Everybody can have a certificate of a public authority for some name.
+        (None, true) if is_used => {
+            return Err("sslmode=verify-ca in --database needs sslrootcert or --database-ca".into());
+        }
+        (Some(pem), true) => trust::tls_for_any_name(trust::only(pem).map_err(named)?),
+        (Some(pem), false) if trust.authorities.is_some() => trust::tls(trust::only(pem).map_err(named)?),
+        (pem, _) => trust::tls(trust::roots(pem).map_err(named)?),
+    };
+    Ok(MakeRustlsConnect::new(config.map_err(|error| error.to_string())?))
+}

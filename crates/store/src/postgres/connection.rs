@@ -1,0 +1,349 @@
+//! The connection pool, and the ways in which statements reach the server.
+
+use std::fmt;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
+    TimeoutType,
+};
+use tokio::runtime::Handle;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Connection, Row, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::connect::{BY_INDEX, describe, session};
+use super::failure::Failure;
+use crate::{Cause, Result, StoreError};
+use tintype_domain::model::{Id, IdSource};
+use tintype_system::clock::{Clock, Timestamp};
+
+/// Most connections of each of the two pools of one process.
+const MAX_CONNECTIONS: usize = 8;
+/// Longest wait for a connection of the pool.
+const POOL_WAIT: Duration = Duration::from_secs(10);
+/// Time for which a statement waits while the server is unreachable: about the duration of a restart.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause before the next attempt to reach the server.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for the response to a statement: longer than the limit of the server, so that its error arrives.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for a transaction of several statements.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Begins a transaction, and changes nothing: finds a connection that responds and whose server is not read-only.
+const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
+
+/// A parameter of a statement.
+pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
+
+/// A connection that is encrypted if the URL asks for it.
+type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// The server of a store, with its clock and the source of ids.
+pub(super) struct Database {
+    /// Connections for writing statements, which are planned by indexes ([`BY_INDEX`]).
+    writers: Pool,
+    /// Connections for reading statements, which the planner may plan as it likes.
+    readers: Pool,
+    config: Config,
+    tls: MakeRustlsConnect,
+    pub(super) clock: Clock,
+    ids: IdSource,
+    /// The runtime of the connections and their timers.
+    runtime: Handle,
+    /// Time of the server at the start of this process's monotonic clock, in milliseconds.
+    pub(super) origin: AtomicI64,
+    /// See [`Database::horizon`]; milliseconds.
+    pub(super) horizon_ms: AtomicI64,
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Creates the pool for the server that `config` names, without connecting.
+    pub(super) fn new(config: Config, tls: MakeRustlsConnect, clock: Clock) -> Result<Self> {
+        let pool = |planning: &str| {
+            let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+            let manager = Manager::from_config(config.clone(), tls.clone(), settings);
+            let session = format!("{}; {planning}", session());
+            let prepare = Hook::async_fn(move |client: &mut ClientWrapper, _| {
+                let session = session.clone();
+                Box::pin(async move { client.batch_execute(&session).await.map_err(HookError::Backend) })
+            });
+            let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).post_create(prepare).runtime(Runtime::Tokio1);
+            pool.build().map_err(|error| StoreError::Other(Cause::new(error)))
+        };
+        let (writers, readers) = (pool(BY_INDEX)?, pool("")?);
+        // Until the clock of the server has been read.
+        let origin = clock.now().saturating_sub(clock.elapsed()).as_millis();
+        Ok(Self {
+            writers,
+            readers,
+            config,
+            tls,
+            clock,
+            ids: IdSource::default(),
+            runtime: Handle::current(),
+            origin: AtomicI64::new(origin),
+            horizon_ms: AtomicI64::new(i64::MIN),
+        })
+    }
+
+    /// Host and database, without credentials.
+    pub(super) fn name(&self) -> String {
+        describe(&self.config)
+    }
+
+    /// The time parameter of statements: `None` stands for the clock of the server; a manual clock passes its time.
+    pub(super) fn given_time(&self) -> Option<Timestamp> {
+        self.clock.is_manual().then(|| self.clock.now())
+    }
+
+    /// Creates an id with the server's time.
+    pub(super) fn new_id(&self) -> Id {
+        self.ids.next(self.now())
+    }
+
+    /// Opens a connection outside of the pool. It makes progress only while its messages are read.
+    pub(super) async fn connect_apart(&self) -> Result<(tokio_postgres::Client, EncryptedConnection)> {
+        Ok(self.config.connect(self.tls.clone()).await?)
+    }
+
+    /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.
+    pub(super) async fn bare_pair(&self) -> Result<(Client, Client)> {
+        let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), settings);
+        let pool = Pool::builder(manager).max_size(2).runtime(Runtime::Tokio1).build();
+        let pool = pool.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        Ok((self.client(&pool).await?, self.client(&pool).await?))
+    }
+
+    /// Takes a connection for reading statements; waits while the server restarts.
+    pub(super) async fn reader(&self) -> Result<Client> {
+        self.client(&self.readers).await
+    }
+
+    async fn client(&self, pool: &Pool) -> Result<Client> {
+        let begun = self.clock.elapsed();
+        loop {
+            let error = match self.within(POOL_WAIT, pool.get()).await {
+                Some(Ok(client)) => return Ok(client),
+                Some(Err(error)) => error,
+                None => return Err(unreachable(PoolError::Timeout(TimeoutType::Wait))),
+            };
+            let waited = self.clock.elapsed().saturating_sub(begun);
+            // A manual clock stands still, so the wait would never end; tests with one do not restart the server.
+            if is_final(&error) || self.clock.is_manual() || waited >= PATIENCE {
+                return Err(unreachable(error));
+            }
+            self.sleep(PAUSE).await;
+        }
+    }
+
+    /// Runs one writing statement in a transaction of its own.
+    pub(super) async fn write(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<Row>, Failure> {
+        self.query(&self.writers, sql, Some(parameters), |failure| failure).await.map(|(_, rows)| rows)
+    }
+
+    /// Runs one reading statement.
+    pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        Ok(self.query(&self.readers, sql, Some(parameters), Failure::without_effect).await?.1)
+    }
+
+    /// The first row of [`Database::read`], if any.
+    pub(super) async fn read_one(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Option<Row>> {
+        Ok(self.read(sql, parameters).await?.into_iter().next())
+    }
+
+    /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
+    /// connection while it fails without effect because the connection was broken or the server is read-only. Returns the
+    /// connection, too.
+    async fn query(
+        &self,
+        pool: &Pool,
+        sql: &str,
+        parameters: Option<&[Parameter<'_>]>,
+        of_statement: fn(Failure) -> Failure,
+    ) -> std::result::Result<(Borrowed, Vec<Row>), Failure> {
+        let begun = self.clock.elapsed();
+        // All connections of the pool may be broken; the one after them is new.
+        let mut others = MAX_CONNECTIONS + 1;
+        loop {
+            let client = self.client(pool).await.map_err(Failure::Broken)?;
+            let mut connection = Borrowed { client: Some(client), is_idle: true };
+            let query = async |client: &mut Client| {
+                let query = async {
+                    let Some(parameters) = parameters else {
+                        let done = client.batch_execute(sql).await;
+                        if done.is_err() {
+                            // For the next one who takes the connection.
+                            drop(client.batch_execute("ROLLBACK").await);
+                        }
+                        return Ok(done.map(|()| Vec::new())?);
+                    };
+                    let prepared = client.prepare_cached(sql).await;
+                    let statement = prepared.map_err(|error| Failure::from(error).without_effect())?;
+                    Ok(client.query(&statement, parameters).await?)
+                };
+                self.answered(ANSWER_TIMEOUT, query).await.map_err(of_statement)
+            };
+            let outcome = connection.run(query).await;
+            let is_early = self.clock.elapsed().saturating_sub(begun) < PATIENCE;
+            if others == 0 || !is_early || !matches!(outcome, Err(Failure::Broken(_))) {
+                return outcome.map(|rows| (connection, rows));
+            }
+            others -= 1;
+        }
+    }
+
+    /// Runs `work` in one transaction and commits it. An error of `work` rolls it back.
+    pub(super) async fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        let (mut connection, _) = self.query(&self.writers, BEGIN, None, Failure::without_effect).await?;
+        let transaction = async |client: &mut Client| {
+            let done = self.answered(TRANSACTION_TIMEOUT, work(&Transaction(client))).await;
+            match done.map_err(Failure::without_effect) {
+                Ok(done) => {
+                    self.answered(ANSWER_TIMEOUT, async { Ok(client.batch_execute("COMMIT").await?) }).await?;
+                    Ok(done)
+                }
+                Err(failure @ Failure::Broken(_)) => Err(failure),
+                Err(failure) => {
+                    let rollback = async { Ok(client.batch_execute("ROLLBACK").await?) };
+                    self.answered(ANSWER_TIMEOUT, rollback).await.map_err(Failure::without_effect)?;
+                    Err(failure)
+                }
+            }
+        };
+        connection.run(transaction).await
+    }
+
+    /// Awaits the response to `work`, for `limit` at the most.
+    async fn answered<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = std::result::Result<T, Failure>>,
+    ) -> std::result::Result<T, Failure> {
+        let silent = || StoreError::Other(format!("the server did not respond for {} s", limit.as_secs()).into());
+        self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())))
+    }
+
+    /// Awaits `future`; `None` if it takes longer than `limit`.
+    pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = self.sleep(limit) => None,
+        }
+    }
+
+    pub(super) async fn sleep(&self, time: Duration) {
+        // Created inside the task, because a timer belongs to the runtime in which it is created.
+        let sleeping = AbortOnDropHandle::new(self.runtime.spawn(async move { tokio::time::sleep(time).await }));
+        // The task cannot panic, and when its runtime ends so does this one.
+        drop(sleeping.await);
+    }
+}
+
+/// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together reach
+/// the server together, in any order.
+pub(super) struct Transaction<'a>(&'a Client);
+
+impl Transaction<'_> {
+    pub(super) async fn query(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.query(&statement, parameters).await
+    }
+
+    /// The first row, if any.
+    pub(super) async fn query_opt(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Option<Row>, tokio_postgres::Error> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    pub(super) async fn query_one(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Row, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.query_one(&statement, parameters).await
+    }
+
+    /// Returns the number of rows that were changed.
+    pub(super) async fn execute(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<u64, tokio_postgres::Error> {
+        let statement = self.0.prepare_cached(sql).await?;
+        self.0.execute(&statement, parameters).await
+    }
+}
+
+/// A connection of the pool with a statement in progress. If it is dropped meanwhile, because its caller hung up or the
+/// server is silent, it leaves the pool: the next caller would have to wait for its statement.
+struct Borrowed {
+    client: Option<Client>,
+    is_idle: bool,
+}
+
+impl Borrowed {
+    async fn run<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Client) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        self.is_idle = false;
+        let outcome = work(self.client.as_mut().expect("it is there until the end")).await;
+        self.is_idle = !matches!(outcome, Err(Failure::Broken(_) | Failure::Unknown(_)));
+        outcome
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if !self.is_idle {
+            drop(self.client.take().map(Client::take));
+        }
+    }
+}
+
+/// Whether a retry soon cannot help: a wrong password stays wrong, but a server that starts, stops (class 57) or has too
+/// many connections (class 53) recovers.
+fn is_final(error: &PoolError) -> bool {
+    match error {
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            error.code().is_some_and(|code| !matches!(&code.code()[..2], "53" | "57"))
+        }
+        PoolError::Timeout(_) => false,
+        _ => true,
+    }
+}
+
+fn unreachable(error: PoolError) -> StoreError {
+    match error {
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => error.into(),
+        error => StoreError::Other(Cause::new(error)),
+    }
+}

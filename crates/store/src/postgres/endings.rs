@@ -1,0 +1,168 @@
+//! The end of tasks that fail: each leaves the queue and gets its credits back in one commit.
+
+use std::time::Duration;
+
+use tokio::try_join;
+use tokio_postgres::Row;
+
+use super::columns::word;
+use super::connection::{Database, Parameter, Transaction};
+use super::failure::Failure;
+use super::queue::millis;
+use super::{deliveries, failed_prompts, ledger};
+use crate::ledger::Entry;
+use crate::{Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
+use tintype_domain::event::EventType;
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
+
+/// The condition for one leased task `q`.
+pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
+
+/// A row of the queue whose worker or turn is taken away. It is locked, so that nobody else ends its task.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) task_id: Id,
+    account_id: Id,
+    key_id: Option<Id>,
+    person_id: Option<Id>,
+    /// The credits of expiring grants that its task took.
+    taken: Option<String>,
+    lost_leases: i64,
+    /// The surface and the number of images of its task; `None` if the row is damaged, because only a task that is processing
+    /// can fail.
+    task: Option<(Surface, i64)>,
+}
+
+/// Selects the rows `q` of the queue that meet a condition, and locks them.
+pub(super) fn select_lost(condition: &str, locking: &str) -> String {
+    format!(
+        "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, q.lost_leases::bigint, t.surface, t.n::bigint
+         FROM queue q JOIN accounts a ON a.id = q.account_id
+         LEFT JOIN tasks t ON t.id = q.task_id AND t.status = 'processing' WHERE {condition} {locking}"
+    )
+}
+
+fn lost(row: &Row) -> Result<Lost> {
+    let n: Option<i64> = row.try_get("n")?;
+    Ok(Lost {
+        task_id: row.try_get("task_id")?,
+        account_id: row.try_get("account_id")?,
+        key_id: row.try_get("key_id")?,
+        person_id: row.try_get("person_id")?,
+        taken: row.try_get("taken")?,
+        lost_leases: row.try_get("lost_leases")?,
+        task: n.map(|n| Ok::<_, StoreError>((word(row, "surface")?, n))).transpose()?,
+    })
+}
+
+impl Lost {
+    /// Fails and refunds the task; `None` if its row is damaged.
+    async fn fail(
+        &self,
+        database: &Database,
+        begun: &Transaction<'_>,
+        error: &str,
+    ) -> std::result::Result<Option<Ended>, Failure> {
+        let Self { task_id, account_id, taken, .. } = self;
+        let Some((surface, n)) = self.task else { return Ok(None) };
+        // After the task, as everywhere, so that transactions never wait in a circle.
+        ledger::lock_any(begun, *account_id).await?;
+        let now = database.now();
+        let leave =
+            async { Ok::<_, Failure>(begun.execute("DELETE FROM queue WHERE task_id = $1", &[task_id]).await?) };
+        let end = async {
+            let sql = "UPDATE tasks SET status = 'failed', error = $2, updated_at = greatest(updated_at, $3)
+                WHERE id = $1 RETURNING updated_at";
+            Ok(begun.query_one(sql, &[task_id, &error, &now]).await?)
+        };
+        let keep = failed_prompts::keep(begun, *task_id);
+        let charge = async {
+            let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
+            Ok(begun.query_opt(sql, &[task_id]).await?)
+        };
+        let holding = ledger::holding(database, begun, *account_id, 0);
+        let (_, ended, (), charge, holding) = try_join!(leave, end, keep, charge, holding)?;
+        let key_id = charge.map(|row| row.try_get("key_id")).transpose()?.flatten();
+        let amount = n * CREDITS_PER_IMAGE;
+        let balance = holding.refund(amount).map_err(StoreError::other)?;
+        let refund = Entry { task_id: Some(*task_id), key_id, ..Entry::new(EntryKind::Refund, amount) };
+        let entry_id = ledger::record(begun, &refund, *account_id, balance, now).await?;
+        if let Some(taken) = taken {
+            ledger::give_back(begun, *account_id, entry_id, *task_id, taken, now).await?;
+        }
+        let (kind, ended_at) = (EventType::TaskFailed, ended.try_get("updated_at")?);
+        deliveries::tell_end(database, begun, *account_id, surface, kind, *task_id, ended_at).await?;
+        Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
+    }
+}
+
+/// How tasks are given up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss<'a> {
+    /// A sentence for the caller.
+    error: &'a str,
+    /// Lost leases after which a task fails; 0: now.
+    most: i64,
+    /// Time until a task that is queued again can be claimed.
+    delay: Duration,
+}
+
+/// Tasks of one account that were given up.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    pub(super) queued: usize,
+    /// The tasks that failed, with their origins.
+    pub(super) failed: Vec<(Ended, Origin)>,
+}
+
+impl<'a> Loss<'a> {
+    /// The tasks fail now.
+    pub(super) fn now(error: &'a str) -> Self {
+        Self { error, most: 0, delay: Duration::ZERO }
+    }
+
+    /// The tasks fail when they have lost [`MAX_LOST_LEASES`].
+    pub(super) fn attempt(error: &'a str, delay: Duration) -> Self {
+        Self { error, most: MAX_LOST_LEASES.into(), delay: delay.min(LONGEST_DELAY) }
+    }
+
+    /// Gives up the tasks of one account that meet a condition.
+    pub(super) async fn give_up(
+        &self,
+        database: &Database,
+        begun: &Transaction<'_>,
+        condition: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<GivenUp, Failure> {
+        let rows = begun.query(&select_lost(condition, "FOR UPDATE OF q"), parameters).await?;
+        self.give_up_rows(database, begun, &rows).await
+    }
+
+    /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it if this
+    /// was its last attempt. A damaged one stays as it was.
+    pub(super) async fn give_up_rows(
+        &self,
+        database: &Database,
+        begun: &Transaction<'_>,
+        rows: &[Row],
+    ) -> std::result::Result<GivenUp, Failure> {
+        let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
+        let (again, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
+        let mut given_up = GivenUp { queued: again.len(), failed: Vec::new() };
+        if !again.is_empty() {
+            let ids: Vec<Id> = again.iter().map(|lost| lost.task_id).collect();
+            // A task without a delay is ready by every clock, also by one that is behind or was set back.
+            let queue = "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1,
+                    ready_at = CASE WHEN $3::bigint = 0 THEN 0 ELSE tintype_now($2) + $3 END
+                WHERE task_id = ANY ($1)";
+            begun.execute(queue, &[&ids, &database.given_time(), &millis(self.delay)]).await?;
+        }
+        for lost in last {
+            if let Some(ended) = lost.fail(database, begun, self.error).await? {
+                let Lost { key_id, person_id, .. } = lost;
+                given_up.failed.push((ended, Origin { key_id, person_id, ..Origin::default() }));
+            }
+        }
+        Ok(given_up)
+    }
+}

@@ -1,0 +1,80 @@
+//! Errors of statements: what is known about their effect decides whether they can be repeated.
+
+use tokio_postgres::error::{Severity, SqlState};
+
+use crate::{Cause, StoreError};
+
+/// Errors because of another transaction, after which a later attempt may succeed.
+const BUSY: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server rolled it back.
+    Refused(StoreError),
+    /// The server rolled it back because of another transaction, which held a lock for too long.
+    Busy(StoreError),
+    /// Nothing was done, and another connection may do it: none could be had, or this one broke or reached a read-only
+    /// server.
+    Broken(StoreError),
+    /// The connection broke after the statement was sent: it may have taken effect.
+    Unknown(StoreError),
+}
+
+/// The cause of an error, without its outcome.
+pub(super) fn words(error: StoreError) -> Cause {
+    match error {
+        StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
+        StoreError::Revoked => error.to_string().into(),
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unknown(error) => Self::Unknown(words(error)),
+            Failure::Refused(error) | Failure::Busy(error) | Failure::Broken(error) => error,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    /// Only an error of the server tells that the statement was rolled back; any other leaves the outcome open.
+    fn from(error: tokio_postgres::Error) -> Self {
+        let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
+        match error.code() {
+            Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::Broken(error.into()),
+            Some(code) if refused && BUSY.contains(code) => Self::Busy(error.into()),
+            _ if refused => Self::Refused(error.into()),
+            _ => Self::Unknown(error.into()),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    /// Drops the details of a server error, which may contain a prompt.
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
+        // A pooler that was configured while we ran.
+        let is_pooled = [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(server.code());
+        let advice = if is_pooled { ": is there a pooler in transaction mode in between?" } else { "" };
+        let cause = Cause::from(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
+        if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
+    }
+}
+
+impl Failure {
+    /// The same for a statement without effect until now, which another connection can repeat.
+    pub(super) fn without_effect(self) -> Self {
+        match self {
+            Self::Unknown(error) => Self::Broken(error),
+            failure => failure,
+        }
+    }
+}

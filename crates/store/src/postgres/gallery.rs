@@ -1,0 +1,377 @@
+//! Statements for the gallery.
+
+use async_trait::async_trait;
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::columns::json;
+use super::connection::{Database, Parameter, Transaction};
+use super::failure::Failure;
+use super::tasks::{record, record_columns};
+use crate::gallery::{GALLERY_BATCH, SCAN};
+use crate::{Board, BoardWrite, CompletedTask, Gallery, GalleryFilter, GalleryPage, Result};
+use tintype_domain::model::Id;
+use tintype_domain::search::{Sought, sought, terms};
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// Of so many tasks at least one has the sought words if reading on in the order of tasks is better than to ask the index
+/// of words, which gives all of them at once.
+const COMMON: i64 = 20;
+
+/// Most tasks that the index of words gives at once, for each of those that a page looks at.
+const HITS: i64 = 5;
+
+/// Deletes what the gallery keeps of the tasks `removed`, except their deletion.
+pub(super) const FORGOTTEN: &str = "
+    unkept AS (DELETE FROM failed_prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    unsearched AS (DELETE FROM prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    never_indexed AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
+
+/// Whether a task `t` is one of the account $1 in the studio and fits the filter, except its words.
+const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
+    AND ($4::text IS NULL OR t.status = $4)
+    AND ($5::boolean IS NULL OR t.image_to_image = $5)
+    AND ($6::text IS NULL OR t.aspect_ratio = $6)
+    AND (NOT $7::boolean OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
+         WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
+
+/// The newest tasks before $3, of which a page looks at $10: in the smallest table that has all that fit. No other index has
+/// its order.
+fn source(filter: &GalleryFilter) -> &'static str {
+    if filter.board.is_some() {
+        "SELECT task_id AS id FROM board_tasks WHERE board_id = $8 AND task_id >= $2 AND task_id < $3
+         ORDER BY board_id DESC, task_id DESC LIMIT $10"
+    } else if filter.starred {
+        "SELECT task_id AS id FROM stars WHERE account_id = $1 AND task_id >= $2 AND task_id < $3
+         ORDER BY account_id DESC, task_id DESC LIMIT $10"
+    } else {
+        "SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id >= $2 AND id < $3
+         ORDER BY surface DESC, id DESC LIMIT $10"
+    }
+}
+
+/// Looks at the newest tasks: how many there are, how many have the words $9, the last, and up to $11 that fit.
+fn scan(filter: &GalleryFilter) -> String {
+    format!(
+        "WITH newest AS MATERIALIZED ({}),
+         seen AS MATERIALIZED (
+             SELECT n.id, {FITS} AS fits,
+                 $9::text IS NULL OR EXISTS (SELECT 1 FROM prompts p WHERE p.task_id = n.id AND p.words @@ $9::text::tsquery)
+                 AS has_words
+             FROM newest n JOIN tasks t ON t.id = n.id
+         )
+         SELECT count(*) AS seen, count(*) FILTER (WHERE has_words) AS with_words, min(id) AS last,
+             coalesce((array_agg(id ORDER BY id DESC) FILTER (WHERE fits AND has_words))[1:$11::bigint], '{{}}') AS ids
+         FROM seen",
+        source(filter)
+    )
+}
+
+/// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and says
+/// so: the index of words has no order, so it would have to give all of them.
+///
+/// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts; the
+/// server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order of the hits.
+fn find() -> String {
+    format!(
+        "WITH hits AS MATERIALIZED (
+             SELECT task_id FROM prompts WHERE words @@ $9::text::tsquery AND task_id >= $2 AND task_id < $3
+         ),
+         bounded AS MATERIALIZED (SELECT task_id FROM hits LIMIT $10::bigint + 1),
+         counted AS MATERIALIZED (SELECT count(*) <= $10::bigint AS are_all FROM bounded),
+         found AS MATERIALIZED (
+             SELECT fit.id FROM (
+                 SELECT task_id FROM bounded WHERE (SELECT are_all FROM counted) ORDER BY task_id DESC
+             ) h CROSS JOIN LATERAL (SELECT t.id FROM tasks t WHERE t.id = h.task_id AND {FITS} OFFSET 0) fit
+             ORDER BY h.task_id DESC LIMIT $11::bigint
+         )
+         SELECT are_all, (SELECT coalesce(array_agg(id ORDER BY id DESC), '{{}}') FROM found) AS ids FROM counted"
+    )
+}
+
+/// All of these terms, as a `tsquery`. A term has letters and digits only.
+fn matching(words: &[Sought]) -> String {
+    let term = |one: &Sought| format!("'{}'{}", one.term, if one.is_beginning { ":*" } else { "" });
+    words.iter().map(term).collect::<Vec<_>>().join(" & ")
+}
+
+fn ids(rows: &[Row]) -> Result<Vec<Id>> {
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// The ids of a page, and the id before which the next one begins.
+async fn page(
+    database: &Database,
+    account_id: Id,
+    filter: &GalleryFilter,
+    before: Option<Id>,
+    limit: u32,
+) -> Result<(Vec<Id>, Option<Id>)> {
+    let words = sought(account_id, &filter.text);
+    if words.is_empty() && !filter.text.trim().is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let before = before.into_iter().chain(filter.until.map(Id::floor)).min();
+    // "~" sorts after every id.
+    let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+    let lower = filter.from.map_or_else(String::new, |from| Id::floor(from).to_string());
+    let (state, ratio) = (filter.state.map(|state| state.as_str()), filter.aspect_ratio.map(|ratio| ratio.as_str()));
+    let query = (!words.is_empty()).then(|| matching(&words));
+    let fits_all = words.is_empty() && state.is_none() && filter.image_to_image.is_none() && ratio.is_none();
+    let wanted = i64::from(limit) + 1;
+    let most = if fits_all && !filter.starred && filter.board.is_none() { wanted } else { i64::from(SCAN) };
+    let parameters: [Parameter<'_>; 11] = [
+        &account_id,
+        &lower,
+        &upper,
+        &state,
+        &filter.image_to_image,
+        &ratio,
+        &filter.starred,
+        &filter.board,
+        &query,
+        &most,
+        &wanted,
+    ];
+    let rows = database.read(&scan(filter), &parameters).await?;
+    let (seen, with_words): (i64, i64) = (rows[0].try_get("seen")?, rows[0].try_get("with_words")?);
+    let last: Option<Id> = rows[0].try_get("last")?;
+    let mut found: Vec<Id> = rows[0].try_get("ids")?;
+    let mut all = seen < most;
+    if found.len() < limit as usize && !all && with_words * COMMON < seen {
+        let hits = i64::from(SCAN) * HITS;
+        let mut parameters = parameters;
+        parameters[9] = &hits;
+        let rows = database.read(&find(), &parameters).await?;
+        if rows[0].try_get("are_all")? {
+            (found, all) = (rows[0].try_get("ids")?, true);
+        }
+    }
+    let older = if found.len() > limit as usize {
+        found.truncate(limit as usize);
+        found.last().copied()
+    } else {
+        last.filter(|_| !all)
+    };
+    Ok((found, older))
+}
+
+#[async_trait]
+impl Gallery for PostgresStore {
+    async fn gallery(
+        &self,
+        account_id: Id,
+        filter: &GalleryFilter,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<GalleryPage> {
+        let (found, older) = page(&self.database, account_id, filter, before, limit).await?;
+        let sql = format!(
+            "SELECT {} FROM tasks WHERE id = ANY ($1) AND removed_at IS NULL ORDER BY id DESC",
+            record_columns()
+        );
+        let records = self.database.read(&sql, &[&found]).await?.iter().map(record).collect::<Result<_>>()?;
+        Ok(GalleryPage { records, older })
+    }
+
+    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let sql = "SELECT task_id FROM stars WHERE task_id = ANY ($1) AND account_id = $2";
+        ids(&self.database.read(sql, &[&tasks, &account_id]).await?)
+    }
+
+    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+        // Locked, so that no task is erased meanwhile.
+        let add = "WITH own AS MATERIALIZED (
+                SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
+                ORDER BY id FOR SHARE
+            )
+            INSERT INTO stars (task_id, account_id) SELECT id, $2 FROM own ORDER BY id ON CONFLICT DO NOTHING";
+        let take = "DELETE FROM stars WHERE task_id = ANY ($1) AND account_id = $2";
+        let star = async {
+            self.statement(if starred { add } else { take }, &[&tasks, &account_id]).await?;
+            Ok(())
+        };
+        self.write(Effect::MarkTasks, star).await
+    }
+
+    async fn boards(&self, account_id: Id) -> Result<Vec<Board>> {
+        let sql = "SELECT id, name FROM boards WHERE account_id = $1 ORDER BY name";
+        let rows = self.database.read(sql, &[&account_id]).await?;
+        rows.iter().map(|row| Ok(Board { id: row.try_get("id")?, name: row.try_get("name")? })).collect()
+    }
+
+    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite> {
+        let sql = "INSERT INTO boards (id, account_id, name) SELECT $1, $2, $3
+            WHERE (SELECT count(*) FROM boards WHERE account_id = $2) < $4 RETURNING id";
+        let id = self.database.new_id();
+        let create = async |begun: &Transaction<'_>| {
+            if !lock(begun, account_id).await? {
+                return Ok(BoardWrite::NotPossible);
+            }
+            if is_taken(begun, account_id, name, id).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let made = begun.query_opt(sql, &[&id, &account_id, &name, &i64::from(most)]).await?;
+            Ok(board_write(made.is_some(), id, name))
+        };
+        self.write(Effect::ChangeBoard, async { Ok(self.transaction(create).await?) }).await
+    }
+
+    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
+        let sql = "UPDATE boards SET name = $3 WHERE id = $1 AND account_id = $2 RETURNING id";
+        let rename = async |begun: &Transaction<'_>| {
+            if !lock(begun, account_id).await? {
+                return Ok(BoardWrite::NotPossible);
+            }
+            if is_taken(begun, account_id, name, board).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let renamed = begun.query_opt(sql, &[&board, &account_id, &name]).await?;
+            Ok(board_write(renamed.is_some(), board, name))
+        };
+        self.write(Effect::ChangeBoard, async { Ok(self.transaction(rename).await?) }).await
+    }
+
+    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
+        let sql = "DELETE FROM boards WHERE id = $1 AND account_id = $2 RETURNING id";
+        let remove = async { Ok(!self.statement(sql, &[&board, &account_id]).await?.is_empty()) };
+        self.write(Effect::ChangeBoard, remove).await
+    }
+
+    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+        // Locked, so that neither the board is removed nor a task erased meanwhile.
+        let add = "WITH board AS MATERIALIZED (
+                SELECT id FROM boards WHERE id = $3 AND account_id = $2 FOR KEY SHARE
+            ),
+            own AS MATERIALIZED (
+                SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
+                ORDER BY id FOR SHARE
+            ),
+            put AS (
+                INSERT INTO board_tasks (board_id, task_id)
+                SELECT board.id, own.id FROM board, own ORDER BY own.id ON CONFLICT DO NOTHING
+            )
+            SELECT id FROM board";
+        let take = "WITH board AS MATERIALIZED (SELECT id FROM boards WHERE id = $3 AND account_id = $2),
+            taken AS (DELETE FROM board_tasks WHERE board_id IN (SELECT id FROM board) AND task_id = ANY ($1))
+            SELECT id FROM board";
+        let change = async {
+            Ok(!self.statement(if put { add } else { take }, &[&tasks, &account_id, &board]).await?.is_empty())
+        };
+        self.write(Effect::MarkTasks, change).await
+    }
+
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let sql = "WITH ended AS MATERIALIZED (
+                SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
+                AND status <> 'processing' ORDER BY id FOR NO KEY UPDATE
+            ),
+            hidden AS (UPDATE tasks SET removed_at = $3 WHERE id = ANY (ARRAY (SELECT id FROM ended)) RETURNING id)
+            INSERT INTO deletions (task_id, account_id, deleted_at) SELECT id, $2, $3 FROM hidden ORDER BY id
+            RETURNING task_id";
+        let delete = async { ids(&self.statement(sql, &[&tasks, &account_id, &self.database.now()]).await?) };
+        self.write(Effect::DeleteTasks, delete).await
+    }
+
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>> {
+        let sql = "WITH due AS MATERIALIZED (
+                SELECT task_id FROM deletions WHERE task_id = ANY ($1) AND account_id = $2 AND deleted_at >= $3
+                AND NOT erased ORDER BY task_id FOR UPDATE
+            ),
+            back AS (DELETE FROM deletions WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id)
+            UPDATE tasks SET removed_at = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM back)) RETURNING id";
+        let restore = async { ids(&self.statement(sql, &[&tasks, &account_id, &since]).await?) };
+        self.write(Effect::RestoreTasks, restore).await
+    }
+
+    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
+        let due = "SELECT 1 FROM deletions WHERE NOT erased AND deleted_at < $1 LIMIT 1";
+        if self.database.read(due, &[&cutoff]).await?.is_empty() {
+            return Ok(0);
+        }
+        let sql = format!(
+            "WITH removed AS MATERIALIZED (
+                 SELECT task_id AS id FROM deletions WHERE NOT erased AND deleted_at < $1
+                 ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
+             ),
+             blank AS (
+                 UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL
+                 WHERE id = ANY (ARRAY (SELECT id FROM removed))
+             ),
+             {FORGOTTEN}
+             UPDATE deletions SET erased = true WHERE task_id = ANY (ARRAY (SELECT id FROM removed)) RETURNING task_id"
+        );
+        let erase = async { Ok(self.database.write(&sql, &[&cutoff, &i64::from(GALLERY_BATCH)]).await?.len()) };
+        self.write(Effect::EraseTasks, erase).await
+    }
+
+    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
+        let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
+            JOIN tasks t ON t.id = d.task_id WHERE d.erased AND d.deleted_at < $1 ORDER BY d.deleted_at LIMIT $2";
+        let erased = |row: &Row| {
+            Ok(CompletedTask {
+                id: row.try_get("id")?,
+                account_id: row.try_get("account_id")?,
+                images: json(row, "images")?,
+            })
+        };
+        self.database.read(sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(erased).collect()
+    }
+
+    async fn forget_deletion(&self, task: Id) -> Result<()> {
+        let sql = "DELETE FROM deletions WHERE task_id = $1 AND erased";
+        let forget = async { Ok(self.database.write(sql, &[&task]).await.map(drop)?) };
+        self.write(Effect::EraseTasks, forget).await
+    }
+
+    async fn index_prompts(&self) -> Result<usize> {
+        let due = "SELECT t.id, t.account_id, t.prompt FROM unindexed u JOIN tasks t ON t.id = u.task_id
+            ORDER BY u.task_id LIMIT $1";
+        let due = self.database.read(due, &[&i64::from(GALLERY_BATCH)]).await?;
+        if due.is_empty() {
+            return Ok(0);
+        }
+        let (mut tasks, mut words) = (Vec::<Id>::new(), Vec::new());
+        for row in &due {
+            tasks.push(row.try_get("id")?);
+            words.push(terms(row.try_get("account_id")?, row.try_get("prompt")?).join(" "));
+        }
+        // Of two processes, one takes a task. One that was erased meanwhile is not there any more.
+        let sql = "WITH free AS MATERIALIZED (
+                SELECT task_id FROM unindexed WHERE task_id = ANY ($1) ORDER BY task_id FOR UPDATE SKIP LOCKED
+            ),
+            taken AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT task_id FROM free)) RETURNING task_id)
+            INSERT INTO prompts (task_id, words)
+            SELECT task_id, array_to_tsvector(string_to_array(words, ' '))
+            FROM unnest($1::text[], $2::text[]) AS read (task_id, words) JOIN taken USING (task_id)
+            RETURNING task_id";
+        let index = async { Ok(self.database.write(sql, &[&tasks, &words]).await?.len()) };
+        self.write(Effect::IndexPrompts, index).await
+    }
+}
+
+/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
+/// none. The statements after this one see all that was committed before the lock, which this one may not.
+async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE";
+    Ok(begun.query_opt(sql, &[&account_id]).await?.is_some())
+}
+
+/// Whether a board of the account, except one, has this name.
+async fn is_taken(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    name: &str,
+    except: Id,
+) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = $1 AND name = $2 AND id <> $3)";
+    Ok(begun.query_one(sql, &[&account_id, &name, &except]).await?.try_get(0)?)
+}
+
+fn board_write(is_done: bool, id: Id, name: &str) -> BoardWrite {
+    if is_done { BoardWrite::Done(Board { id, name: name.to_owned() }) } else { BoardWrite::NotPossible }
+}

@@ -1,0 +1,136 @@
+//! Imports a whole installation from SQLite: all rows in one transaction, which is audited before the commit.
+
+use rusqlite::types::Value;
+use tokio_postgres::Transaction;
+
+use super::failure::Failure;
+use super::{PostgresStore, audit};
+use crate::sqlite::Snapshot;
+use crate::{Audit, Result, StoreError};
+
+/// Rows per batch.
+const PIECE: u32 = 1_000;
+
+/// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
+/// and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first columns are
+/// their key: one unless it is said otherwise.
+const TABLES: [&str; 24] = [
+    "secrets",
+    "accounts",
+    "people",
+    "person_identities",
+    "recovery_codes",
+    "api_keys",
+    "uploads",
+    "tasks",
+    "calls",
+    "queue",
+    "ledger",
+    "failed_prompts",
+    "expiring_grants",
+    "stars",
+    "boards",
+    "board_tasks",
+    "deletions",
+    "queue_pause",
+    "strikes",
+    "person_strikes",
+    "audit_log",
+    "sign_ups",
+    "endpoints",
+    "deliveries",
+];
+
+/// Outcome of an import.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Import {
+    /// Everything was imported, and the audit gives the same result as at the source.
+    Done(Audit),
+    /// Nothing was changed: this database already has accounts.
+    NotEmpty,
+    /// Nothing was changed: the audit of the imported rows differs from that of the source.
+    Differs(Audit),
+}
+
+impl PostgresStore {
+    /// Copies all rows of `source`, whose audit is `expected`, into this empty database. `progress` is called with the
+    /// number of rows of each batch.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
+    pub async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
+        let mut client = self.database.reader().await?;
+        let begun = client.transaction().await?;
+        begun
+            .batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
+            .await?;
+        begun.batch_execute("LOCK TABLE accounts IN EXCLUSIVE MODE").await?;
+        let any: bool = begun.query_one("SELECT EXISTS (SELECT 1 FROM accounts)", &[]).await?.try_get(0)?;
+        if any {
+            return Ok(Import::NotEmpty);
+        }
+        // Cursors from the source stay valid.
+        begun.batch_execute("DELETE FROM secrets").await?;
+        for table in TABLES {
+            self.copy(&begun, source, table, &progress).await?;
+        }
+        begun
+            .batch_execute(
+                "SELECT setval(pg_get_serial_sequence('ledger', 'id'), (SELECT coalesce(max(id), 1) FROM ledger))",
+            )
+            .await?;
+        begun
+            .batch_execute("INSERT INTO unindexed SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''")
+            .await?;
+        let audit = audit::of(&begun).await?;
+        if audit != *expected {
+            return Ok(Import::Differs(audit));
+        }
+        // Without statistics the first queries would be slow. ANALYZE is part of the transaction, so that its failure
+        // leaves nothing behind.
+        begun.batch_execute(&format!("ANALYZE {}", TABLES.join(", "))).await?;
+        begun.commit().await.map_err(|error| StoreError::from(Failure::Unknown(error.into())))?;
+        Ok(Import::Done(audit))
+    }
+
+    /// Copies the columns that this database has.
+    async fn copy(
+        &self,
+        begun: &Transaction<'_>,
+        source: &Snapshot,
+        table: &str,
+        progress: &impl Fn(u64),
+    ) -> Result<()> {
+        let target = begun.prepare(&format!("SELECT * FROM {table}")).await?;
+        let names: Vec<&str> = target.columns().iter().map(|column| column.name()).collect();
+        // The rows of a batch as one text of JSON, of which the server converts each value for its column.
+        let insert = format!(
+            "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
+        );
+        let keys =
+            if ["board_tasks", "person_identities", "recovery_codes", "sign_ups"].contains(&table) { 2 } else { 1 };
+        let mut last = Vec::new();
+        loop {
+            let rows = source.rows(table, &names, keys, &last, PIECE)?;
+            let Some(row) = rows.last() else { return Ok(()) };
+            last = row[..keys].to_vec();
+            let object = |row: &Vec<Value>| -> serde_json::Map<_, _> {
+                names.iter().zip(row).map(|(name, value)| ((*name).to_owned(), json(value))).collect()
+            };
+            let objects: Vec<_> = rows.iter().map(object).collect();
+            begun.execute(&insert, &[&serde_json::to_string(&objects).expect("values are always JSON")]).await?;
+            progress(rows.len() as u64);
+        }
+    }
+}
+
+/// A SQLite value as PostgreSQL reads it from JSON.
+fn json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::Null => serde_json::Value::Null,
+        Value::Integer(number) => (*number).into(),
+        Value::Real(number) => (*number).into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::Blob(bytes) => bytes.iter().fold("\\x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")).into(),
+    }
+}

@@ -1,0 +1,199 @@
+//! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued, and callers that wait at other processes
+//! when a task has ended.
+//!
+//! A notification is only a hint: workers poll every second anyway, and a caller looks once more when its time is over.
+//! Therefore no write waits for it, a burst sends one, and after a lost connection everybody looks.
+//!
+//! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use tokio::sync::Notify;
+use tokio_postgres::AsyncMessage;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::connection::Database;
+use crate::{EndingsElsewhere, Result, StoreError};
+use tintype_domain::model::Id;
+
+/// Stands for the ids of tasks that a process did not name in time.
+const ANY: &str = "*";
+/// Most ids in one notification, whose payload is limited to 8,000 bytes.
+const IDS_PER_NOTIFICATION: usize = 300;
+/// Most ids that wait to be sent or read; more become [`ANY`].
+const MAX_IDS: usize = 10_000;
+/// Submits, or endings, within this time share one notification.
+const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// Listens and notifies for one process until it is dropped.
+#[derive(Debug)]
+pub(super) struct Announcer {
+    shared: Arc<Shared>,
+    _keeping: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Another process has queued a task.
+    heard: Notify,
+    /// This process has queued a task.
+    announce: Notify,
+    /// Other processes have ended tasks.
+    heard_endings: Endings,
+    /// This process has ended tasks.
+    announce_endings: Endings,
+}
+
+/// Ended tasks on their way to a reader.
+#[derive(Debug)]
+struct Endings {
+    unread: Mutex<EndingsElsewhere>,
+    some: Notify,
+}
+
+impl Default for Endings {
+    fn default() -> Self {
+        Self { unread: Mutex::new(EndingsElsewhere::Of(Vec::new())), some: Notify::new() }
+    }
+}
+
+impl Endings {
+    /// Adds ended tasks.
+    fn push(&self, task_ids: impl IntoIterator<Item = Id>) {
+        self.change(|unread| {
+            let EndingsElsewhere::Of(ids) = unread else { return };
+            ids.extend(task_ids);
+            if ids.len() > MAX_IDS {
+                *unread = EndingsElsewhere::Missed;
+            }
+        });
+    }
+
+    /// Notes that some are missing.
+    fn miss(&self) {
+        self.change(|unread| *unread = EndingsElsewhere::Missed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut EndingsElsewhere)) {
+        change(&mut self.unread.lock().unwrap_or_else(PoisonError::into_inner));
+        self.some.notify_one();
+    }
+
+    /// Waits for the first, and for others that follow within `delay`.
+    async fn take(&self, delay: Duration) -> EndingsElsewhere {
+        self.some.notified().await;
+        tokio::time::sleep(delay).await;
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut unread, EndingsElsewhere::Of(Vec::new()))
+    }
+}
+
+impl Announcer {
+    /// Listens on a connection outside of the pool.
+    pub(super) fn start(database: Arc<Database>) -> Self {
+        let shared = Arc::<Shared>::default();
+        let keeping = tokio::spawn(keep(database, shared.clone()));
+        Self { shared, _keeping: AbortOnDropHandle::new(keeping) }
+    }
+
+    /// Notifies other processes soon.
+    pub(super) fn announce(&self) {
+        self.shared.announce.notify_one();
+    }
+
+    /// Tells other processes soon that this one has ended a task.
+    pub(super) fn announce_ending(&self, task_id: Id) {
+        self.shared.announce_endings.push([task_id]);
+    }
+
+    /// Waits until other processes have ended tasks.
+    pub(super) async fn heard_endings(&self) -> EndingsElsewhere {
+        self.shared.heard_endings.take(Duration::ZERO).await
+    }
+
+    /// Waits until another process has queued a task, or may have.
+    pub(super) async fn heard(&self) {
+        self.shared.heard.notified().await;
+    }
+}
+
+async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
+    let mut told = false;
+    loop {
+        if let Err(error) = listen(&database, &shared, &mut told).await
+            && !std::mem::replace(&mut told, true)
+        {
+            tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
+        }
+        // Notifications of this process may have been lost with the connection.
+        shared.announce_endings.miss();
+        tokio::time::sleep(RECONNECT.mul_f64(1.0 + rand::random::<f64>())).await;
+    }
+}
+
+/// Listens and announces until the connection breaks.
+async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result<()> {
+    let (client, mut connection) = database.connect_apart().await?;
+    let me = format!("{:016x}", rand::random::<u64>());
+    let reading = async {
+        let mut messages = futures::stream::poll_fn(|cx| connection.poll_message(cx));
+        while let Some(message) = messages.next().await {
+            if let AsyncMessage::Notification(notification) = message? {
+                hear(shared, &me, notification.payload());
+            }
+        }
+        Err(StoreError::Other("the connection was closed".into()))
+    };
+    let announcing = async {
+        // The channel belongs to the schema, as the tables do.
+        let channel: String = client.query_one("SELECT 'tintype_' || current_schema()", &[]).await?.try_get(0)?;
+        client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
+        *told = false;
+        // Notifications sent before this moment were missed.
+        shared.heard.notify_one();
+        shared.heard_endings.miss();
+        let notify = async |payload: &str| client.batch_execute(&format!("NOTIFY \"{channel}\", '{payload}'")).await;
+        let queued = async {
+            loop {
+                shared.announce.notified().await;
+                tokio::time::sleep(DEBOUNCE).await;
+                notify(&me).await?;
+            }
+        };
+        let ended = async {
+            loop {
+                match shared.announce_endings.take(DEBOUNCE).await {
+                    EndingsElsewhere::Missed => notify(&format!("{me} {ANY}")).await?,
+                    EndingsElsewhere::Of(ids) => {
+                        for ids in ids.chunks(IDS_PER_NOTIFICATION) {
+                            let ids: Vec<_> = ids.iter().map(Id::as_str).collect();
+                            notify(&format!("{me} {}", ids.join(" "))).await?;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            failed = queued => failed,
+            failed = ended => failed,
+        }
+    };
+    tokio::select! {
+        ended = reading => ended,
+        ended = announcing => ended,
+    }
+}
+
+/// Passes a notification on, unless this process sent it.
+fn hear(shared: &Shared, me: &str, payload: &str) {
+    match payload.split_once(' ') {
+        _ if payload.starts_with(me) => {}
+        None => shared.heard.notify_one(),
+        Some((_, ANY)) => shared.heard_endings.miss(),
+        Some((_, ids)) => shared.heard_endings.push(ids.split(' ').filter_map(|id| id.parse().ok())),
+    }
+}

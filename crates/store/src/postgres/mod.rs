@@ -1,0 +1,176 @@
+//! PostgreSQL: one database that many processes share.
+//!
+//! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it, and
+//! writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions never wait in a circle: people,
+//! rows of the queue, one account, keys, endpoints.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use self::claim::ServedLast;
+use self::connection::Database;
+use self::listen_notify::Announcer;
+use self::submit::Submitter;
+use super::{Actor, Cause, OpenError, Result, Right, StoreError};
+use tintype_system::clock::Clock;
+use tintype_system::fault::{Effect, Faults, Point};
+
+mod accounts;
+mod audit;
+mod audit_log;
+mod budgets;
+mod calls;
+mod claim;
+mod columns;
+mod connect;
+mod connection;
+mod deliveries;
+mod endings;
+mod endpoints;
+mod failed_prompts;
+mod failure;
+mod gallery;
+mod identities;
+mod import;
+mod joining;
+mod keys;
+mod ledger;
+mod listen_notify;
+mod people;
+mod pooler;
+mod progress;
+mod queue;
+mod reports;
+mod rights;
+mod schema;
+mod second_factor;
+mod sign_up;
+mod submit;
+mod sweep;
+mod tasks;
+mod upkeep;
+mod uploads;
+mod url;
+mod workers;
+
+pub use self::import::Import;
+
+/// A database on a PostgreSQL server.
+#[derive(Debug)]
+pub struct PostgresStore {
+    parts: Arc<Parts>,
+    /// The one whose changes the audit log records.
+    actor: Option<Arc<Actor>>,
+    /// The right that each write needs.
+    right: Option<Right>,
+}
+
+impl Deref for PostgresStore {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+/// The parts that the stores of all actors share.
+#[derive(Debug)]
+pub struct Parts {
+    database: Arc<Database>,
+    faults: Faults,
+    announcer: Announcer,
+    _upkeep: AbortOnDropHandle<()>,
+    submitter: Submitter,
+    /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a time.
+    ping: tokio::sync::Mutex<()>,
+    /// The accounts that the last claims of this process ended with.
+    served_last: ServedLast,
+}
+
+/// Host and database that a `postgres://` URL names, without what opens them.
+///
+/// # Errors
+/// A sentence for the operator, without the password.
+pub fn describe(url: &str) -> std::result::Result<String, String> {
+    connect::configuration(url).map(|(config, _)| connect::describe(&config))
+}
+
+/// The database that `url` names, reached without a pooler that would share our sessions.
+async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Result<Database, OpenError> {
+    let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
+    let (config, trust) = connect::configuration(url).map_err(unusable)?;
+    let tls = connect::tls(&config, &trust, ca).map_err(unusable)?;
+    let database = Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))?;
+    pooler::refuse(&database).await?;
+    Ok(database)
+}
+
+impl PostgresStore {
+    /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
+    /// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store
+    /// then lives in.
+    ///
+    /// # Errors
+    /// [`OpenError`], with the database left as it was.
+    pub async fn open(
+        url: &str,
+        ca: Option<&Path>,
+        clock: Clock,
+        faults: Faults,
+    ) -> std::result::Result<Self, OpenError> {
+        let database = connect(url, ca, clock).await?;
+        schema::migrate(&database).await?;
+        let database = Arc::new(database);
+        let once = upkeep::once(&database).await;
+        let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
+        let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
+        let parts = Parts {
+            submitter: Submitter::new(database.clone(), faults.clone()),
+            ping: tokio::sync::Mutex::default(),
+            served_last: ServedLast::default(),
+            announcer: Announcer::start(database.clone()),
+            _upkeep: AbortOnDropHandle::new(upkeep),
+            database,
+            faults,
+        };
+        Ok(Self { parts: Arc::new(parts), actor: None, right: None })
+    }
+
+    /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Self>, OpenError> {
+        let database = connect(url, ca, Clock::system()).await?;
+        match schema::is_current(&database).await? {
+            true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Checks that an acknowledged write survives a power cut.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn check_durability(&self) -> std::result::Result<(), String> {
+        let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
+        let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;
+        match rows.first().map(|row| row.try_get(0)) {
+            Some(Ok(true)) => Ok(()),
+            _ => Err("PostgreSQL runs with fsync or full_page_writes off: a power cut loses accepted tasks".into()),
+        }
+    }
+
+    /// Does `write` between its two fault points.
+    async fn write<T>(&self, effect: Effect, write: impl Future<Output = Result<T>>) -> Result<T> {
+        self.faults.pass(Point::before(effect)).await?;
+        let outcome = write.await;
+        let passed = self.faults.pass(Point::after(effect)).await;
+        passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
+        outcome
+    }
+}

@@ -1,0 +1,75 @@
+//! Refuses poolers that give each transaction another session of the server, before anything is written.
+//!
+//! Prepared statements, session settings, LISTEN and advisory locks of a session all fail there, some of them without an
+//! error. Poolers are told apart by their behaviour, because none says how it is configured.
+
+use std::time::Duration;
+
+use deadpool_postgres::Client;
+use tokio_postgres::SimpleQueryMessage;
+
+use super::connection::Database;
+use super::failure::Failure;
+use super::schema::unusable;
+use crate::{OpenError, StoreError};
+
+/// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client wait.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The mark of a session, and the process of the server behind it.
+type Seen = (Option<String>, Option<String>);
+
+/// Fails unless two connections have a session each, and keep it. Uses the simple protocol, which every pooler forwards.
+pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
+    let (one, two) = database.bare_pair().await.map_err(|error| unusable(database, error.into()))?;
+    match database.within(LIMIT, have_sessions(&one, &two)).await {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) => Err(OpenError::Pooled(database.name())),
+        Some(Err(failure)) => Err(unusable(database, failure)),
+        None => {
+            let error = format!("two sessions at the same time got no answer within {} s", LIMIT.as_secs());
+            Err(unusable(database, StoreError::Other(error.into()).into()))
+        }
+    }
+}
+
+/// The same for connections that are in use, before which a pooler may have come. An unknown outcome is not a failure.
+pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
+    let (one, two) = (database.reader().await?, database.reader().await?);
+    match database.within(LIMIT, have_sessions(&one, &two)).await {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) => Err(StoreError::Other(OpenError::Pooled(database.name()).to_string().into())),
+        Some(Err(_)) | None => {
+            // A statement may still run there.
+            drop((Client::take(one), Client::take(two)));
+            Ok(())
+        }
+    }
+}
+
+/// Whether both connections keep a session of their own.
+async fn have_sessions(one: &Client, two: &Client) -> Result<bool, Failure> {
+    // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
+    let (first, second) = (mark(one).await?, mark(two).await?);
+    let (second_again, first_again) = (look(two).await?, look(one).await?);
+    Ok(first == first_again && second == second_again && first.1 != second.1)
+}
+
+/// Marks the session. The setting means nothing to the server, and so none to the next client of a shared session.
+async fn mark(client: &Client) -> Result<Seen, Failure> {
+    let mark: u64 = rand::random();
+    client.simple_query(&format!("SET tintype.session = '{mark:x}'")).await.map_err(StoreError::from)?;
+    let (_, process) = look(client).await?;
+    Ok((Some(format!("{mark:x}")), process))
+}
+
+async fn look(client: &Client) -> Result<Seen, Failure> {
+    let sql = "SELECT current_setting('tintype.session', true), pg_backend_pid()";
+    let answer = client.simple_query(sql).await.map_err(StoreError::from)?;
+    let row = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let field = |index| row.and_then(|row| row.try_get(index).ok().flatten()).map(str::to_owned);
+    Ok((field(0), field(1)))
+}

@@ -1,0 +1,394 @@
+//! Statements for the gallery.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+
+use super::columns::json;
+use super::tasks::upper;
+use super::writer::Writing;
+use super::{SqliteStore, failed_prompts, tasks};
+use crate::gallery::{GALLERY_BATCH, SCAN};
+use crate::{Board, BoardWrite, CompletedTask, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
+use tintype_domain::model::Id;
+use tintype_domain::search::{Sought, sought, terms};
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// The tasks of the studio among the tasks `t` that this account may see.
+const OWN: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL";
+
+/// Whether a task `t` fits the filter, except its words.
+const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
+    AND (:state IS NULL OR t.status = :state)
+    AND (:image_to_image IS NULL OR t.image_to_image = :image_to_image)
+    AND (:aspect_ratio IS NULL OR t.aspect_ratio = :aspect_ratio)
+    AND (NOT :starred OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND (:board IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
+         WHERE o.board_id = :board AND o.task_id = t.id AND b.account_id = :account))";
+
+/// The tables to read, newest task first, and the conditions of their index: the one that has the fewest other tasks.
+/// CROSS JOIN keeps SQLite from reading them in another order.
+fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
+    if has_words {
+        "prompt_words w CROSS JOIN prompts p ON p.number = w.rowid CROSS JOIN tasks t ON t.id = p.task_id
+         WHERE w.prompt_words MATCH :words AND w.rowid >= :first AND w.rowid < :end AND t.id >= :from AND t.id < :before
+         ORDER BY w.rowid DESC"
+    } else if filter.board.is_some() {
+        "board_tasks m CROSS JOIN tasks t ON t.id = m.task_id
+         WHERE m.board_id = :board AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
+         ORDER BY m.task_id DESC"
+    } else if filter.starred {
+        "stars m CROSS JOIN tasks t ON t.id = m.task_id
+         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
+         ORDER BY m.task_id DESC"
+    } else {
+        "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
+         AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
+    }
+}
+
+fn candidates(filter: &GalleryFilter, has_words: bool) -> String {
+    format!("SELECT t.id, {FITS} FROM {}", source(filter, has_words))
+}
+
+/// All of these terms, in the language of FTS5. A term has letters and digits only.
+fn matching(words: &[Sought]) -> String {
+    let term = |one: &Sought| format!("\"{}\"{}", one.term, if one.is_beginning { "*" } else { "" });
+    words.iter().map(term).collect::<Vec<_>>().join(" AND ")
+}
+
+fn page(
+    connection: &Connection,
+    account_id: Id,
+    filter: &GalleryFilter,
+    before: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<GalleryPage> {
+    let words = sought(account_id, &filter.text);
+    if words.is_empty() && !filter.text.trim().is_empty() {
+        return Ok(GalleryPage::default());
+    }
+    let until = filter.until.map(Id::floor);
+    let before = before.into_iter().chain(until).min();
+    let mut statement = connection.prepare_cached(&candidates(filter, !words.is_empty()))?;
+    let mut rows = statement.query(named_params! {
+        ":account": account_id,
+        ":state": filter.state.map(|state| state.as_str()),
+        ":image_to_image": filter.image_to_image,
+        ":aspect_ratio": filter.aspect_ratio.map(|ratio| ratio.as_str()),
+        ":starred": filter.starred,
+        ":board": filter.board,
+        ":words": (!words.is_empty()).then(|| matching(&words)),
+        ":from": filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
+        ":before": upper(before),
+        ":first": filter.from.map_or(0, |from| Id::floor(from).rank()),
+        ":end": before.map_or(i64::MAX, Id::rank_after),
+    })?;
+    let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
+    while let Some(row) = rows.next()? {
+        if found.len() == limit as usize || seen == SCAN {
+            older = last;
+            break;
+        }
+        seen += 1;
+        let id: Id = row.get(0)?;
+        last = Some(id);
+        if row.get(1)? {
+            found.push(id);
+        }
+    }
+    let records: Vec<Option<TaskRecord>> =
+        found.into_iter().map(|id| tasks::inspect(connection, id)).collect::<rusqlite::Result<_>>()?;
+    Ok(GalleryPage { records: records.into_iter().flatten().collect(), older })
+}
+
+/// Ids as a parameter for `json_each`.
+fn list(ids: &[Id]) -> String {
+    serde_json::to_string(ids).expect("ids are always JSON")
+}
+
+fn ids(connection: &Connection, sql: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Vec<Id>> {
+    connection.prepare_cached(sql)?.query_map(parameters, |row| row.get(0))?.collect()
+}
+
+fn board(row: &Row<'_>) -> rusqlite::Result<Board> {
+    Ok(Board { id: row.get(0)?, name: row.get(1)? })
+}
+
+fn is_taken(connection: &Connection, account_id: Id, name: &str, except: Option<Id>) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = ?1 AND name = ?2 AND id IS NOT ?3)";
+    connection.prepare_cached(sql)?.query_row(params![account_id, name, except], |row| row.get(0))
+}
+
+fn owns(connection: &Connection, account_id: Id, board: Id) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = ?1 AND id = ?2)";
+    connection.prepare_cached(sql)?.query_row(params![account_id, board], |row| row.get(0))
+}
+
+/// Terms that one commit overwrites in the index of words, besides those of its last task. Each costs the only writer some
+/// 20 µs, and a prompt may have ten thousand.
+pub(super) const TERMS_AT_A_TIME: usize = 2_000;
+
+/// Takes a task out of the search. It still has its prompt: the index of words is told which of them to overwrite. Returns
+/// their number.
+pub(super) fn unsearch(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
+    let connection = &writing.connection;
+    let mut overwritten = 0;
+    let indexed = "SELECT p.number, t.account_id, t.prompt FROM prompts p JOIN tasks t ON t.id = p.task_id
+        WHERE p.task_id = ?1";
+    let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let indexed: Option<(i64, Id, String)> =
+        connection.prepare_cached(indexed)?.query_row([task], columns).optional()?;
+    if let Some((number, account, prompt)) = indexed {
+        let terms = terms(account, &prompt);
+        overwritten = terms.len();
+        connection
+            .prepare_cached("INSERT INTO prompt_words (prompt_words, rowid, words) VALUES ('delete', ?1, ?2)")?
+            .execute(params![number, terms.join(" ")])?;
+    }
+    for sql in ["DELETE FROM prompts WHERE task_id = ?1", "DELETE FROM unindexed WHERE task_id = ?1"] {
+        connection.prepare_cached(sql)?.execute([task])?;
+    }
+    writing.empties_log = true;
+    Ok(overwritten)
+}
+
+/// Deletes what the gallery keeps of a task, except its deletion, like [`unsearch`].
+pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
+    let overwritten = unsearch(writing, task)?;
+    for sql in ["DELETE FROM stars WHERE task_id = ?1", "DELETE FROM board_tasks WHERE task_id = ?1"] {
+        writing.connection.prepare_cached(sql)?.execute([task])?;
+    }
+    Ok(overwritten)
+}
+
+/// Deletes the boards and stars of an account.
+pub(super) fn forget_account(connection: &Connection, account_id: Id) -> rusqlite::Result<()> {
+    for sql in ["DELETE FROM boards WHERE account_id = ?1", "DELETE FROM stars WHERE account_id = ?1"] {
+        connection.prepare_cached(sql)?.execute([account_id])?;
+    }
+    Ok(())
+}
+
+fn delete(writing: &Writing, account_id: Id, wanted: &[Id]) -> rusqlite::Result<Vec<Id>> {
+    let now = writing.clock.now();
+    let ended = format!(
+        "SELECT t.id FROM tasks t WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}
+         AND t.status <> 'processing' ORDER BY t.id"
+    );
+    let ended = ids(&writing.connection, &ended, named_params! { ":tasks": list(wanted), ":account": account_id })?;
+    for id in &ended {
+        let hide = "UPDATE tasks SET removed_at = ?2 WHERE id = ?1";
+        writing.connection.prepare_cached(hide)?.execute(params![id, now])?;
+        let record = "INSERT INTO deletions (task_id, account_id, deleted_at) VALUES (?1, ?2, ?3)";
+        writing.connection.prepare_cached(record)?.execute(params![id, account_id, now])?;
+    }
+    Ok(ended)
+}
+
+fn restore(connection: &Connection, account_id: Id, wanted: &[Id], since: Timestamp) -> rusqlite::Result<Vec<Id>> {
+    let sql = "SELECT task_id FROM deletions WHERE task_id IN (SELECT value FROM json_each(?1))
+        AND account_id = ?2 AND deleted_at >= ?3 AND NOT erased ORDER BY task_id";
+    let back = ids(connection, sql, params![list(wanted), account_id, since])?;
+    for id in &back {
+        connection.prepare_cached("UPDATE tasks SET removed_at = NULL WHERE id = ?1")?.execute([id])?;
+        connection.prepare_cached("DELETE FROM deletions WHERE task_id = ?1")?.execute([id])?;
+    }
+    Ok(back)
+}
+
+fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
+    let sql = "SELECT task_id FROM deletions WHERE erased = 0 AND deleted_at < ?1 ORDER BY deleted_at LIMIT ?2";
+    let due = ids(&writing.connection, sql, params![cutoff, GALLERY_BATCH])?;
+    let (mut erased, mut overwritten) = (0, 0);
+    for id in &due {
+        if overwritten >= TERMS_AT_A_TIME {
+            break;
+        }
+        overwritten += forget(writing, *id)?;
+        erased += 1;
+        let connection = &writing.connection;
+        let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL WHERE id = ?1";
+        connection.prepare_cached(blank)?.execute([id])?;
+        failed_prompts::forget(connection, *id)?;
+        connection.prepare_cached("UPDATE deletions SET erased = 1 WHERE task_id = ?1")?.execute([id])?;
+    }
+    Ok(erased)
+}
+
+/// The number of a task in the index: its rank, or the next free one, so that a search reads the newest tasks first, also
+/// after the clock was set back.
+fn number(connection: &Connection, task: Id) -> rusqlite::Result<i64> {
+    let mut taken = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM prompts WHERE number = ?1)")?;
+    let mut number = task.rank();
+    while taken.query_row([number], |row| row.get(0))? {
+        number += 1;
+    }
+    Ok(number)
+}
+
+/// Indexes the oldest tasks first, so that those that share a rank have numbers in the order of their ids.
+fn index(connection: &Connection) -> rusqlite::Result<usize> {
+    let sql = "SELECT t.id, t.account_id, t.prompt FROM unindexed u CROSS JOIN tasks t ON t.id = u.task_id
+        ORDER BY u.task_id LIMIT ?1";
+    let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let due: Vec<(Id, Id, String)> =
+        connection.prepare_cached(sql)?.query_map([GALLERY_BATCH], columns)?.collect::<rusqlite::Result<_>>()?;
+    for (task, account, prompt) in &due {
+        let number = number(connection, *task)?;
+        connection
+            .prepare_cached("INSERT INTO prompts (number, task_id) VALUES (?1, ?2)")?
+            .execute(params![number, task])?;
+        connection
+            .prepare_cached("INSERT INTO prompt_words (rowid, words) VALUES (?1, ?2)")?
+            .execute(params![number, terms(*account, prompt).join(" ")])?;
+        connection.prepare_cached("DELETE FROM unindexed WHERE task_id = ?1")?.execute([task])?;
+    }
+    Ok(due.len())
+}
+
+#[async_trait]
+impl Gallery for SqliteStore {
+    async fn gallery(
+        &self,
+        account_id: Id,
+        filter: &GalleryFilter,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<GalleryPage> {
+        self.read(|connection| page(connection, account_id, filter, before, limit))
+    }
+
+    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let sql = "SELECT task_id FROM stars WHERE task_id IN (SELECT value FROM json_each(?1)) AND account_id = ?2";
+        self.read(|connection| ids(connection, sql, params![list(tasks), account_id]))
+    }
+
+    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+        let tasks = list(tasks);
+        let star = move |writing: &mut Writing| {
+            let sql = if starred {
+                format!(
+                    "INSERT OR IGNORE INTO stars (task_id, account_id) SELECT t.id, t.account_id FROM tasks t
+                     WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}"
+                )
+            } else {
+                "DELETE FROM stars WHERE task_id IN (SELECT value FROM json_each(:tasks)) AND account_id = :account"
+                    .to_owned()
+            };
+            let parameters = named_params! { ":tasks": tasks, ":account": account_id };
+            writing.connection.prepare_cached(&sql)?.execute(parameters).map(drop)
+        };
+        self.write(Effect::MarkTasks, star).await
+    }
+
+    async fn boards(&self, account_id: Id) -> Result<Vec<Board>> {
+        let sql = "SELECT id, name FROM boards WHERE account_id = ?1 ORDER BY name";
+        self.read(|connection| connection.prepare_cached(sql)?.query_map([account_id], board)?.collect())
+    }
+
+    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite> {
+        let name = name.to_owned();
+        let create = move |writing: &mut Writing| {
+            if is_taken(&writing.connection, account_id, &name, None)? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let id = writing.ids.next(writing.clock.now());
+            let sql = "INSERT INTO boards (id, account_id, name)
+                SELECT ?1, id, ?3 FROM accounts WHERE id = ?2 AND deleted_at IS NULL
+                AND (SELECT count(*) FROM boards WHERE account_id = ?2) < ?4";
+            let made = writing.connection.prepare_cached(sql)?.execute(params![id, account_id, name, most])?;
+            Ok(if made > 0 { BoardWrite::Done(Board { id, name: name.clone() }) } else { BoardWrite::NotPossible })
+        };
+        self.write(Effect::ChangeBoard, create).await
+    }
+
+    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
+        let name = name.to_owned();
+        let rename = move |writing: &mut Writing| {
+            if is_taken(&writing.connection, account_id, &name, Some(board))? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let sql = "UPDATE boards SET name = ?3 WHERE id = ?2 AND account_id = ?1";
+            let renamed = writing.connection.prepare_cached(sql)?.execute(params![account_id, board, name])?;
+            let now = Board { id: board, name: name.clone() };
+            Ok(if renamed > 0 { BoardWrite::Done(now) } else { BoardWrite::NotPossible })
+        };
+        self.write(Effect::ChangeBoard, rename).await
+    }
+
+    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
+        let remove = move |writing: &mut Writing| {
+            let sql = "DELETE FROM boards WHERE id = ?2 AND account_id = ?1";
+            Ok(writing.connection.prepare_cached(sql)?.execute(params![account_id, board])? > 0)
+        };
+        self.write(Effect::ChangeBoard, remove).await
+    }
+
+    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+        let tasks = list(tasks);
+        let change = move |writing: &mut Writing| {
+            if !owns(&writing.connection, account_id, board)? {
+                return Ok(false);
+            }
+            if put {
+                let sql = format!(
+                    "INSERT OR IGNORE INTO board_tasks (board_id, task_id) SELECT :board, t.id FROM tasks t
+                     WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}"
+                );
+                let parameters = named_params! { ":board": board, ":tasks": tasks, ":account": account_id };
+                writing.connection.prepare_cached(&sql)?.execute(parameters)?;
+            } else {
+                let sql =
+                    "DELETE FROM board_tasks WHERE board_id = ?1 AND task_id IN (SELECT value FROM json_each(?2))";
+                writing.connection.prepare_cached(sql)?.execute(params![board, tasks])?;
+            }
+            Ok(true)
+        };
+        self.write(Effect::MarkTasks, change).await
+    }
+
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let tasks = tasks.to_owned();
+        self.write(Effect::DeleteTasks, move |writing| delete(writing, account_id, &tasks)).await
+    }
+
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>> {
+        let tasks = tasks.to_owned();
+        self.write(Effect::RestoreTasks, move |writing| restore(&writing.connection, account_id, &tasks, since)).await
+    }
+
+    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
+        // Read first: a write that changes nothing would be a commit, too.
+        let due = "SELECT EXISTS (SELECT 1 FROM deletions WHERE erased = 0 AND deleted_at < ?1)";
+        if !self.read(|connection| connection.prepare_cached(due)?.query_row([cutoff], |row| row.get(0)))? {
+            return Ok(0);
+        }
+        self.write(Effect::EraseTasks, move |writing| erase(writing, cutoff)).await
+    }
+
+    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
+        let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') FROM deletions d
+            CROSS JOIN tasks t ON t.id = d.task_id
+            WHERE d.erased = 1 AND d.deleted_at < ?1 ORDER BY d.deleted_at LIMIT ?2";
+        self.read(|connection| {
+            let erased =
+                |row: &Row<'_>| Ok(CompletedTask { id: row.get(0)?, account_id: row.get(1)?, images: json(row, 2)? });
+            connection.prepare_cached(sql)?.query_map(params![cutoff, limit], erased)?.collect()
+        })
+    }
+
+    async fn forget_deletion(&self, task: Id) -> Result<()> {
+        let sql = "DELETE FROM deletions WHERE task_id = ?1 AND erased = 1";
+        let forget = move |writing: &mut Writing| writing.connection.prepare_cached(sql)?.execute([task]).map(drop);
+        self.write(Effect::EraseTasks, forget).await
+    }
+
+    async fn index_prompts(&self) -> Result<usize> {
+        let due = "SELECT EXISTS (SELECT 1 FROM unindexed)";
+        if !self.read(|connection| connection.prepare_cached(due)?.query_row([], |row| row.get(0)))? {
+            return Ok(0);
+        }
+        self.write(Effect::IndexPrompts, |writing| index(&writing.connection)).await
+    }
+}

@@ -1,0 +1,313 @@
+//! The embedded default: one SQLite file, one writer thread, and a read connection for each concurrent read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use self::writer::{Writer, Writing};
+use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, StoreError, WorkerReport};
+use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::{Id, IdSource};
+use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::fault::{Effect, Faults, Point};
+
+mod accounts;
+mod audit;
+mod audit_log;
+mod budgets;
+mod calls;
+mod columns;
+mod connection;
+mod deliveries;
+mod endpoints;
+mod engines;
+mod failed_prompts;
+mod files;
+mod gallery;
+mod identities;
+mod joining;
+mod ledger;
+mod lines;
+mod moved;
+mod people;
+#[cfg(test)]
+mod plans;
+mod progress;
+mod queue;
+mod reports;
+mod rights;
+mod schema;
+mod second_factor;
+mod sign_up;
+mod snapshot;
+mod strikes;
+mod tasks;
+mod upkeep;
+mod uploads;
+mod writer;
+
+use self::connection::{Readers, connect};
+pub use self::moved::{mark_as_moved, take_back};
+use self::schema::{check_write_permission, is_a_fragment, migrate};
+pub use self::snapshot::Snapshot;
+
+/// A database in one SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    parts: Arc<Parts>,
+    /// The one whose changes the audit log records.
+    actor: Option<Arc<Actor>>,
+    /// The right that each write needs.
+    right: Option<Right>,
+}
+
+impl Deref for SqliteStore {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("path", &self.readers.path).finish_non_exhaustive()
+    }
+}
+
+/// The parts that the stores of all actors share.
+pub struct Parts {
+    writer: Writer,
+    readers: Readers,
+    /// Held while a long read runs.
+    long_reads: Arc<tokio::sync::Semaphore>,
+    clock: Clock,
+    faults: Faults,
+    /// The last report of each worker of this process, and its time.
+    workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full(Cause::new(error)),
+            _ => Self::Other(Cause::new(error)),
+        }
+    }
+}
+
+impl From<std::io::Error> for StoreError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(Cause::new(error))
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, creating it or bringing its schema up to date as needed.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the file is then unchanged.
+    pub fn open(path: &Path, clock: Clock) -> std::result::Result<Self, OpenError> {
+        Self::open_with_faults(path, clock, Faults::default())
+    }
+
+    /// Opens the file like [`SqliteStore::open`], and injects `faults`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the file is then unchanged.
+    pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
+        let unusable =
+            |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
+        if is_a_fragment(path).map_err(|error| unusable(&error))? {
+            return Err(unusable(&"the file is not a database"));
+        }
+        check_write_permission(path).map_err(|error| unusable(&error))?;
+        let unfinished = restoring(path);
+        if unfinished.exists() && !path.exists() {
+            let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
+            return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
+        migrate(&mut connection, path)?;
+        let ids = IdSource::default();
+        let (last_served, empties_log) = (HashMap::new(), false);
+        let writing =
+            Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
+        let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
+        let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
+        let parts = Arc::new(Parts {
+            writer,
+            readers,
+            long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
+            clock,
+            faults,
+            workers: Mutex::default(),
+        });
+        Ok(Self { parts, actor: None, right: None })
+    }
+
+    /// Checks the file for damage.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the first damage found.
+    pub fn check_integrity(&self) -> Result<()> {
+        integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
+    }
+
+    async fn write<T, F>(&self, effect: Effect, write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.write_with(effect, self.right, write).await
+    }
+
+    /// Writes between the two fault points of `effect`, if `right` holds.
+    async fn write_with<T, F>(&self, effect: Effect, right: Option<Right>, write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.faults.pass(Point::before(effect)).await?;
+        let outcome = self.write_by_right(right, write).await;
+        let passed = self.faults.pass(Point::after(effect)).await;
+        passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
+        outcome
+    }
+
+    /// Checkpoints the write-ahead log and truncates it. After a failed sync the kernel may report pages of the log as
+    /// clean that never reached the disk, so no answer may depend on the old log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn begin_new_log(&self) -> Result<()> {
+        let busy: bool =
+            self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
+        if busy {
+            tracing::warn!(
+                "another program reads the database, so the write-ahead log of the last run stays; the next checkpoint tries again"
+            );
+        }
+        Ok(())
+    }
+
+    fn workers(&self) -> MutexGuard<'_, BTreeMap<Id, (WorkerReport, Timestamp)>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so does
+    /// the other half of two cores.
+    async fn read_apart<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let turn = self.long_reads.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let parts = self.parts.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            // Until the read has ended, even if its caller has gone.
+            let _turn = turn;
+            parts.readers.read(query)
+        });
+        let read = read.await;
+        Ok(read.map_err(|error| StoreError::Other(Cause::new(error)))??)
+    }
+
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        Ok(self.readers.read(query)?)
+    }
+}
+
+/// Turns the answer of SQLite's integrity check into a result.
+fn integrity(found: String) -> Result<()> {
+    if found == "ok" { Ok(()) } else { Err(StoreError::Other(found.into())) }
+}
+
+/// The path at which a restore keeps the database until all result files are restored. While this file exists and the
+/// database does not, nothing opens the database.
+pub fn restoring(database: &Path) -> PathBuf {
+    with_suffix(database, ".restoring")
+}
+
+/// The files that SQLite may keep beside a database.
+pub fn companions(database: &Path) -> [PathBuf; 3] {
+    ["-wal", "-shm", "-journal"].map(|suffix| with_suffix(database, suffix))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+#[async_trait]
+impl Fleet for SqliteStore {
+    // Only one server uses the file, and its workers are all there are.
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        self.workers().insert(report.id, (report, self.clock.now()));
+        Ok(())
+    }
+
+    async fn other_workers(&self, _: &[Id]) -> Result<Vec<WorkerReport>> {
+        Ok(Vec::new())
+    }
+
+    async fn engines(&self) -> Result<Vec<EngineState>> {
+        let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
+        for (report, seen_at) in self.workers().values() {
+            let name = report.engine.clone();
+            let unseen = EngineState { name: name.clone(), max_references: 0, workers: 0, seen_at: *seen_at };
+            let engine = engines.entry(name).or_insert(unseen);
+            engine.max_references = engine.max_references.max(report.max_references);
+            engine.workers += u64::from(report.is_available);
+            engine.seen_at = engine.seen_at.max(*seen_at);
+        }
+        Ok(engines.into_values().collect())
+    }
+
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        self.read(|connection| progress::lost(connection, leases))
+    }
+
+    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+        self.read(|connection| {
+            connection.query_row("SELECT value FROM secrets WHERE name = 'cursor'", [], |row| row.get(0))
+        })
+    }
+
+    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        self.read(files::marker)
+    }
+
+    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker> {
+        self.writer.write(move |writing| files::claim(writing, marker)).await
+    }
+
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
+        self.writer.write(move |writing| files::adopt(writing, marker)).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    async fn ping(&self) -> Result<()> {
+        // Rewrites a page with the same content: nothing changes, but a full disk refuses the write. The version is read
+        // first, because a command of a later release may have migrated the database.
+        let write = |writing: &mut Writing| {
+            let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+            writing.connection.pragma_update(None, "user_version", version)
+        };
+        self.writer.write(write).await
+    }
+}

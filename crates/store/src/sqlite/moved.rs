@@ -1,0 +1,71 @@
+//! The mark of a database that `tintype migrate` has moved to PostgreSQL. Its application id is another one, so that
+//! earlier releases refuse the file too, and a row of `secrets` says where its content went.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::connection::connect;
+use super::schema::{APPLICATION_ID, MIGRATIONS, Schema, name, schema};
+use crate::OpenError;
+
+/// Application id of a database that was moved: "tinm" in ASCII.
+pub(super) const MOVED_ID: i32 = 0x7469_6E6D;
+/// The row of `secrets` that names the destination.
+const ROW: &str = "moved_to";
+
+/// The destination of a moved database.
+pub(super) fn destination(connection: &Connection) -> rusqlite::Result<String> {
+    let value: Vec<u8> = connection.query_row("SELECT value FROM secrets WHERE name = ?1", [ROW], |row| row.get(0))?;
+    Ok(String::from_utf8_lossy(&value).into_owned())
+}
+
+/// Marks the database as moved to the place that `to` describes. Nothing opens it from then on.
+///
+/// # Errors
+/// [`OpenError`], also if it is marked already; nothing was changed.
+pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
+    let mut connection = open(database)?;
+    match schema(&connection).map_err(|error| unusable(database, &error))? {
+        Schema::Moved(to) => return Err(OpenError::Moved { path: database.display().to_string(), to }),
+        Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
+        Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
+        Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
+        Schema::Ours => {}
+    }
+    let mut write = || -> rusqlite::Result<()> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let row = (ROW, to.as_bytes());
+        transaction.execute("INSERT OR REPLACE INTO secrets (name, value) VALUES (?1, ?2)", row)?;
+        transaction.pragma_update(None, "application_id", MOVED_ID)?;
+        transaction.commit()
+    };
+    write().map_err(|error| unusable(database, &error))
+}
+
+/// Removes the mark. Returns whether there was one.
+///
+/// # Errors
+/// [`OpenError`]; nothing was changed.
+pub fn take_back(database: &Path) -> Result<bool, OpenError> {
+    let mut connection = open(database)?;
+    let mut write = || -> rusqlite::Result<bool> {
+        if !matches!(schema(&connection)?, Schema::Moved(_)) {
+            return Ok(false);
+        }
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute("DELETE FROM secrets WHERE name = ?1", [ROW])?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.commit()?;
+        Ok(true)
+    };
+    write().map_err(|error| unusable(database, &error))
+}
+
+fn open(database: &Path) -> Result<Connection, OpenError> {
+    connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| unusable(database, &error))
+}
+
+fn unusable(database: &Path, error: &rusqlite::Error) -> OpenError {
+    OpenError::Unusable { name: name(database), error: error.to_string() }
+}

@@ -1,0 +1,500 @@
+//! Statements for leasing tasks to workers and for ending them.
+//!
+//! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
+//! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::accounts::refused;
+use super::columns::{to_json, word};
+use super::tasks::{REQUEST, request};
+use super::writer::{Writing, in_savepoint};
+use super::{SqliteStore, budgets, deliveries, engines, failed_prompts, ledger, progress, strikes};
+use crate::ledger::Entry;
+use crate::{
+    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
+    Origin, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+};
+use tintype_domain::event::EventType;
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
+pub(super) const SWEEP_BATCH: usize = 256;
+
+pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> rusqlite::Result<Vec<Claim>> {
+    let now = writing.clock.now();
+    let connection = &writing.connection;
+    let mut claims = Vec::new();
+    if paused_at(connection)?.is_some() {
+        return Ok(claims);
+    }
+    let last_served = writing.last_served.entry((scope.engine.clone(), scope.max_references)).or_default();
+    while claims.len() < max {
+        let after_last = next_waiting(connection, last_served, now, scope)?;
+        let Some((account_id, task_id)) = (match after_last {
+            None => next_waiting(connection, "", now, scope)?,
+            found => found,
+        }) else {
+            break;
+        };
+        connection
+            .prepare_cached(
+                "UPDATE queue SET lease_epoch = lease_epoch + 1, lease_until = ?2, ready_at = 0, claimed_at = ?3
+                 WHERE task_id = ?1",
+            )?
+            .execute(params![task_id, now.saturating_add(lease), now])?;
+        let claim = connection
+            .prepare_cached(&format!(
+                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+            ))?
+            .query_row([task_id], |row| {
+                let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
+                let (surface, wants_previews) = (word(row, "surface")?, row.get("wants_previews")?);
+                let of = |request| Ok(Claim { lease, account_id, surface, request, wants_previews });
+                Ok(request(row).and_then(of))
+            })?;
+        match claim {
+            Ok(claim) => claims.push(claim),
+            // A damaged row must not stop the other claims. Its lease expires.
+            Err(error) => {
+                tracing::error!(task = %task_id, %error, "could not read a claimed task; check the database with `tintype doctor`");
+            }
+        }
+        *last_served = account_id.as_str().to_owned();
+    }
+    Ok(claims)
+}
+
+/// The tasks that a claim may take.
+#[derive(Debug)]
+pub(super) struct Scope {
+    engine: String,
+    max_references: u32,
+    passed_over: HashSet<Id>,
+}
+
+/// The oldest claimable task of the next account after `account` that has such a task within `scope`.
+fn next_waiting(
+    connection: &Connection,
+    account: &str,
+    now: Timestamp,
+    scope: &Scope,
+) -> rusqlite::Result<Option<(Id, Id)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT account_id, task_id FROM queue INDEXED BY queue_waiting
+         WHERE lease_until IS NULL AND engine = ?4 AND account_id > ?1 AND reference_count <= ?3
+         AND (ready_at <= ?2 OR ready_at > ?5)
+         ORDER BY account_id, task_id LIMIT 1",
+    )?;
+    let mut of_engine = |engine: &str, account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
+        // Postponed for longer than any task is: the clock was set back since.
+        let too_late = now.saturating_add(LONGEST_DELAY);
+        let parameters = params![account, now, scope.max_references, engine, too_late];
+        statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    };
+    let mut next = |account: &str| -> rusqlite::Result<Option<(Id, Id)>> {
+        let found = [of_engine("", account)?, of_engine(&scope.engine, account)?];
+        Ok(found.into_iter().flatten().min())
+    };
+    let mut found = next(account)?;
+    while let Some((account_id, _)) = found.filter(|(account_id, _)| scope.passed_over.contains(account_id)) {
+        found = next(account_id.as_str())?;
+    }
+    Ok(found)
+}
+
+pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::Result<Vec<Lease>> {
+    let until = writing.clock.now().saturating_add(lease);
+    let mut renew = writing.connection.prepare_cached(
+        "UPDATE queue SET lease_until = ?3 WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+    )?;
+    let mut lost = Vec::new();
+    for held in leases {
+        if renew.execute(params![held.task_id, held.epoch, until])? == 0 {
+            lost.push(*held);
+        }
+    }
+    Ok(lost)
+}
+
+pub(super) fn release(writing: &mut Writing, lease: Lease, delay: Duration) -> rusqlite::Result<LeaseWrite> {
+    let sql = "UPDATE queue SET lease_until = NULL, ready_at = ?3
+        WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL";
+    let parameters = params![lease.task_id, lease.epoch, writing.ready_after(delay)];
+    let released = writing.connection.prepare_cached(sql)?.execute(parameters)?;
+    Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
+}
+
+pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
+    let given_up = give_up(writing, lease, delay, last_error)?;
+    Ok(match (given_up.queued, given_up.failed.len()) {
+        (1.., _) => Retry::Queued,
+        (_, 1..) => Retry::Failed,
+        (0, 0) => Retry::Lost,
+    })
+}
+
+/// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
+fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Rescued> {
+    let lost: Option<u32> = writing
+        .connection
+        .prepare_cached(
+            "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = ?3
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING lost_leases",
+        )?
+        .query_row(params![lease.task_id, lease.epoch, writing.ready_after(delay)], |row| row.get(0))
+        .optional()?;
+    Ok(match lost {
+        None => Rescued::default(),
+        Some(lost) if lost < MAX_LOST_LEASES => Rescued { queued: 1, failed: Vec::new() },
+        Some(_) => Rescued { queued: 0, failed: Vec::from_iter(fail_unleased(writing, lease.task_id, last_error)?) },
+    })
+}
+
+pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
+    let connection = &writing.connection;
+    let Some(Left { account_id, claimed_at, .. }) = leave_queue(connection, lease)? else {
+        return Ok(LeaseWrite::Lost);
+    };
+    let completed = connection
+        .prepare_cached(
+            "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3), claimed_at = ?4
+             WHERE id = ?1 AND status = 'processing'",
+        )?
+        .execute(params![lease.task_id, to_json(images), writing.clock.now(), claimed_at])?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
+        .execute([account_id])?;
+    if completed > 0 {
+        deliveries::tell_end(writing, account_id, EventType::TaskCompleted, lease.task_id)?;
+    }
+    Ok(LeaseWrite::Done)
+}
+
+pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
+    match leave_queue(&writing.connection, lease)? {
+        Some(left) => refund(writing, lease.task_id, &left, error).map(|_| LeaseWrite::Done),
+        None => Ok(LeaseWrite::Lost),
+    }
+}
+
+/// The key with which a queued task was submitted, or the person who created it.
+pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
+    let found = connection
+        .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
+        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, ..Origin::default() }))
+        .optional()?;
+    Ok(found.unwrap_or_default())
+}
+
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {
+    let left = writing
+        .connection
+        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id, claimed_at, taken")?
+        .query_row([id], left)
+        .optional()?;
+    left.map(|left| refund(writing, id, &left, error)).transpose()
+}
+
+fn cancel(
+    writing: &mut Writing,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+    error: &str,
+) -> rusqlite::Result<Option<Ended>> {
+    let left = writing
+        .connection
+        .prepare_cached(
+            "DELETE FROM queue WHERE task_id = ?1 AND account_id = ?2 AND lease_until IS NULL
+             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3) RETURNING account_id, claimed_at, taken",
+        )?
+        .query_row(params![id, account_id, surface.as_str()], left)
+        .optional()?;
+    left.map(|left| refund(writing, id, &left, error)).transpose()
+}
+
+/// A row that has left the queue.
+struct Left {
+    account_id: Id,
+    claimed_at: Option<Timestamp>,
+    /// The credits of expiring grants that its task took.
+    taken: Option<String>,
+}
+
+fn left(row: &Row<'_>) -> rusqlite::Result<Left> {
+    Ok(Left { account_id: row.get(0)?, claimed_at: row.get(1)?, taken: row.get(2)? })
+}
+
+/// Removes a leased task from the queue; `None` if the lease was lost.
+fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Left>> {
+    let left = connection
+        .prepare_cached(
+            "SELECT account_id, claimed_at, taken FROM queue
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+        )?
+        .query_row(params![lease.task_id, lease.epoch], left)
+        .optional()?;
+    if left.is_some() {
+        connection.prepare_cached("DELETE FROM queue WHERE task_id = ?1")?.execute([lease.task_id])?;
+    }
+    Ok(left)
+}
+
+/// Fails and refunds a task that has just left the queue.
+fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Result<Ended> {
+    let (account_id, connection) = (left.account_id, &writing.connection);
+    let now = writing.clock.now();
+    let (n, surface): (i64, Surface) = connection
+        .prepare_cached(
+            "UPDATE tasks SET status = 'failed', error = ?2, updated_at = max(updated_at, ?3)
+             WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
+        )?
+        .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
+    failed_prompts::keep(connection, id, account_id)?;
+    let amount = n * CREDITS_PER_IMAGE;
+    let balance = ledger::without_grants(connection, account_id)?.refund(amount).map_err(refused)?;
+    ledger::set_balance(connection, account_id, balance)?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
+        .execute([account_id])?;
+    let key_id = budgets::charged_key(connection, id)?;
+    let refund = Entry { task_id: Some(id), key_id, ..Entry::new(EntryKind::Refund, amount) };
+    let entry_id = ledger::record(connection, &refund, account_id, balance, now)?;
+    if let Some(taken) = &left.taken {
+        ledger::give_back(connection, account_id, entry_id, id, taken, now)?;
+    }
+    deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
+    Ok(Ended { task_id: id, account_id, surface })
+}
+
+/// Takes away up to [`SWEEP_BATCH`] leases.
+pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
+    let now = writing.clock.now();
+    let (ended, impossible) = match which {
+        Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
+        Rescue::All => (Timestamp::MAX, Timestamp::MAX),
+    };
+    let mut lost: Vec<Lease> = writing
+        .connection
+        .prepare_cached(
+            "SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until <= ?1
+             UNION ALL SELECT task_id, lease_epoch FROM queue INDEXED BY queue_leased WHERE lease_until > ?2 LIMIT ?3",
+        )?
+        .query_map(params![ended, impossible, SWEEP_BATCH], |row| {
+            Ok(Lease { task_id: row.get(0)?, epoch: row.get(1)? })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    // Refunds come in the order of their tasks, as those of every sweep.
+    lost.sort_unstable_by_key(|lease| lease.task_id);
+    let mut rescued = Rescued::default();
+    for lease in lost {
+        let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, last_error);
+        let Rescued { queued, failed } = sparing_others(writing, lease.task_id, give_up)?.unwrap_or_default();
+        rescued.queued += queued;
+        rescued.failed.extend(failed);
+    }
+    progress::forget_ended(&writing.connection)?;
+    Ok(rescued)
+}
+
+/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    // Ids start with the time of creation, so the cutoff becomes a range of ids.
+    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+    let overdue: Vec<Id> = writing
+        .connection
+        .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
+        .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    fail_all(writing, overdue, error)
+}
+
+/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
+pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    let beyond: Vec<Id> = writing
+        .connection
+        .prepare_cached(
+            "SELECT task_id FROM queue INDEXED BY queue_with_references
+             WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2",
+        )?
+        .query_map(params![max_references, SWEEP_BATCH], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    fail_all(writing, beyond, error)
+}
+
+pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    tasks.sort_unstable();
+    let mut failed = Vec::new();
+    for id in tasks {
+        failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());
+    }
+    Ok(failed)
+}
+
+/// Runs a write for one task of many in a savepoint. If it fails, for example on a damaged row, the writes for the other
+/// tasks continue, unless SQLite has rolled back the whole transaction.
+fn sparing_others<T>(
+    writing: &mut Writing,
+    task_id: Id,
+    write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    match in_savepoint(writing, write) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(error) if writing.connection.is_autocommit() => Err(error),
+        Err(error) => {
+            tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
+            Ok(None)
+        }
+    }
+}
+
+pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
+    connection
+        .prepare_cached(
+            "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
+                    count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 3) AS needs_3,
+                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 4) AS needs_4,
+                    min(task_id) AS oldest,
+                    (SELECT paused_at FROM queue_pause) AS paused_at
+             FROM queue",
+        )?
+        .query_row([], |row| {
+            let oldest: Option<Id> = row.get("oldest")?;
+            Ok(QueueDepth {
+                waiting: row.get("waiting")?,
+                needing: [row.get("needs_1")?, row.get("needs_2")?, row.get("needs_3")?, row.get("needs_4")?],
+                leased: row.get("leased")?,
+                oldest: oldest.map(Id::timestamp),
+                paused_at: row.get("paused_at")?,
+            })
+        })
+}
+
+fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<WaitingTask>> {
+    let sql = "SELECT task_id, account_id, nullif(engine, '') FROM queue
+        WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1";
+    (connection.prepare_cached(sql)?)
+        .query_map([limit], |row| Ok(WaitingTask { id: row.get(0)?, account_id: row.get(1)?, engine: row.get(2)? }))?
+        .collect()
+}
+
+fn paused_at(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    connection.prepare_cached("SELECT paused_at FROM queue_pause")?.query_row([], |row| row.get(0)).optional()
+}
+
+fn pause(writing: &mut Writing) -> rusqlite::Result<Timestamp> {
+    writing
+        .connection
+        .prepare_cached(
+            "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, ?1)
+             ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at",
+        )?
+        .query_row([writing.clock.now()], |row| row.get(0))
+}
+
+fn resume(writing: &mut Writing) -> rusqlite::Result<Option<Timestamp>> {
+    writing
+        .connection
+        .prepare_cached("DELETE FROM queue_pause RETURNING paused_at")?
+        .query_row([], |row| row.get(0))
+        .optional()
+}
+
+#[async_trait]
+impl Queue for SqliteStore {
+    async fn claim_within(
+        &self,
+        max: usize,
+        engine: &str,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>> {
+        let engine = engine.to_owned();
+        let scope = Scope { engine, max_references, passed_over: passed_over.iter().copied().collect() };
+        self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        self.write(Effect::Renew, move |writing| renew(writing, &leases, lease)).await
+    }
+
+    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+        self.write(Effect::ReportProgress, move |writing| progress::report(writing, &attempts)).await
+    }
+
+    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
+        self.write(Effect::ReportProgress, move |writing| progress::show(&writing.connection, &previews)).await
+    }
+
+    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
+        self.write(Effect::Release, move |writing| release(writing, lease, delay)).await
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        let last_error = last_error.to_owned();
+        self.write(Effect::Retry, move |writing| retry(writing, lease, delay, &last_error)).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        self.write(Effect::Complete, move |writing| complete(writing, lease, &images)).await
+    }
+
+    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+        let error = error.to_owned();
+        self.write(Effect::Fail, move |writing| fail(writing, lease, &error)).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        let error = error.to_owned();
+        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
+    }
+
+    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
+        let (error, said) = (error.to_owned(), error.to_owned());
+        let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &said);
+        let fail = self.recorded(move |writing| fail_unleased(writing, id, &error), deed);
+        self.write(Effect::FailUnleased, fail).await
+    }
+
+    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
+        let error = error.to_owned();
+        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, &error)).await
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        self.read(depth)
+    }
+
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+        self.read(engines::waiting)
+    }
+
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
+        self.read(|connection| waiting(connection, limit))
+    }
+
+    async fn pause_queue(&self) -> Result<Timestamp> {
+        self.write_by_right(self.right, self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)))).await
+    }
+
+    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
+        let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
+        self.write_by_right(self.right, self.recorded(resume, deed)).await
+    }
+
+    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
+        self.read(paused_at)
+    }
+}

@@ -1,0 +1,189 @@
+//! Snapshots: copies of the database, taken while others write, and read-only access to them.
+
+use std::fmt::{self, Display};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{Connection, OpenFlags, ToSql};
+
+use super::connection::connect;
+use super::moved::take_back;
+use super::schema::{MIGRATIONS, Schema, check_permission, is_a_fragment, name, schema};
+use super::{audit, companions, files, integrity, queue, tasks};
+use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result};
+use tintype_domain::files_marker::FilesMarker;
+use tintype_domain::model::Id;
+
+/// A database file to read, such as the file of a backup. Reading it writes neither to the file nor to its directory.
+pub struct Snapshot {
+    connection: Connection,
+    current: bool,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("current", &self.current).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// Copies the current state of the database into `copy`, which must be empty or absent, while others read and
+    /// write. Does not sync the copy.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the content of `copy` is then undefined.
+    pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
+        let unusable = |error: rusqlite::Error| unusable(database, &error);
+        let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(unusable)?;
+        match schema(&connection).map_err(unusable)? {
+            Schema::Ours => {}
+            Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
+            Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
+            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
+            Schema::Moved(to) => return Err(OpenError::Moved { path: database.display().to_string(), to }),
+        }
+        copy_into(&connection, copy)
+    }
+
+    /// Copies a database that was marked as moved, so that nothing writes to it any more, into `copy` without the mark.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the content of `copy` is then undefined.
+    pub fn take_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
+        let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE);
+        copy_into(&connection.map_err(|error| unusable(database, &error))?, copy)?;
+        take_back(copy).map(drop)
+    }
+
+    /// Opens a file with the current schema or an older one.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: &Path) -> std::result::Result<Self, OpenError> {
+        // With `immutable` SQLite takes no lock and opens no log, so a read-only disk is enough.
+        Self::open_as(path, Some("immutable=1"))
+    }
+
+    /// Opens the database of an installation where it is, whether or not a server runs on it. Creates no file.
+    ///
+    /// # Errors
+    /// [`OpenError`], also if the last server was killed and only the next one can read its log.
+    pub fn open_in_place(path: &Path) -> std::result::Result<Self, OpenError> {
+        let [log, index, _] = companions(path);
+        match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
+            (_, true) if log.exists() => Self::open_as(path, None),
+            (true, _) => Err(unusable(path, &"the last server was killed; the next one reads its log")),
+            (false, _) => Self::open(path),
+        }
+    }
+
+    fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<Self, OpenError> {
+        if is_a_fragment(path).map_err(|error| unusable(path, &error))? {
+            return Err(unusable(path, &"the file is not a database"));
+        }
+        check_permission(path).map_err(|error| unusable(path, &error))?;
+        let absolute = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
+        let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, &"not a path"))?;
+        url.set_query(query);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, &error))?;
+        let current = match schema(&connection).map_err(|error| unusable(path, &error))? {
+            Schema::Ours => true,
+            Schema::Older(_) => false,
+            Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
+            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(path))),
+            Schema::Moved(to) => return Err(OpenError::Moved { path: path.display().to_string(), to }),
+        };
+        Ok(Self { connection, current })
+    }
+
+    /// Whether the file has the current schema, which all methods below except `check_integrity` need.
+    pub fn is_current(&self) -> bool {
+        self.current
+    }
+
+    /// Checks the whole file for damage.
+    ///
+    /// # Errors
+    /// [`crate::StoreError`] with the first damage found.
+    pub fn check_integrity(&self) -> Result<()> {
+        integrity(self.connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?)
+    }
+
+    /// See [`crate::Upkeep::audit`].
+    ///
+    /// # Errors
+    /// [`crate::StoreError`].
+    pub fn audit(&self) -> Result<Audit> {
+        Ok(audit::audit(&self.connection)?)
+    }
+
+    /// See [`crate::Queue::queue_depth`].
+    ///
+    /// # Errors
+    /// [`crate::StoreError`].
+    pub fn queue_depth(&self) -> Result<QueueDepth> {
+        Ok(queue::depth(&self.connection)?)
+    }
+
+    /// See [`crate::Fleet::files_marker`].
+    ///
+    /// # Errors
+    /// [`crate::StoreError`].
+    pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        Ok(files::marker(&self.connection)?)
+    }
+
+    /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first row if
+    /// that is empty.
+    pub(crate) fn rows(
+        &self,
+        table: &str,
+        columns: &[&str],
+        keys: usize,
+        after: &[Value],
+        limit: u32,
+    ) -> Result<Vec<Vec<Value>>> {
+        let (key, columns) = (columns[..keys].join(", "), columns.join(", "));
+        let above =
+            if after.is_empty() { String::new() } else { format!("WHERE ({key}) > ({})", vec!["?"; keys].join(", ")) };
+        let sql = format!("SELECT {columns} FROM {table} {above} ORDER BY {key} LIMIT {limit}");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let width = statement.column_count();
+        let rows = statement
+            .query_map(rusqlite::params_from_iter(after), |row| (0..width).map(|column| row.get(column)).collect())?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// See [`crate::Tasks::completed_tasks`].
+    ///
+    /// # Errors
+    /// [`crate::StoreError`].
+    pub fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        Ok(tasks::completed(&self.connection, after, limit)?)
+    }
+}
+
+fn unusable(path: &Path, error: &dyn Display) -> OpenError {
+    OpenError::Unusable { name: name(path), error: error.to_string() }
+}
+
+/// A path as an SQLite parameter: its bytes, which need not be UTF-8.
+struct PathText<'a>(&'a Path);
+
+impl ToSql for PathText<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(self.0.as_os_str().as_bytes())))
+    }
+}
+
+/// SQLite's backup API starts over whenever another process writes. VACUUM INTO reads in one transaction, during which
+/// others can write to the write-ahead log.
+fn copy_into(connection: &Connection, copy: &Path) -> std::result::Result<(), OpenError> {
+    connection
+        .prepare("VACUUM INTO ?1")
+        .and_then(|mut vacuum| vacuum.execute([PathText(copy)]))
+        .map_err(|error| OpenError::Copy { path: copy.display().to_string(), error: error.to_string() })
+        .map(drop)
+}

@@ -1,0 +1,9 @@
+//! How the service meets its machine: time, disk space, the owner of files, its output, and the processes it confines.
+
+pub mod clock;
+pub mod data_dir;
+pub mod disk;
+pub mod fault;
+pub mod outlet;
+pub mod owner;
+pub mod sandbox;
