@@ -10,6 +10,6 @@ pub mod metrics;
 pub mod policy;
 pub mod server;
 pub mod service;
+pub mod studio;
 pub mod traces;
-pub mod web;
 pub mod worker;

@@ -17,7 +17,7 @@ use tintype_domain::model::Id;
 use tintype_domain::text;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{KeyChange, NewKey};
-use tintype_system::outlet;
+use tintype_system::output;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
@@ -320,7 +320,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let secret = KeySecret::random();
     // A rotation ends the old key and cannot be undone, so the new one has to be on paper first.
     let start = if json { format!("{{\n  \"key\": \"{}\",", secret.reveal()) } else { secret.reveal().to_owned() };
-    outlet::print(&start)
+    output::print(&start)
         .map_err(|error| Failure(format!("the new key could not be printed, so nothing was rotated: {error}")))?;
     let unused = |why: &dyn Display| Failure(format!("{why}; the key that was printed does not work"));
     let key =

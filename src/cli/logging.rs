@@ -13,7 +13,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, reload};
 use super::Cli;
 use crate::traces::{self, Exporter};
 use tintype_config::SettingsError;
-use tintype_system::outlet::{self, Reason};
+use tintype_system::output::{self, Reason};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum LogFormat {
@@ -61,7 +61,7 @@ impl Filter {
 
 /// Starts the log, and the traces for a collector if there is one.
 pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result<(Option<Exporter>, Filter), String> {
-    let log = tracing_subscriber::fmt::layer().with_writer(|| outlet::Log);
+    let log = tracing_subscriber::fmt::layer().with_writer(|| output::Log);
     let log = match format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => log.json().flatten_event(true).boxed(),

@@ -22,7 +22,7 @@ use tintype_store::{Actor, Drift, Store, Via};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 use tintype_system::fault::Faults;
-use tintype_system::outlet;
+use tintype_system::output;
 use tintype_system::owner;
 use tintype_system::sandbox;
 
@@ -233,20 +233,20 @@ pub fn main() -> ExitCode {
     if is_server {
         allocator::set_up(&arguments);
     }
-    let _flushing = outlet::Flushing;
+    let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };
     let mut data = DataSettings { operator: owner::caller(), ..cli.data };
     let mut command = cli.command;
     let outcome = privileges::become_owner(&mut command, &mut data)
         // From here on this process may have threads.
-        .and_then(|()| if is_server { Ok(outlet::open(logging::report_dropped)?) } else { Ok(()) })
+        .and_then(|()| if is_server { Ok(output::open(logging::report_dropped)?) } else { Ok(()) })
         .and_then(|()| run(command, &data, &read, logging, exporter));
     match outcome {
         Ok(code) => printing::exit_code(code),
         Err(Failure(message)) => {
             match cli.log_format {
                 LogFormat::Json if is_server => tracing::error!("{message}"),
-                _ => outlet::complain(&format!("tintype: {}", terminal::visible(&message))),
+                _ => output::complain(&format!("tintype: {}", terminal::visible(&message))),
             }
             ExitCode::FAILURE
         }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde::Serialize;
 
 use super::{Failure, Outcome, terminal};
-use tintype_system::outlet;
+use tintype_system::output;
 
 /// Why output of this command is missing.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
@@ -24,7 +24,7 @@ pub(super) fn show_once(
     thing: &impl Serialize,
     text: impl FnOnce() -> String,
 ) -> Result<Result<(), io::Error>, Failure> {
-    Ok(outlet::print(&shown(json, thing, text)?))
+    Ok(output::print(&shown(json, thing, text)?))
 }
 
 fn shown(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Result<String, Failure> {
@@ -41,7 +41,7 @@ pub(super) fn say(text: &str) {
 
 /// Prints a line. The command goes on if that fails, and [`exit_code`] reports it.
 pub(super) fn print_line(text: &str) {
-    if let Err(error) = outlet::print(text) {
+    if let Err(error) = output::print(text) {
         drop(UNPRINTED.set(error));
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn print_line(text: &str) {
 pub(super) fn exit_code(code: ExitCode) -> ExitCode {
     let Some(error) = UNPRINTED.get() else { return code };
     if error.kind() != ErrorKind::BrokenPipe {
-        outlet::complain(&format!("tintype: cannot write standard output: {error}"));
+        output::complain(&format!("tintype: cannot write standard output: {error}"));
     }
     if code == ExitCode::SUCCESS { ExitCode::FAILURE } else { code }
 }

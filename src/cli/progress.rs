@@ -21,12 +21,12 @@ pub(super) fn bar(visible: bool) -> ProgressBar {
 pub(super) struct Transfer {
     bar: ProgressBar,
     lines: bool,
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
 }
 
 /// Bytes in all, bytes that are done, and tenths that were told.
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+struct ProgressState {
     total: u64,
     done: u64,
     tenths: u64,
@@ -42,7 +42,7 @@ impl Transfer {
         Self { bar, lines: visible && !terminal, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,7 +53,7 @@ impl Transfer {
 
 impl Watch for Transfer {
     fn begin(&self, total: u64, done: u64) {
-        *self.state() = State { total, done, tenths: 0 };
+        *self.state() = ProgressState { total, done, tenths: 0 };
         self.bar.reset();
         self.bar.set_length(total);
         // Without this, the bytes of an earlier start would count as fast ones of this.
@@ -63,13 +63,13 @@ impl Watch for Transfer {
 
     fn advance(&self, bytes: i64) {
         let mut state = self.state();
-        let State { total, done, tenths } = *state;
+        let ProgressState { total, done, tenths } = *state;
         let done = done.saturating_add_signed(bytes);
         let now = (u128::from(done) * 10).checked_div(u128::from(total)).map_or(0, |tenths| tenths.min(10) as u64);
         if self.lines && now > tenths {
             eprintln!("{} of {}", BinaryBytes(done), BinaryBytes(total));
         }
-        *state = State { total, done, tenths: tenths.max(now) };
+        *state = ProgressState { total, done, tenths: tenths.max(now) };
         self.bar.set_position(done);
     }
 

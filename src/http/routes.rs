@@ -14,8 +14,8 @@ use super::state::ApiState;
 use super::{api, docs, files, mcp, openai, ops, pipeline};
 use crate::metrics::Metrics;
 use crate::service::Shared;
-use crate::service::limits::Usage;
-use crate::web::{SECOND_FACTOR, Studio, handlers as studio};
+use crate::service::limits::RateLimit;
+use crate::studio::{SECOND_FACTOR, Studio, handlers as studio};
 
 /// The pattern that submits a task.
 pub const GENERATE: &str = "/api/v1/images/generate";
@@ -29,27 +29,29 @@ pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
 pub static ROUTES: [Route; 93] = [
-    api(Method::POST, GENERATE, Usage::Submit, |method| on(method, api::images::generate)),
-    api(Method::GET, TASKS, Usage::Read, |method| on(method, api::images::list)),
-    api(Method::GET, TASK, Usage::Read, |method| on(method, api::images::find)),
-    api(Method::GET, ACCOUNT, Usage::Read, |method| on(method, api::account::find)),
-    openai(Method::POST, "/v1/images/generations", Usage::Submit, |method| on(method, openai::generations)),
-    openai(Method::POST, "/v1/images/generations/async", Usage::Submit, |method| on(method, openai::generations_async)),
-    openai(Method::POST, "/v1/images/edits", Usage::Submit, |method| on(method, openai::edits)),
-    openai(Method::POST, "/v1/images/edits/async", Usage::Submit, |method| on(method, openai::edits_async)),
-    openai(Method::GET, "/v1/images/tasks/{id}", Usage::Read, |method| on(method, openai::background::find)),
-    openai(Method::GET, "/v1/models", Usage::Read, |method| on(method, openai::models::list)),
-    openai(Method::GET, "/v1/models/{id}", Usage::Read, |method| on(method, openai::models::find)),
+    api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
+    api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
+    api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
+    api(Method::GET, ACCOUNT, RateLimit::Read, |method| on(method, api::account::find)),
+    openai(Method::POST, "/v1/images/generations", RateLimit::Submit, |method| on(method, openai::generations)),
+    openai(Method::POST, "/v1/images/generations/async", RateLimit::Submit, |method| {
+        on(method, openai::generations_async)
+    }),
+    openai(Method::POST, "/v1/images/edits", RateLimit::Submit, |method| on(method, openai::edits)),
+    openai(Method::POST, "/v1/images/edits/async", RateLimit::Submit, |method| on(method, openai::edits_async)),
+    openai(Method::GET, "/v1/images/tasks/{id}", RateLimit::Read, |method| on(method, openai::background::find)),
+    openai(Method::GET, "/v1/models", RateLimit::Read, |method| on(method, openai::models::list)),
+    openai(Method::GET, "/v1/models/{id}", RateLimit::Read, |method| on(method, openai::models::find)),
     agents(Method::POST, "/mcp", |method| on(method, mcp::post)),
     agents(Method::POST, "/mcp/", |method| on(method, mcp::post)),
-    open(Surface::Files, "/files/{*name}", |method| on(method, files::serve)),
-    open(Surface::Docs, "/", |method| on(method, docs::page)),
-    open(Surface::Docs, "/favicon.ico", |method| on(method, docs::page)),
-    open(Surface::Docs, "/docs", |method| on(method, docs::with_slash)),
-    open(Surface::Docs, "/docs/", |method| on(method, docs::page)),
-    open(Surface::Docs, "/docs/{asset}", |method| on(method, docs::page)),
-    open(Surface::Docs, "/openapi.json", |method| on(method, docs::page)),
-    open(Surface::Docs, "/openapi-other.json", |method| on(method, docs::page)),
+    open(RouteGroup::Files, "/files/{*name}", |method| on(method, files::serve)),
+    open(RouteGroup::Docs, "/", |method| on(method, docs::page)),
+    open(RouteGroup::Docs, "/favicon.ico", |method| on(method, docs::page)),
+    open(RouteGroup::Docs, "/docs", |method| on(method, docs::with_slash)),
+    open(RouteGroup::Docs, "/docs/", |method| on(method, docs::page)),
+    open(RouteGroup::Docs, "/docs/{asset}", |method| on(method, docs::page)),
+    open(RouteGroup::Docs, "/openapi.json", |method| on(method, docs::page)),
+    open(RouteGroup::Docs, "/openapi-other.json", |method| on(method, docs::page)),
     page(Method::GET, "/studio", |method| on(method, studio::create)),
     page(Method::GET, "/studio/older", |method| on(method, studio::older)),
     page(Method::POST, "/studio/tasks", |method| on(method, studio::submit)),
@@ -109,8 +111,8 @@ pub static ROUTES: [Route; 93] = [
     page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator_strikes)),
     page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator_audit)),
     page(Method::POST, "/studio/sign-out", |method| on(method, studio::sign_out)),
-    page(Method::GET, "/studio/{*path}", |method| on(method, studio::nowhere)),
-    page(Method::POST, "/studio/{*path}", |method| on(method, studio::form_to_nowhere)),
+    page(Method::GET, "/studio/{*path}", |method| on(method, studio::page_not_found)),
+    page(Method::POST, "/studio/{*path}", |method| on(method, studio::form_not_found)),
     door(Method::GET, "/studio/sign-in", |method| on(method, studio::sign_in)),
     door(Method::POST, "/studio/sign-in", |method| on(method, studio::by_password)),
     door(Method::POST, "/studio/sign-in/code", |method| on(method, studio::by_code)),
@@ -121,8 +123,8 @@ pub static ROUTES: [Route; 93] = [
     door(Method::GET, "/studio/oidc", |method| on(method, studio::depart)),
     door(Method::GET, "/studio/oidc/callback", |method| on(method, studio::arrive)),
     door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),
-    open(Surface::Ops, "/healthz", |method| on(method, ops::live)),
-    open(Surface::Ops, "/readyz", |method| on(method, ops::ready)),
+    open(RouteGroup::Ops, "/healthz", |method| on(method, ops::live)),
+    open(RouteGroup::Ops, "/readyz", |method| on(method, ops::ready)),
     metrics("/metrics", |method| on(method, ops::expose_metrics)),
 ];
 
@@ -134,11 +136,11 @@ pub struct Route {
     /// The method. A route for GET answers HEAD as well.
     pub method: Method,
     /// The part of the service that the route belongs to.
-    pub surface: Surface,
+    pub group: RouteGroup,
     /// The callers that may use it.
     pub access: Access,
     /// The rate limit that a call counts against.
-    pub limit: Option<Usage>,
+    pub limit: Option<RateLimit>,
     /// The form of its errors.
     pub errors: ErrorShape,
     handler: Handler,
@@ -146,7 +148,7 @@ pub struct Route {
 
 /// The parts of the service that have URLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Surface {
+pub enum RouteGroup {
     /// The public API.
     Api,
     /// The API in OpenAI's dialect.
@@ -222,21 +224,21 @@ impl FromRef<ServiceState> for Readiness {
 const fn api(
     method: Method,
     pattern: &'static str,
-    limit: Usage,
+    limit: RateLimit,
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
-    let (surface, access, limit, errors) = (Surface::Api, Access::Key, Some(limit), ErrorShape::Envelope);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    let (group, access, limit, errors) = (RouteGroup::Api, Access::Key, Some(limit), ErrorShape::Envelope);
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 const fn openai(
     method: Method,
     pattern: &'static str,
-    limit: Usage,
+    limit: RateLimit,
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
-    let (surface, access, limit, errors) = (Surface::OpenAi, Access::Key, Some(limit), ErrorShape::OpenAi);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    let (group, access, limit, errors) = (RouteGroup::OpenAi, Access::Key, Some(limit), ErrorShape::OpenAi);
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// The tools for agents. A call of one that submits counts as a submit as well.
@@ -245,34 +247,34 @@ const fn agents(
     pattern: &'static str,
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
-    let (surface, access, limit, errors) = (Surface::Mcp, Access::Key, Some(Usage::Read), ErrorShape::Envelope);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    let (group, access, limit, errors) = (RouteGroup::Mcp, Access::Key, Some(RateLimit::Read), ErrorShape::Envelope);
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 const fn open(
-    surface: Surface,
+    group: RouteGroup,
     pattern: &'static str,
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
     let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// A page of the studio.
 const fn page(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
-    let (surface, access, limit, errors) = (Surface::Studio, Access::Session, None, ErrorShape::Page);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    let (group, access, limit, errors) = (RouteGroup::Studio, Access::Session, None, ErrorShape::Page);
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// A page of the studio for people who are not signed in yet.
 const fn door(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
-    let (surface, access, limit, errors) = (Surface::Studio, Access::Anyone, None, ErrorShape::Page);
-    Route { pattern, method, surface, access, limit, errors, handler: Handler::Service(handler) }
+    let (group, access, limit, errors) = (RouteGroup::Studio, Access::Anyone, None, ErrorShape::Page);
+    Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 const fn metrics(pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<Arc<Shared>>) -> Route {
     let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
-    Route { pattern, method, surface: Surface::Metrics, access, limit, errors, handler: Handler::Metrics(handler) }
+    Route { pattern, method, group: RouteGroup::Metrics, access, limit, errors, handler: Handler::Metrics(handler) }
 }
 
 impl Route {
@@ -301,31 +303,34 @@ impl Route {
     }
 
     fn count_from_zero(&self, metrics: &Metrics) {
-        metrics.expect(self.label(), method_label(&self.method), statuses(self.surface));
+        metrics.expect(self.label(), method_label(&self.method), statuses(self.group));
     }
 
     /// The route in metrics and the log.
     fn label(&self) -> &'static str {
-        match self.surface {
-            Surface::Docs => "/docs",
-            Surface::Files => "/files/{name}",
-            Surface::Api | Surface::OpenAi | Surface::Mcp | Surface::Studio | Surface::Ops | Surface::Metrics => {
-                self.pattern
-            }
+        match self.group {
+            RouteGroup::Docs => "/docs",
+            RouteGroup::Files => "/files/{name}",
+            RouteGroup::Api
+            | RouteGroup::OpenAi
+            | RouteGroup::Mcp
+            | RouteGroup::Studio
+            | RouteGroup::Ops
+            | RouteGroup::Metrics => self.pattern,
         }
     }
 }
 
 /// The statuses that a route is known to answer with: their counters exist before the first such answer.
-const fn statuses(surface: Surface) -> &'static [u16] {
-    match surface {
-        Surface::Api => &[200, 400, 401, 402, 404, 429, 500],
-        Surface::OpenAi => &[200, 400, 401, 404, 429, 500, 503],
-        Surface::Mcp => &[200, 400, 401, 429, 500],
-        Surface::Studio => &[200, 303, 403, 404, 500],
-        Surface::Files => &[200, 404, 500],
-        Surface::Docs | Surface::Metrics => &[200, 500],
-        Surface::Ops => &[200, 503],
+const fn statuses(group: RouteGroup) -> &'static [u16] {
+    match group {
+        RouteGroup::Api => &[200, 400, 401, 402, 404, 429, 500],
+        RouteGroup::OpenAi => &[200, 400, 401, 404, 429, 500, 503],
+        RouteGroup::Mcp => &[200, 400, 401, 429, 500],
+        RouteGroup::Studio => &[200, 303, 403, 404, 500],
+        RouteGroup::Files => &[200, 404, 500],
+        RouteGroup::Docs | RouteGroup::Metrics => &[200, 500],
+        RouteGroup::Ops => &[200, 503],
     }
 }
 
@@ -347,12 +352,12 @@ pub(super) fn label(request: &Request) -> &'static str {
 
 /// Whether a request is for the API.
 pub(super) fn is_of_api(request: &Request) -> bool {
-    at(request).is_some_and(|route| matches!(route.surface, Surface::Api | Surface::OpenAi | Surface::Mcp))
+    at(request).is_some_and(|route| matches!(route.group, RouteGroup::Api | RouteGroup::OpenAi | RouteGroup::Mcp))
 }
 
 /// Whether a request is for the studio.
 pub(super) fn is_of_studio(request: &Request) -> bool {
-    at(request).is_some_and(|route| route.surface == Surface::Studio)
+    at(request).is_some_and(|route| route.group == RouteGroup::Studio)
 }
 
 /// The label of a method in metrics. Callers may invent methods, and each label costs memory.

@@ -16,7 +16,7 @@ use crate::service::previews::Previews;
 use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
-use crate::web::{Studio, StudioParts, StudioSettings};
+use crate::studio::{Studio, StudioParts, StudioSettings};
 use tintype_config::{
     AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, RedisServer, RequiredFor, ServerSettings,
     SignUpSettings, TrustedProxy,

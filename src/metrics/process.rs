@@ -5,7 +5,7 @@ use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry};
 
 use super::registered;
 use tintype_system::clock::Timestamp;
-use tintype_system::outlet;
+use tintype_system::output;
 
 /// Processor time, memory and file descriptors of this process, as the kernel counts them.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl ProcessMetrics {
 
     /// Reads the counts from /proc. Those that cannot be read stay as they were.
     pub(super) fn read(&self) {
-        self.log_lines_dropped.inc_by(outlet::dropped().saturating_sub(self.log_lines_dropped.get()));
+        self.log_lines_dropped.inc_by(output::dropped().saturating_sub(self.log_lines_dropped.get()));
         let Ok(process) = Process::myself() else { return };
         if let Ok(stat) = process.stat() {
             let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;

@@ -96,7 +96,7 @@ impl From<reqwest::Error> for NoAnswer {
 }
 
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct ModerationResponse {
     results: Vec<Judgement>,
 }
 
@@ -178,7 +178,7 @@ impl Moderation {
             }
             bytes.extend_from_slice(&chunk);
         }
-        let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| NoAnswer::Shape)?;
+        let answer: ModerationResponse = serde_json::from_slice(&bytes).map_err(|_| NoAnswer::Shape)?;
         if answer.results.is_empty() {
             return Err(NoAnswer::Shape);
         }

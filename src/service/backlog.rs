@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::places::{Place, Places, Rank};
+use super::queue_positions::{QueuePosition, QueuePositions, Rank};
 use super::refresh::Refresh;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::model::{Id, IdSource, Task};
@@ -38,9 +38,9 @@ pub struct Backlog {
     own: Mutex<Vec<Arc<Pace>>>,
     known: Mutex<Known>,
     refresh: Refresh,
-    places: Places,
+    places: QueuePositions,
     /// The waiting tasks of each account: apart from the places, so that a submit makes no place older.
-    turns: Places,
+    turns: QueuePositions,
 }
 
 /// How fast one worker of this process renders.
@@ -190,8 +190,8 @@ impl Backlog {
     pub fn new(clock: Clock) -> Self {
         Self {
             refresh: Refresh::new(clock.clone()),
-            places: Places::new(clock.clone()),
-            turns: Places::new(clock.clone()),
+            places: QueuePositions::new(clock.clone()),
+            turns: QueuePositions::new(clock.clone()),
             clock,
             ids: IdSource::default(),
             own: Mutex::default(),
@@ -248,39 +248,42 @@ impl Backlog {
         id: Id,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
-    ) -> Place {
+    ) -> QueuePosition {
         self.measure(store).await;
         let usual = self.mean(image_to_image);
         match attempt {
-            Some(attempt) => Place { position: 0, wait: left(attempt, usual) },
+            Some(attempt) => QueuePosition { position: 0, wait: left(attempt, usual) },
             None => match self.places.of(store, id).await {
                 // A pause of the queue does not stop it.
-                Rank { position: 0, .. } => Place { position: 0, wait: usual },
+                Rank { position: 0, .. } => QueuePosition { position: 0, wait: usual },
                 rank => self.ranked(rank, image_to_image),
             },
         }
     }
 
     /// The place of a task that was just accepted, behind all others.
-    pub fn last_place(&self, task: &Task) -> Place {
+    pub fn last_place(&self, task: &Task) -> QueuePosition {
         let position = self.known().waiting;
         self.behind(position, position.saturating_sub(1), task.image_to_image)
     }
 
     /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
     /// is unknown while that of this engine is.
-    fn ranked(&self, rank: Rank, image_to_image: bool) -> Place {
+    fn ranked(&self, rank: Rank, image_to_image: bool) -> QueuePosition {
         let Rank { position, of_engine } = rank;
         let place = self.behind(position, position, image_to_image);
         let Some((engine, among)) = of_engine else { return place };
         let own = self.wait(among, 0, Some(&engine));
-        Place { wait: own.and_then(|own| Some(place.wait?.max(own))), ..place }
+        QueuePosition { wait: own.and_then(|own| Some(place.wait?.max(own))), ..place }
     }
 
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
-    fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> Place {
+    fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> QueuePosition {
         let takeable = self.takeable(&self.known());
-        Place { position, wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None)) }
+        QueuePosition {
+            position,
+            wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None)),
+        }
     }
 
     /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.

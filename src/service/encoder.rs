@@ -41,7 +41,7 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Encoder {
     shared: Arc<Shared>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EncoderState>>,
     slots: Shares,
     memory: Shares,
     copies: Shares,
@@ -52,25 +52,25 @@ pub struct Encoder {
 type Key = (OutputFormat, Vec<String>);
 
 #[derive(Debug, Default)]
-struct State {
-    answers: HashMap<Key, Weak<Answer>>,
+struct EncoderState {
+    answers: HashMap<Key, Weak<EncodedAnswer>>,
     /// Oldest first, with the times at which they were last wanted.
-    kept: VecDeque<(Duration, Arc<Answer>)>,
+    kept: VecDeque<(Duration, Arc<EncodedAnswer>)>,
 }
 
 /// The pictures of an answer, for all callers that want them.
 #[derive(Debug)]
-struct Answer {
+struct EncodedAnswer {
     key: Key,
     account_id: Id,
     pictures: OnceCell<Vec<Bytes>>,
-    state: Weak<Mutex<State>>,
+    state: Weak<Mutex<EncoderState>>,
 }
 
 /// The pictures of an answer. Callers that want the same pictures meanwhile get these.
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    answer: Arc<Answer>,
+    answer: Arc<EncodedAnswer>,
 }
 
 /// Pictures could not be encoded.
@@ -150,13 +150,13 @@ impl Encoder {
         room(&self.copies, account_id, bytes).await
     }
 
-    fn answer(&self, account_id: Id, key: Key) -> Arc<Answer> {
+    fn answer(&self, account_id: Id, key: Key) -> Arc<EncodedAnswer> {
         let mut state = self.state();
         if let Some(answer) = state.answers.get(&key).and_then(Weak::upgrade) {
             return answer;
         }
         let (pictures, weak) = (OnceCell::new(), Arc::downgrade(&self.state));
-        let answer = Arc::new(Answer { key: key.clone(), account_id, pictures, state: weak });
+        let answer = Arc::new(EncodedAnswer { key: key.clone(), account_id, pictures, state: weak });
         state.answers.insert(key, Arc::downgrade(&answer));
         answer
     }
@@ -184,7 +184,7 @@ impl Encoder {
     }
 
     /// Keeps pictures for the next caller, unless somebody waits for memory.
-    fn keep(&self, answer: Arc<Answer>) {
+    fn keep(&self, answer: Arc<EncodedAnswer>) {
         let now = self.shared.clock.elapsed();
         let awaited = self.memory.is_awaited();
         let mut state = self.state();
@@ -217,7 +217,7 @@ impl Encoder {
         drop(all);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EncoderState> {
         lock(&self.state)
     }
 }
@@ -234,13 +234,13 @@ impl Encoded {
     }
 }
 
-impl Answer {
+impl EncodedAnswer {
     fn bytes(&self) -> usize {
         self.pictures.get().map_or(0, |pictures| pictures.iter().map(Bytes::len).sum())
     }
 }
 
-impl Drop for Answer {
+impl Drop for EncodedAnswer {
     fn drop(&mut self) {
         let Some(state) = self.state.upgrade() else { return };
         let mut state = lock(&state);
@@ -251,7 +251,7 @@ impl Drop for Answer {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<EncoderState>) -> MutexGuard<'_, EncoderState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

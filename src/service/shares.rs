@@ -18,11 +18,11 @@ pub(super) fn fits(total: usize, held: usize, of_others: usize, more: usize) -> 
 #[derive(Debug, Clone)]
 pub struct Shares {
     total: usize,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ShareState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ShareState {
     used: usize,
     accounts: HashMap<Id, Held>,
     waiting: Vec<Waiting>,
@@ -115,12 +115,12 @@ impl Shares {
         drop(unwanted);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ShareState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ShareState {
     /// Removes the one to be served next.
     fn next(&mut self, total: usize) -> Option<Waiting> {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());

@@ -10,13 +10,13 @@ use tracing::Instrument as _;
 use crate::service::Shared;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
-use crate::service::places::Place;
+use crate::service::queue_positions::QueuePosition;
 use crate::service::waiters::Seat;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::cursor::CursorSigner;
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
-use tintype_domain::own_reference::OwnReference;
 use tintype_domain::request::GenerateRequest;
+use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{AttemptProgress, Cause, Origin, Result, START_WITHIN, StartLimit, StoreError, Submission};
 
 /// Page size if the caller gives none.
@@ -79,8 +79,8 @@ impl Tasks {
         let store = &self.shared.store;
         for (index, reference) in request.own_references() {
             let found = match reference {
-                OwnReference::Upload(id) => store.find_upload(account, surface, id).await?.is_some(),
-                OwnReference::Result { task, number } => {
+                StoredReference::Upload(id) => store.find_upload(account, surface, id).await?.is_some(),
+                StoredReference::Result { task, number } => {
                     let images = store.find_task(account, surface, task).await?.map(|task| task.status);
                     matches!(images, Some(Status::Completed(names)) if names.len() >= usize::from(number))
                 }
@@ -164,15 +164,15 @@ impl Tasks {
     }
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
-    pub async fn place(&self, found: &Found) -> Place {
+    pub async fn place(&self, found: &Found) -> QueuePosition {
         self.place_of(found.task.id, found.task.image_to_image, found.attempt).await
     }
 
     /// The same for a task that is known by its id, with reference images or without.
-    pub async fn place_of(&self, id: Id, image_to_image: bool, attempt: Option<AttemptProgress>) -> Place {
+    pub async fn place_of(&self, id: Id, image_to_image: bool, attempt: Option<AttemptProgress>) -> QueuePosition {
         let place = self.shared.backlog.place(&*self.shared.store, id, image_to_image, attempt).await;
         let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(id));
-        Place { wait: place.wait.map(|wait| wait.min(left)), ..place }
+        QueuePosition { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 
     /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task

@@ -86,7 +86,7 @@ pub enum UploadError {
     Files(#[from] FilesError),
     /// The bytes could not be kept while they arrived.
     #[error("upload: {0}")]
-    Arriving(#[from] io::Error),
+    ImageBody(#[from] io::Error),
     /// The decoder failed, for a reason other than the picture.
     #[error(transparent)]
     Decoder(DecodeError),
@@ -109,7 +109,7 @@ impl From<DecodeError> for UploadError {
 
 /// The place of a sender among those whose pictures arrive. Dropping it leaves the place.
 #[derive(Debug)]
-pub struct Place {
+pub struct UploadSlot {
     uploads: Arc<Uploads>,
     account_id: Id,
     /// The right by which the sender stores pictures.
@@ -130,7 +130,7 @@ pub struct Spool {
 /// An upload whose bytes arrive. Dropping it gives it up.
 #[derive(Debug)]
 pub struct Incoming {
-    place: Place,
+    place: UploadSlot,
     surface: Surface,
     spool: Spool,
 }
@@ -191,13 +191,13 @@ impl Uploads {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<Place, Refusal> {
+    pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<UploadSlot, Refusal> {
         self.check_disk()?;
         if self.rejections.are_too_many(account_id) {
             return Err(Refusal::TooManyRejected);
         }
         let admitted = self.arriving.enter(Some(account_id)).ok_or(Refusal::Busy)?;
-        Ok(Place { uploads: self.clone(), account_id, right, _admitted: admitted })
+        Ok(UploadSlot { uploads: self.clone(), account_id, right, _admitted: admitted })
     }
 
     /// Removes uploads of the API.
@@ -239,7 +239,7 @@ impl Uploads {
     }
 }
 
-impl Place {
+impl UploadSlot {
     /// Begins a picture.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ const MAX_ACCOUNTS: usize = 1_000;
 
 /// The usage that this process has counted.
 #[derive(Debug)]
-pub struct Usage(Cache<Id, Counted>);
+pub struct UsageCache(Cache<Id, Counted>);
 
 /// The usage of an account.
 #[derive(Debug, Clone)]
@@ -30,13 +30,13 @@ struct Counted {
     days: BTreeMap<Timestamp, i64>,
 }
 
-impl Default for Usage {
+impl Default for UsageCache {
     fn default() -> Self {
         Self(Cache::new(MAX_ACCOUNTS))
     }
 }
 
-impl Usage {
+impl UsageCache {
     /// The credits that an account used, on each day from midnight `since` on which it was charged or refunded.
     ///
     /// # Errors

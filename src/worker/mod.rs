@@ -4,11 +4,11 @@
 //! arrive, and takes a render slot once all of them have arrived. The worker renews its lease meanwhile.
 
 mod attempt;
-mod held;
-mod own_references;
 mod reference_slots;
 pub mod render;
 mod render_slots;
+mod running;
+mod stored_references;
 mod turned_away;
 
 use std::sync::Arc;
@@ -30,9 +30,9 @@ use tintype_config::{POLL_EVERY, PROBE_EVERY, PROGRESS_EVERY, WORKER_REPORT_EVER
 use tintype_store::{Claim, Lease, LeaseWrite, StoreError};
 
 use self::attempt::Start;
-use self::held::HeldLeases;
 use self::reference_slots::ReferenceSlots;
 use self::render_slots::RenderSlots;
+use self::running::RunningAttempts;
 use self::turned_away::TurnedAway;
 
 /// Time that an engine gets to stop after its render was cancelled, before the render is abandoned.
@@ -55,7 +55,7 @@ pub struct Worker {
     pace: Arc<Pace>,
     reference_slots: Arc<ReferenceSlots>,
     /// The attempts under way.
-    held: HeldLeases,
+    held: RunningAttempts,
     turned_away: TurnedAway,
     /// Whether the engine was not available when it was asked last.
     engine_is_down: AtomicBool,
@@ -88,7 +88,7 @@ impl Worker {
             pace: shared.backlog.add_worker(engine, renderer.max_references(), slot_count),
             renderer,
             reference_slots,
-            held: HeldLeases::default(),
+            held: RunningAttempts::default(),
             turned_away: TurnedAway::default(),
             engine_is_down: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::own_references;
+use super::stored_references;
 use crate::policy::{Policy, Subject, Verdict};
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
@@ -247,7 +247,7 @@ impl EngineRenderer {
         let mut pictures = BTreeMap::new();
         for (index, reference) in own {
             pictures
-                .insert(index, own_references::picture(&self.shared, &self.decoder, claim, index, reference).await?);
+                .insert(index, stored_references::picture(&self.shared, &self.decoder, claim, index, reference).await?);
         }
         let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
             let fault = ReferenceFault { index: places[fault.index], ..fault };

@@ -54,7 +54,7 @@ mod openai_shares;
 mod openai_streams;
 mod openapi;
 mod openapi_other;
-mod outlets;
+mod output;
 mod package;
 mod pages;
 mod person;

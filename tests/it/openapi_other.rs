@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tintype::http::docs::other_openapi_json;
-use tintype::http::routes::{ROUTES, Surface};
+use tintype::http::routes::{ROUTES, RouteGroup};
 
 use crate::openapi::assert_documented;
 use crate::rigs::service::Service;
@@ -27,7 +27,7 @@ fn the_second_document_describes_the_other_routes_for_programs() {
         }
     }
     let others = ROUTES.iter().filter(|route| {
-        matches!(route.surface, Surface::OpenAi | Surface::Mcp | Surface::Files | Surface::Ops)
+        matches!(route.group, RouteGroup::OpenAi | RouteGroup::Mcp | RouteGroup::Files | RouteGroup::Ops)
             // The same as without the slash.
             && route.pattern != "/mcp/"
     });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use tintype::http::docs::openapi_json;
-use tintype::http::routes::{Access, ErrorShape, ROUTES, Route, Surface};
+use tintype::http::routes::{Access, ErrorShape, ROUTES, Route, RouteGroup};
 
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -30,7 +30,7 @@ fn assert_unauthorized(route: &Route, answer: &Answer) {
 
 /// The routes of the listener for callers.
 fn served() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| route.surface != Surface::Metrics)
+    ROUTES.iter().filter(|route| route.group != RouteGroup::Metrics)
 }
 
 /// The methods of each path.
@@ -119,7 +119,7 @@ async fn other_methods_are_405_and_allow_names_the_methods_of_the_path() {
 #[tokio::test]
 async fn the_listener_for_callers_serves_no_metrics() {
     let service = Service::start().await;
-    for route in ROUTES.iter().filter(|route| route.surface == Surface::Metrics) {
+    for route in ROUTES.iter().filter(|route| route.group == RouteGroup::Metrics) {
         service.call(route.method.as_str(), route.pattern, &[], "").await.assert_error(404, "NOT_FOUND");
     }
 }
@@ -134,7 +134,7 @@ fn the_document_describes_the_routes_of_the_api_and_no_others() {
             documented.insert((pattern.as_str(), method.to_uppercase()));
         }
     }
-    let api = ROUTES.iter().filter(|route| route.surface == Surface::Api);
+    let api = ROUTES.iter().filter(|route| route.group == RouteGroup::Api);
     let routed: BTreeSet<_> = api.map(|route| (route.pattern, route.method.as_str().to_owned())).collect();
     assert_eq!(documented, routed);
 }

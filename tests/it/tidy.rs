@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-const MAX_FILE_LINES: usize = 500;
+const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
 
 /// The layers of the binary, top to bottom. A module uses only modules of the layers below its own. Cargo enforces the
@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
     &["server"],
     &["http", "worker"],
-    &["web"],
+    &["studio"],
     &["service", "backup"],
     &["policy", "files", "metrics", "traces"],
 ];
@@ -126,7 +126,7 @@ fn each_concern_has_one_home() {
     // Clippy checks reads of the clock and of the environment (clippy.toml), and Cargo whatever else a crate uses.
     let homes: &[(&[&str], &[&str])] = &[
         (&["SELECT ", "INSERT INTO"], &["crates/store"]),
-        (&["axum::", "hyper::"], &["src/http", "src/server", "src/web"]),
+        (&["axum::", "hyper::"], &["src/http", "src/server", "src/studio"]),
         (&["println!"], &["src/cli"]),
         (&["Client::builder(", "ClientBuilder::new("], &["crates/outbound", "crates/client"]),
     ];

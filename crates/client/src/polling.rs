@@ -112,18 +112,18 @@ mod tests {
     use super::super::Refusal;
     use super::*;
 
-    type Answer = Result<Polled, ClientError>;
+    type PollResult = Result<Polled, ClientError>;
 
-    fn processing(poll_after: Option<f64>) -> Answer {
+    fn processing(poll_after: Option<f64>) -> PollResult {
         let poll_after = poll_after.map(Duration::from_secs_f64);
         Ok(Polled::Processing(Processing { poll_after, ..Processing::default() }))
     }
 
-    fn done() -> Answer {
+    fn done() -> PollResult {
         Ok(Polled::Finished(Finished::Failed("done".into())))
     }
 
-    fn refused(status: u16, retry_after: Option<u64>) -> Answer {
+    fn refused(status: u16, retry_after: Option<u64>) -> PollResult {
         Err(ClientError::Refused(Refusal {
             status: StatusCode::from_u16(status).unwrap(),
             from_api: true,
@@ -133,12 +133,12 @@ mod tests {
         }))
     }
 
-    fn unreachable() -> Answer {
+    fn unreachable() -> PollResult {
         Err(ClientError::Unreachable("refused".into()))
     }
 
     /// Polls until `answers` end, then gets "processing" forever. Returns the seconds before each call, and the result.
-    async fn play(hint: Option<f64>, answers: Vec<Answer>) -> (Vec<f64>, Result<Finished, ClientError>) {
+    async fn play(hint: Option<f64>, answers: Vec<PollResult>) -> (Vec<f64>, Result<Finished, ClientError>) {
         let mut answers = answers.into_iter();
         let (mut last, mut waits) = (Instant::now(), Vec::new());
         let poll = async || {

@@ -23,7 +23,7 @@ const READ_BY_ALL: u32 = 0o004;
 
 /// Why a config file may not hold a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FileOrigin {
     /// The file that `--config` names.
     Named,
     /// The file in the data directory, which cannot say where that directory is.
@@ -37,7 +37,7 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<FileSetting>,
     /// The tables `[engine.NAME]`.
     pub(super) engines: Vec<EngineTable>,
 }
@@ -46,14 +46,14 @@ pub(super) struct ConfigFile {
 #[derive(Debug)]
 pub(super) struct EngineTable {
     pub(super) name: String,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<FileSetting>,
     /// The form in which it joins the command line.
     pub(super) argument: String,
 }
 
 /// One line of a config file.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct FileSetting {
     pub(super) name: String,
     pub(super) line: usize,
     pub(super) value: Value,
@@ -73,10 +73,10 @@ impl ConfigFile {
     ///
     /// # Errors
     /// A sentence for the operator that names the file and, where there is one, the line.
-    pub(super) fn read(path: &Path, place: Place, settings: &[Setting]) -> Result<Option<Self>, String> {
-        let (text, mode) = match text(path, place) {
+    pub(super) fn read(path: &Path, origin: FileOrigin, settings: &[Setting]) -> Result<Option<Self>, String> {
+        let (text, mode) = match text(path, origin) {
             Ok(found) => found,
-            Err(error) if place != Place::Named && is_out_of_reach(path, &error) => return Ok(None),
+            Err(error) if origin != FileOrigin::Named && is_out_of_reach(path, &error) => return Ok(None),
             Err(error) => return Err(format!("cannot read the config file {}: {error}", path.display())),
         };
         let at = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
@@ -100,8 +100,12 @@ impl ConfigFile {
                 }
                 continue;
             }
-            let value = setting(name, place, settings).and_then(|setting| read_value(setting, value.get_ref()));
-            entries.push(Entry { name: name.to_owned(), line, value: value.map_err(|reason| refuse(line, reason))? });
+            let value = setting(name, origin, settings).and_then(|setting| read_value(setting, value.get_ref()));
+            entries.push(FileSetting {
+                name: name.to_owned(),
+                line,
+                value: value.map_err(|reason| refuse(line, reason))?,
+            });
         }
         let file = Self { path: path.to_owned(), entries, engines };
         for entries in std::iter::once(&file.entries).chain(file.engines.iter().map(|table| &table.entries)) {
@@ -112,10 +116,10 @@ impl ConfigFile {
     }
 
     /// Refuses a secret that every user of the machine can read.
-    fn check_secrets(&self, entries: &[Entry], mode: u32) -> Result<(), (usize, String)> {
+    fn check_secrets(&self, entries: &[FileSetting], mode: u32) -> Result<(), (usize, String)> {
         let open = mode & READ_BY_ALL != 0;
         match entries.iter().find(|entry| open && entry.holds_secret()) {
-            Some(Entry { name, line, .. }) => Err((
+            Some(FileSetting { name, line, .. }) => Err((
                 *line,
                 format!(
                     "{name} holds a secret, and every user of this machine can read the file: \
@@ -129,12 +133,11 @@ impl ConfigFile {
 }
 
 /// Refuses a secret beside the file that holds it.
-fn check_pairs(entries: &[Entry]) -> Result<(), (usize, String)> {
-    let has_file = |entry: &&Entry| entries.iter().any(|other| other.name == format!("{}-file", entry.name));
-    entries
-        .iter()
-        .find(has_file)
-        .map_or(Ok(()), |Entry { name, line, .. }| Err((*line, format!("{name} and {name}-file exclude each other"))))
+fn check_pairs(entries: &[FileSetting]) -> Result<(), (usize, String)> {
+    let has_file = |entry: &&FileSetting| entries.iter().any(|other| other.name == format!("{}-file", entry.name));
+    entries.iter().find(has_file).map_or(Ok(()), |FileSetting { name, line, .. }| {
+        Err((*line, format!("{name} and {name}-file exclude each other")))
+    })
 }
 
 impl EngineTable {
@@ -159,14 +162,14 @@ impl EngineTable {
             };
             let (setting, value) = read().map_err(|reason| (line, reason))?;
             flags.extend(setting.flags(&value));
-            entries.push(Entry { name: name.to_owned(), line, value });
+            entries.push(FileSetting { name: name.to_owned(), line, value });
         }
         NamedEngine::from_table(name, &flags).map_err(|reason| (line, reason))?;
         Ok(Self { name: name.to_owned(), entries, argument: table_argument(name, flags) })
     }
 }
 
-impl Entry {
+impl FileSetting {
     /// Whether the value is an API key, or a URL with a password.
     fn holds_secret(&self) -> bool {
         let Value::Texts(texts) = &self.value else { return false };
@@ -180,20 +183,20 @@ impl Entry {
 
 /// The content of a file and its mode. The settings can name programs to run and keys to send, so a file that is merely
 /// found must be of root or of this user.
-fn text(path: &Path, place: Place) -> std::io::Result<(String, u32)> {
+fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, u32)> {
     let mut options = OpenOptions::new();
     options.read(true);
-    if place != Place::Named {
+    if origin != FileOrigin::Named {
         // The owner of the directory may have put a pipe there, whose opening would wait for a writer.
         options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     }
     let file = options.open(path)?;
     let metadata = file.metadata()?;
     let (mode, owner) = (metadata.mode(), metadata.uid());
-    if place != Place::Named && !metadata.is_file() {
+    if origin != FileOrigin::Named && !metadata.is_file() {
         return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
     }
-    if place == (Place::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&owner) {
+    if origin == (FileOrigin::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&owner) {
         let reason = format!("it belongs to user {owner}: set --config to it if you trust it");
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, reason));
     }
@@ -213,8 +216,8 @@ fn is_out_of_reach(path: &Path, error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) || closed()
 }
 
-fn setting<'a>(name: &str, place: Place, settings: &'a [Setting]) -> Result<&'a Setting, String> {
-    if name == "config" || (name == "data" && place != Place::Named) {
+fn setting<'a>(name: &str, origin: FileOrigin, settings: &'a [Setting]) -> Result<&'a Setting, String> {
+    if name == "config" || (name == "data" && origin != FileOrigin::Named) {
         return Err(format!("{name} cannot be set in this file, which is found by it: use --{name}"));
     }
     named(name, settings).ok_or_else(|| unknown(name, settings, "`tintype config show`"))

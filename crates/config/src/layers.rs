@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::engines::table_settings;
 use super::environment::is_empty_variable;
-use super::file::{CONFIG_FILE, ConfigFile, EngineTable, Entry, Place, Value};
+use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value};
 use super::installation::Installation;
 
 /// Start of the name of every environment variable of a setting.
@@ -230,7 +230,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     let file = config_file(&first, &known).map_err(SettingsError::File)?;
     let entries = file.iter().flat_map(|file| &file.entries);
-    let added: Vec<(&Setting, &Entry)> = entries
+    let added: Vec<(&Setting, &FileSetting)> = entries
         .filter_map(|entry| settings.iter().find(|setting| setting.name == entry.name).map(|setting| (setting, entry)))
         .filter(|(setting, _)| !setting.is_explicit(matches))
         .filter(|(setting, _)| {
@@ -254,7 +254,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let matches = set.try_get_matches_from(with_entries(arguments, &added, tables)).map_err(|error| {
         let text = error.to_string();
         let taking_part = added.iter().filter(|(setting, _)| text.contains(&format!("--{}", setting.long())));
-        let note = |(setting, entry): &(&Setting, &Entry)| {
+        let note = |(setting, entry): &(&Setting, &FileSetting)| {
             format!("--{} is set in {}", setting.long(), place(file.as_ref(), entry))
         };
         let origin = adopted.origin.iter().map(|origin| format!("the settings are {origin}"));
@@ -271,7 +271,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
 fn show(
     setting: &Setting,
     matches: &ArgMatches,
-    added: &[(&Setting, &Entry)],
+    added: &[(&Setting, &FileSetting)],
     file: Option<&ConfigFile>,
 ) -> ShownSetting {
     let entry = added.iter().find(|(added, _)| added.name == setting.name).map(|(_, entry)| *entry);
@@ -286,7 +286,7 @@ fn show(
 
 fn show_table(table: &EngineTable, file: Option<&ConfigFile>) -> Vec<ShownSetting> {
     let settings = table_settings();
-    let show = |entry: &Entry| {
+    let show = |entry: &FileSetting| {
         let setting = settings.iter().find(|setting| setting.name == entry.name);
         let value = match &entry.value {
             Value::Switch(on) => vec![on.to_string()],
@@ -305,7 +305,7 @@ fn show_table(table: &EngineTable, file: Option<&ConfigFile>) -> Vec<ShownSettin
     table.entries.iter().map(show).collect()
 }
 
-fn place(file: Option<&ConfigFile>, entry: &Entry) -> String {
+fn place(file: Option<&ConfigFile>, entry: &FileSetting) -> String {
     let path = file.map_or_else(String::new, |file| file.path.display().to_string());
     format!("{path}:{}", entry.line)
 }
@@ -320,7 +320,7 @@ fn partner<'a>(setting: &Setting, settings: &'a [Setting]) -> Option<&'a Setting
 }
 
 /// The command line with the entries and the tables of the file.
-fn with_entries(arguments: &[OsString], entries: &[(&Setting, &Entry)], tables: &[EngineTable]) -> Vec<OsString> {
+fn with_entries(arguments: &[OsString], entries: &[(&Setting, &FileSetting)], tables: &[EngineTable]) -> Vec<OsString> {
     let flags = entries.iter().flat_map(|(setting, entry)| setting.flags(&entry.value));
     let tables = tables.iter().map(|table| format!("--engine-table={}", table.argument));
     with_flags(arguments, flags.chain(tables))
@@ -392,11 +392,11 @@ fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigF
     collect_settings(command, &mut settings);
     let path = |id: &str| matches.try_get_one::<PathBuf>(id).ok().flatten();
     match path("config") {
-        Some(named) => ConfigFile::read(named, Place::Named, &settings),
+        Some(named) => ConfigFile::read(named, FileOrigin::Named, &settings),
         None => {
             let data = path("data").map_or(Path::new("."), PathBuf::as_path);
             let any_owner = becomes_owner(matches);
-            ConfigFile::read(&data.join(CONFIG_FILE), Place::DataDirectory { any_owner }, &settings)
+            ConfigFile::read(&data.join(CONFIG_FILE), FileOrigin::DataDirectory { any_owner }, &settings)
         }
     }
 }

@@ -15,7 +15,7 @@ use tintype_diffusion::models::flux2::Flux2;
 use tintype_diffusion::models::unet::Unet;
 use tintype_diffusion::models::vae::Vae;
 use tintype_diffusion::noise::Noise;
-use tintype_diffusion::quantise::{Rules, Suit};
+use tintype_diffusion::quantise::{Rules, WeightPreparation};
 use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Precision, Result};
@@ -104,7 +104,7 @@ fn narrow(folder: &Path, part: &str, model: &Flux2) -> Result<Weights> {
     let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")), ..Options::default() };
     let weights = Weights::open_part(&folder.join(part), "diffusion_pytorch_model")?;
     let uses = model.graph(&weights, [8, 8], &[], 8)?.uses;
-    let mut suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    let mut suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
     suit.weights(part, weights, &uses)
 }
 

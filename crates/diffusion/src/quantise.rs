@@ -97,7 +97,7 @@ pub struct Progress {
 }
 
 /// Gives each part of a model the weights for the precision that was asked for.
-pub struct Suit<'a> {
+pub struct WeightPreparation<'a> {
     /// How the model is loaded.
     pub options: &'a Options,
     /// By which rules.
@@ -106,13 +106,13 @@ pub struct Suit<'a> {
     pub progress: &'a mut dyn FnMut(&Progress),
 }
 
-impl std::fmt::Debug for Suit<'_> {
+impl std::fmt::Debug for WeightPreparation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Suit({:?}, {:?})", self.options, self.rules)
+        write!(f, "WeightPreparation({:?}, {:?})", self.options, self.rules)
     }
 }
 
-impl Suit<'_> {
+impl WeightPreparation<'_> {
     /// The weights of a part, of which the graph makes such use. In 8 bits they are made if they are not there.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 /// If the model cannot be used, or the files cannot be written.
 pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
     let options = Options { precision: Precision::W8A8, cache: Some(cache.into()), ..Options::default() };
-    let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress };
+    let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress };
     Pipeline::open_with(folder, suit).map(|_| ())
 }
 

@@ -24,7 +24,7 @@ const MAX_FILES: usize = 64;
 
 /// The numbers of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TensorEntry {
     /// Their type.
     pub dtype: Dtype,
     /// Its sizes.
@@ -41,7 +41,7 @@ pub struct Header {
     /// Where the numbers begin.
     pub begin: usize,
     /// The tensors by their names, within the file.
-    pub entries: HashMap<String, Entry>,
+    pub entries: HashMap<String, TensorEntry>,
     /// Its notes beside the tensors.
     pub notes: HashMap<String, String>,
 }
@@ -64,7 +64,8 @@ impl Header {
             let (Some(from), Some(to)) = (from, to) else {
                 return Err(damaged(format!("the file is too short for the tensor {name:?}")));
             };
-            entries.insert(name, Entry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
+            entries
+                .insert(name, TensorEntry { dtype: info.dtype, shape: info.shape.clone(), file: 0, bytes: from..to });
         }
         if begin + metadata.data_len() != data.len() {
             return Err(damaged(format!("it has {} bytes instead of {}", data.len(), begin + metadata.data_len())));
@@ -120,7 +121,7 @@ pub struct Weights {
     /// Bytes of the first file before its first tensor.
     header: usize,
     identity: Vec<u8>,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, TensorEntry>,
     notes: HashMap<String, String>,
 }
 
@@ -194,7 +195,7 @@ impl Weights {
                         "{path}: the tensor {tensor:?} is in {name:?}, but not by the index"
                     )));
                 }
-                all.entries.insert(tensor, Entry { file: all.files.len(), ..entry });
+                all.entries.insert(tensor, TensorEntry { file: all.files.len(), ..entry });
             }
             all.files.extend(shard.files);
             all.identity.extend(shard.identity);
@@ -233,7 +234,7 @@ impl Weights {
     }
 
     /// The bytes of a tensor.
-    pub fn bytes(&self, entry: &Entry) -> &'static [u8] {
+    pub fn bytes(&self, entry: &TensorEntry) -> &'static [u8] {
         &self.files[entry.file][entry.bytes.clone()]
     }
 
@@ -270,7 +271,7 @@ impl Weights {
     }
 
     /// One tensor.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&TensorEntry> {
         self.entries.get(name)
     }
 

@@ -7,7 +7,7 @@ mod library;
 
 use std::path::{Path, PathBuf};
 
-use tintype_diffusion::quantise::{Rules, Suit};
+use tintype_diffusion::quantise::{Rules, WeightPreparation};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision};
 
@@ -27,7 +27,7 @@ fn pictures_in_16_bits_are_close_to_32() {
     // The other models take a step or four. This one takes 25, with guidance, and an error grows with each.
     for (name, most) in [("sd15", 4.0), ("lcm", 0.1), ("klein", 0.1), ("sdxl", 0.1), ("z_image", 0.1)] {
         let options = options(Precision::F16);
-        let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+        let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
         let found = compared(&model(name), suit);
         let most = [0.003, 0.003, most];
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::graph::{Builder, Graph};
 use tintype_diffusion::noise::Noise;
-use tintype_diffusion::quantise::{Bits, Progress, Rules, Suit, verify};
+use tintype_diffusion::quantise::{Bits, Progress, Rules, WeightPreparation, verify};
 use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Pipeline, Precision};
@@ -104,7 +104,7 @@ impl Layer {
         let options = Options { precision: Precision::W8A8, cache: Some(self.path("cache")), ..Options::default() };
         let weights = self.weights();
         let uses = Self::graph(&weights).uses;
-        Suit { options: &options, rules, progress }.weights("layer", weights, &uses)
+        WeightPreparation { options: &options, rules, progress }.weights("layer", weights, &uses)
     }
 
     /// Whether the file is made anew.
@@ -336,7 +336,8 @@ fn quantises_where_it_is_told() {
     let weights = Weights::open(&folder.join("layer.safetensors")).expect("weights");
     let uses = Layer::graph(&weights).uses;
     let options = Options { precision: Precision::W8A8, cache: Some(folder.join("cache")), ..Options::default() };
-    let result = Suit { options: &options, rules: EIGHT, progress: &mut |_| {} }.weights("layer", weights, &uses);
+    let result =
+        WeightPreparation { options: &options, rules: EIGHT, progress: &mut |_| {} }.weights("layer", weights, &uses);
     match result {
         Err(Error::Model(text)) if text.contains("need 1 MB") => println!("FAILED AS IT SHOULD: {text}"),
         other => panic!("{other:?}"),
@@ -377,7 +378,7 @@ fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {
             Options { precision: Precision::W8A8, cache: Some(cache.path().into()), runtime: runtime.clone() };
         let mut all = Vec::new();
         let mut progress = |progress: &Progress| all.push((progress.part.clone(), progress.done, progress.total));
-        let suit = Suit { options: &options, rules: Rules { smallest: 4, bits }, progress: &mut progress };
+        let suit = WeightPreparation { options: &options, rules: Rules { smallest: 4, bits }, progress: &mut progress };
         let found = compared(&parity().join(name), suit);
         let most = most.map(|most| if bits == Bits::Seven { most * 2.0 } else { most });
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");

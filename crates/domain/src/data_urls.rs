@@ -45,7 +45,7 @@ pub enum Piece {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScannerState {
     Between,
     /// In a string that is kept, which began at this place.
     Text {
@@ -71,7 +71,7 @@ pub struct DataUrls {
     /// The beginning of the name of each picture, which no caller can guess.
     mark: String,
     pictures: usize,
-    state: State,
+    state: ScannerState,
     /// The containers around this place: whether each is an object.
     containers: Vec<bool>,
     /// Whether the next string names a field.
@@ -90,7 +90,7 @@ impl DataUrls {
             max_json,
             mark,
             pictures: 0,
-            state: State::Between,
+            state: ScannerState::Between,
             containers: Vec::new(),
             expects_name: false,
             may_be_picture: false,
@@ -111,7 +111,7 @@ impl DataUrls {
         }
         // The last four letters may have the padding.
         let whole = self.text.len().saturating_sub(4) / 4 * 4;
-        if matches!(self.state, State::Data { .. }) && whole > 0 {
+        if matches!(self.state, ScannerState::Data { .. }) && whole > 0 {
             let data = STANDARD.decode(&self.text[..whole]).map_err(|_| Fault::NotBase64)?;
             // Padding ends the data, so that in the middle there is none.
             if self.text[..whole].contains(&b'=') {
@@ -135,36 +135,36 @@ impl DataUrls {
 
     fn take(&mut self, byte: u8, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
         match self.state {
-            State::Between => self.between(byte)?,
-            State::Text { begin, escaped } => {
+            ScannerState::Between => self.between(byte)?,
+            ScannerState::Text { begin, escaped } => {
                 self.json.push(byte);
                 match byte {
-                    _ if escaped => self.state = State::Text { begin, escaped: false },
-                    b'\\' => self.state = State::Text { begin, escaped: true },
+                    _ if escaped => self.state = ScannerState::Text { begin, escaped: false },
+                    b'\\' => self.state = ScannerState::Text { begin, escaped: true },
                     b'"' => self.end_text(begin),
                     _ => self.begin_picture(begin, pieces),
                 }
             }
-            State::MediaType { escaped } => match unescaped(byte, escaped)? {
-                Letter::Escape => self.state = State::MediaType { escaped: true },
+            ScannerState::MediaType { escaped } => match unescaped(byte, escaped)? {
+                Letter::Escape => self.state = ScannerState::MediaType { escaped: true },
                 Letter::Of(b',') => {
                     let media_type = mem::take(&mut self.text);
                     if !media_type.to_ascii_lowercase().ends_with(b";base64") {
                         return Err(Fault::NotBase64);
                     }
-                    self.state = State::Data { escaped: false };
+                    self.state = ScannerState::Data { escaped: false };
                 }
                 Letter::Of(byte) if self.text.len() < MAX_MEDIA_TYPE => {
                     self.text.push(byte);
-                    self.state = State::MediaType { escaped: false };
+                    self.state = ScannerState::MediaType { escaped: false };
                 }
                 Letter::Of(_) | Letter::Quote => return Err(Fault::NotBase64),
             },
-            State::Data { escaped } => match unescaped(byte, escaped)? {
-                Letter::Escape => self.state = State::Data { escaped: true },
+            ScannerState::Data { escaped } => match unescaped(byte, escaped)? {
+                Letter::Escape => self.state = ScannerState::Data { escaped: true },
                 Letter::Of(byte) => {
                     self.text.push(byte);
-                    self.state = State::Data { escaped: false };
+                    self.state = ScannerState::Data { escaped: false };
                 }
                 Letter::Quote => {
                     let data = LAST.decode(mem::take(&mut self.text)).map_err(|_| Fault::NotBase64)?;
@@ -172,7 +172,7 @@ impl DataUrls {
                         pieces.push(Piece::Data(data));
                     }
                     self.json.push(b'"');
-                    self.state = State::Between;
+                    self.state = ScannerState::Between;
                 }
             },
         }
@@ -182,7 +182,7 @@ impl DataUrls {
     fn between(&mut self, byte: u8) -> Result<(), Fault> {
         self.json.push(byte);
         match byte {
-            b'"' => self.state = State::Text { begin: self.json.len(), escaped: false },
+            b'"' => self.state = ScannerState::Text { begin: self.json.len(), escaped: false },
             b'{' | b'[' if self.containers.len() >= MAX_DEPTH => return Err(Fault::TooDeep),
             b'{' | b'[' => {
                 self.containers.push(byte == b'{');
@@ -204,7 +204,7 @@ impl DataUrls {
             let name = &self.json[begin..self.json.len() - 1];
             self.may_be_picture = FIELDS.contains(&name);
         }
-        self.state = State::Between;
+        self.state = ScannerState::Between;
     }
 
     /// Begins a picture if the text so far is the beginning of a data URL where one may be.
@@ -218,7 +218,7 @@ impl DataUrls {
             self.json.extend_from_slice(Self::name(&self.mark, self.pictures).as_bytes());
             self.pictures += 1;
             self.text.clear();
-            self.state = State::MediaType { escaped: false };
+            self.state = ScannerState::MediaType { escaped: false };
             pieces.push(Piece::Picture);
         }
     }

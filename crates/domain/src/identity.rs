@@ -80,7 +80,7 @@ impl Journey {
         self.began_at
     }
 
-    /// The journey as text, which [`Tickets::sign`](super::tickets::Tickets::sign) makes a cookie of.
+    /// The journey as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a cookie of.
     pub(super) fn text(&self) -> String {
         let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
         match self.purpose {

@@ -30,7 +30,7 @@ pub enum Piece {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParserState {
     /// Before the first delimiter.
     Preamble,
     /// After a delimiter.
@@ -46,7 +46,7 @@ pub struct Multipart {
     /// The line break and the boundary between two parts.
     delimiter: Vec<u8>,
     buffer: BytesMut,
-    state: State,
+    state: ParserState,
 }
 
 impl Multipart {
@@ -68,7 +68,7 @@ impl Multipart {
         Some(Self {
             delimiter: format!("\r\n--{boundary}").into_bytes(),
             buffer: BytesMut::from(&b"\r\n"[..]),
-            state: State::Preamble,
+            state: ParserState::Preamble,
         })
     }
 
@@ -85,32 +85,32 @@ impl Multipart {
     pub fn next_piece(&mut self) -> Result<Option<Piece>, Malformed> {
         loop {
             match self.state {
-                State::Preamble => {
+                ParserState::Preamble => {
                     let Some(at) = memmem::find(&self.buffer, &self.delimiter) else {
                         self.buffer.advance(self.certain());
                         return Ok(None);
                     };
                     self.buffer.advance(at + self.delimiter.len());
-                    self.state = State::Delimiter;
+                    self.state = ParserState::Delimiter;
                 }
-                State::Delimiter => match self.buffer.get(..2) {
+                ParserState::Delimiter => match self.buffer.get(..2) {
                     None => return Ok(None),
-                    Some(b"--") => self.state = State::End,
+                    Some(b"--") => self.state = ParserState::End,
                     Some(b"\r\n") => {
                         // The line break stays: it ends an empty header.
-                        self.state = State::Header;
+                        self.state = ParserState::Header;
                     }
                     Some(_) => return Err(Malformed),
                 },
-                State::Header => {
+                ParserState::Header => {
                     let Some(at) = memmem::find(&self.buffer, b"\r\n\r\n") else {
                         return if self.buffer.len() > MAX_HEADER { Err(Malformed) } else { Ok(None) };
                     };
                     let header = self.buffer.split_to(at + 4);
-                    self.state = State::Data;
+                    self.state = ParserState::Data;
                     return part(&header).map(Some);
                 }
-                State::Data => {
+                ParserState::Data => {
                     let found = memmem::find(&self.buffer, &self.delimiter);
                     let length = found.unwrap_or_else(|| self.certain());
                     if length > 0 {
@@ -120,9 +120,9 @@ impl Multipart {
                         return Ok(None);
                     }
                     self.buffer.advance(self.delimiter.len());
-                    self.state = State::Delimiter;
+                    self.state = ParserState::Delimiter;
                 }
-                State::End => {
+                ParserState::End => {
                     self.buffer.clear();
                     return Ok(Some(Piece::End));
                 }

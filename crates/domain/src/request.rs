@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::ignored_fields::IgnoredFields;
 use crate::json::Json;
 use crate::model::CREDITS_PER_IMAGE;
-use crate::own_reference::OwnReference;
 use crate::reference_url::ReferenceUrl;
+use crate::stored_reference::StoredReference;
 
 /// Most images per task.
 pub const MAX_IMAGES: u8 = 4;
@@ -216,8 +216,8 @@ impl GenerateRequest {
     }
 
     /// The references to pictures of the account, each with its place among all references.
-    pub fn own_references(&self) -> impl Iterator<Item = (usize, OwnReference)> {
-        let own = |(index, text): (usize, &String)| Some((index, OwnReference::parse(text)?));
+    pub fn own_references(&self) -> impl Iterator<Item = (usize, StoredReference)> {
+        let own = |(index, text): (usize, &String)| Some((index, StoredReference::parse(text)?));
         self.reference_images.iter().enumerate().filter_map(own)
     }
 
@@ -338,7 +338,7 @@ fn reference_images(value: Option<Json>, ports: &[u16], may_be_own: bool) -> Res
         return Err(InvalidRequest("reference_images must have at most 4 entries.".into()));
     }
     let checked = entries.into_iter().enumerate().map(|(index, entry)| match entry {
-        Json::String(own) if may_be_own && OwnReference::parse(&own).is_some() => Ok(own),
+        Json::String(own) if may_be_own && StoredReference::parse(&own).is_some() => Ok(own),
         Json::String(url) => match ReferenceUrl::parse(&url, ports) {
             Ok(_) => Ok(url),
             Err(fault) => Err(InvalidRequest(format!("reference_images[{index}] {fault}."))),

@@ -219,7 +219,7 @@ pub struct Measured {
     /// Time from the last step of each picture to the picture.
     pub decodes: Vec<Duration>,
     /// The memory of the process that rendered.
-    pub usage: frames::Usage,
+    pub usage: frames::ResourceUsage,
 }
 
 /// Why an engine gave no pictures.

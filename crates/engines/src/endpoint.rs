@@ -62,7 +62,7 @@ pub struct Endpoint {
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct EngineResponse {
     /// The status, never a redirect.
     pub status: StatusCode,
     /// The headers.
@@ -71,7 +71,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl EngineResponse {
     /// The media type, in lower case and without parameters.
     pub fn media_type(&self) -> String {
         let value = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -215,7 +215,12 @@ impl Endpoint {
     /// # Errors
     /// [`EngineError::NotAvailable`]: there was no connection, so nothing was sent, or the server redirects.
     /// [`EngineError::Temporary`]: the request was sent, and no whole answer came.
-    pub async fn send(&self, request: RequestBuilder, max_bytes: usize, limit: Duration) -> Result<Answer, Fault> {
+    pub async fn send(
+        &self,
+        request: RequestBuilder,
+        max_bytes: usize,
+        limit: Duration,
+    ) -> Result<EngineResponse, Fault> {
         let name = self.name();
         let exchange = async {
             let response = request.send().await.map_err(|error| self.unanswered(error))?;
@@ -230,7 +235,7 @@ impl Endpoint {
         })
     }
 
-    async fn read(&self, mut response: Response, max_bytes: usize) -> Result<Answer, Fault> {
+    async fn read(&self, mut response: Response, max_bytes: usize) -> Result<EngineResponse, Fault> {
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unanswered(error))? {
@@ -243,7 +248,7 @@ impl Endpoint {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { status, headers, body })
+        Ok(EngineResponse { status, headers, body })
     }
 
     fn unanswered(&self, error: reqwest::Error) -> Fault {
@@ -266,7 +271,7 @@ impl Endpoint {
     }
 
     /// The fault that an answer other than 200 means. `words` come from its body.
-    pub fn failure(&self, answer: &Answer, words: &Words) -> Fault {
+    pub fn failure(&self, answer: &EngineResponse, words: &Words) -> Fault {
         let status = answer.status.as_u16();
         let cause = format!("{} answered {status}{}", self.name(), self.quoted(words));
         let known = NOT_OF_THE_WORK.iter().find(|(known, _)| *known == status).map(|(_, advice)| *advice);

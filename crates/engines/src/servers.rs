@@ -67,14 +67,14 @@ struct Shared<S> {
     servers: Vec<Arc<S>>,
     /// Calls that one server takes at the same time.
     calls_per_server: usize,
-    states: Mutex<Vec<State>>,
+    states: Mutex<Vec<ServerLoad>>,
     /// A place became free, or a server was set aside or came back.
     changed: Notify,
 }
 
 /// The state of one server.
 #[derive(Debug, Clone, Default)]
-struct State {
+struct ServerLoad {
     /// Calls under way.
     load: usize,
     /// All calls so far.
@@ -105,7 +105,7 @@ struct TurnedAway {
     pause: Option<Duration>,
 }
 
-impl State {
+impl ServerLoad {
     /// Notes that it turned this work away.
     fn turned_away(&mut self, work: Work) {
         self.turned_away_at = Some(Instant::now());
@@ -141,7 +141,7 @@ impl<S: Server> Servers<S> {
     /// Servers that take `calls_per_server` calls at the same time each.
     pub fn new(servers: impl IntoIterator<Item = S>, calls_per_server: usize) -> Self {
         let servers: Vec<_> = servers.into_iter().map(Arc::new).collect();
-        let (states, changed) = (Mutex::new(vec![State::default(); servers.len()]), Notify::new());
+        let (states, changed) = (Mutex::new(vec![ServerLoad::default(); servers.len()]), Notify::new());
         Self { shared: Arc::new(Shared { servers, calls_per_server, states, changed }) }
     }
 
@@ -256,7 +256,7 @@ impl<S: Server> Servers<S> {
 }
 
 impl<S> Shared<S> {
-    fn states(&self) -> MutexGuard<'_, Vec<State>> {
+    fn states(&self) -> MutexGuard<'_, Vec<ServerLoad>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -269,7 +269,8 @@ impl<S: Server> Shared<S> {
     /// The reasons, if no server is left.
     fn take(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
         let mut states = self.states();
-        let reason = |(index, (server, state)): (usize, (&Arc<S>, &State))| match (&state.aside, tried.get(&index)) {
+        let reason = |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.aside, tried.get(&index))
+        {
             (Some(cause), _) | (None, Some(TurnedAway { cause, .. })) => Some(cause.clone()),
             (None, None) => server.known().err().map(cause_of),
         };
@@ -281,7 +282,8 @@ impl<S: Server> Shared<S> {
         }
         let open = states.iter_mut().enumerate();
         let open = open.filter(|(index, state)| reasons[*index].is_none() && state.load < self.calls_per_server);
-        let order = |state: &State| (state.turned_away.contains(&work), state.is_doubtful(), state.load, state.calls);
+        let order =
+            |state: &ServerLoad| (state.turned_away.contains(&work), state.is_doubtful(), state.load, state.calls);
         let chosen = open.min_by_key(|(_, state)| order(state));
         Ok(chosen.map(|(index, state)| {
             state.load += 1;

@@ -70,7 +70,7 @@ pub(super) struct AccountEntry {
 
 /// The columns of a ledger entry that the match with its task needs.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TaskEntry {
     pub(super) id: i64,
     pub(super) task_id: Id,
     pub(super) account_id: Id,
@@ -161,7 +161,7 @@ impl Books {
     pub(super) fn match_tasks<Error>(
         &mut self,
         tasks: impl Iterator<Item = Result<Task, Error>>,
-        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry, Error>>>,
         queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
     ) -> Result<(), Error> {
         for task in tasks {
@@ -185,7 +185,7 @@ impl Books {
     /// Reports entries and queue rows before the task `until`, which belong to no task.
     pub(super) fn report_strays<Error>(
         &mut self,
-        entries: &mut Peekable<impl Iterator<Item = Result<Entry, Error>>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry, Error>>>,
         queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
         until: Option<Id>,
     ) -> Result<(), Error> {
@@ -202,7 +202,7 @@ impl Books {
     }
 
     /// Checks that a task was charged once, 2 x n, to its account, and refunded the same amount exactly if it failed.
-    fn check_entries(&mut self, task: &Task, entries: &[Entry]) {
+    fn check_entries(&mut self, task: &Task, entries: &[TaskEntry]) {
         for (kind, amount) in [(EntryKind::Charge, -task.cost), (EntryKind::Refund, task.cost)] {
             let count = entries.iter().filter(|entry| entry.kind == kind).count();
             if count > 1 {
@@ -231,7 +231,7 @@ impl Books {
     }
 
     /// Checks that the charge of a task in the queue names its key, and notes the credits of expiring grants that it took.
-    fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[Entry]) {
+    fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[TaskEntry]) {
         if entries.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
             let fault = "its charge does not name the key of its queue row".into();
             self.drift(task.account_id, Some(task.id), fault);

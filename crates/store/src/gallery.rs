@@ -12,7 +12,7 @@ pub const SCAN: u32 = 1_000;
 
 /// A state to filter by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum TaskState {
     /// Waiting or rendering.
     Processing,
     /// Completed.
@@ -21,7 +21,7 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl TaskState {
     /// All states.
     pub const ALL: [Self; 3] = [Self::Completed, Self::Processing, Self::Failed];
 
@@ -41,7 +41,7 @@ pub struct GalleryFilter {
     /// Words of the prompt; each may be the beginning of one.
     pub text: String,
     /// The state.
-    pub state: Option<State>,
+    pub state: Option<TaskState>,
     /// Whether the task has references.
     pub image_to_image: Option<bool>,
     /// The aspect ratio.

@@ -5,7 +5,7 @@ use tintype_domain::model::{EntryKind, Id};
 
 /// A ledger entry to insert.
 #[derive(Debug, Clone)]
-pub struct Entry<'a> {
+pub struct NewEntry<'a> {
     /// The kind.
     pub kind: EntryKind,
     /// Signed credits.
@@ -20,7 +20,7 @@ pub struct Entry<'a> {
     pub note: Option<&'a str>,
 }
 
-impl Entry<'_> {
+impl NewEntry<'_> {
     /// An entry without a task, a grant or a note.
     pub fn new(kind: EntryKind, amount: i64) -> Self {
         Self { kind, amount, task_id: None, key_id: None, grant_id: None, note: None }

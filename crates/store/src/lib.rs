@@ -54,7 +54,7 @@ pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
     WaitingTask, WorkerReport,
 };
-pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, State};
+pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, TaskState};
 pub use self::identities::{Identities, Linking};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::outlet;
+use crate::output;
 
 /// Defines the enum, the list of all effects and their names from one table.
 macro_rules! effects {
@@ -299,7 +299,7 @@ impl Faults {
 
 fn signal_self(signal: Signal) {
     // The log line about the fault is still queued, and the process ends here.
-    outlet::flush();
+    output::flush();
     if let Err(error) = kill_process(getpid(), signal) {
         tracing::error!(%error, ?signal, "an injected fault could not send a signal to this process");
     }

@@ -4,6 +4,6 @@ pub mod clock;
 pub mod data_dir;
 pub mod disk;
 pub mod fault;
-pub mod outlet;
+pub mod output;
 pub mod owner;
 pub mod sandbox;

@@ -12,7 +12,7 @@ use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::routes;
 use crate::http::state::ApiState;
-use crate::service::limits::Usage;
+use crate::service::limits::RateLimit;
 use tintype_domain::budget::Allowance;
 use tintype_domain::model::Surface;
 use tintype_system::clock::Timestamp;
@@ -96,8 +96,8 @@ pub async fn find(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Re
         credits: account.credits,
         unfinished_tasks,
         limits: AccountLimits {
-            submits_per_minute: api.limits.of(&key, Usage::Submit),
-            reads_per_minute: api.limits.of(&key, Usage::Read),
+            submits_per_minute: api.limits.of(&key, RateLimit::Submit),
+            reads_per_minute: api.limits.of(&key, RateLimit::Read),
             unfinished_tasks: (max_unfinished > 0).then_some(max_unfinished),
         },
         budget,

@@ -5,7 +5,7 @@ use axum::response::Response;
 use tintype_engine::Stage;
 
 use crate::http::state::ApiState;
-use crate::service::places::Place;
+use crate::service::queue_positions::QueuePosition;
 use tintype_domain::model::Id;
 
 /// The suggested wait before the next poll, in seconds with a fraction.
@@ -20,7 +20,12 @@ static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
 /// Says when to poll an unfinished task and, where it is known, the estimated time until the task ends.
-pub(in crate::http) fn with_poll_hint(mut response: Response, api: &ApiState, id: Id, place: Place) -> Response {
+pub(in crate::http) fn with_poll_hint(
+    mut response: Response,
+    api: &ApiState,
+    id: Id,
+    place: QueuePosition,
+) -> Response {
     let poll_after = place.poll_after(api.shared.ages.of(id), api.typical_duration);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
@@ -34,7 +39,7 @@ pub(in crate::http) fn with_poll_hint(mut response: Response, api: &ApiState, id
 }
 
 /// Adds the place of an unfinished task in the queue, and how far its engine says to be.
-pub(in crate::http) fn with_place(mut response: Response, place: Place, stage: Option<Stage>) -> Response {
+pub(in crate::http) fn with_place(mut response: Response, place: QueuePosition, stage: Option<Stage>) -> Response {
     let headers = response.headers_mut();
     headers.insert(QUEUE_POSITION.clone(), place.position.into());
     let Some(stage) = stage else { return response };

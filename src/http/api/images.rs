@@ -193,7 +193,7 @@ impl CreatedTask {
 
 /// The task at its end, or when the time is over that the caller wants to wait for it; `None` if there was no wait, because
 /// nobody wants one or too many callers wait already.
-async fn waited_for(
+async fn task_after_wait(
     wait: Option<Wait>,
     api: &ApiState,
     readiness: &Readiness,
@@ -201,11 +201,11 @@ async fn waited_for(
     task_id: TaskId,
 ) -> Result<Option<Found>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
-    waited(api, readiness, caller, task_id, wait.limit()).await
+    task_at_end(api, readiness, caller, task_id, wait.limit()).await
 }
 
 /// The task at its end, or after `limit`; `None` if too many callers wait already, or there is no such task.
-pub(in crate::http) async fn waited(
+pub(in crate::http) async fn task_at_end(
     api: &ApiState,
     readiness: &Readiness,
     caller: &Caller,
@@ -213,11 +213,11 @@ pub(in crate::http) async fn waited(
     limit: Duration,
 ) -> Result<Option<Found>, ApiError> {
     let Ok(seat) = api.shared.endings.waiters.seat(caller.account_id) else { return Ok(None) };
-    waited_in(&seat, api, readiness, caller, task_id, limit).await
+    task_with_seat(&seat, api, readiness, caller, task_id, limit).await
 }
 
 /// The task at its end, or after `limit`, for a caller who has room to wait.
-pub(in crate::http) async fn waited_in(
+pub(in crate::http) async fn task_with_seat(
     seat: &Seat,
     api: &ApiState,
     readiness: &Readiness,
@@ -248,7 +248,7 @@ async fn accepted(
     readiness: &Readiness,
     caller: &Caller,
 ) -> Result<Response, ApiError> {
-    match waited_for(wait, api, readiness, caller, task.task_id()).await? {
+    match task_after_wait(wait, api, readiness, caller, task.task_id()).await? {
         Some(found) if found.task.status.is_terminal() => ended(&found.task, wait, api).await,
         _ => Ok(created(task, api)),
     }
@@ -367,7 +367,7 @@ pub async fn find(
         api.tasks.find(caller.account_id, Surface::Api, task_id).await?.ok_or_else(ApiError::no_such_task)?;
     let wait = Wait::of(&headers);
     if !found.task.status.is_terminal() {
-        found = waited_for(wait, &api, &readiness, &caller, task_id).await?.unwrap_or(found);
+        found = task_after_wait(wait, &api, &readiness, &caller, task_id).await?.unwrap_or(found);
     }
     if found.task.status.is_terminal() {
         return ended(&found.task, wait, &api).await;

@@ -17,7 +17,7 @@ pub(super) use self::document::openapi;
 pub use self::document::openapi_json;
 use super::compression::{ACCEPT_ENCODING, GZIP, accepts_gzip, pack};
 use super::pipeline::error::ApiError;
-use crate::web::SNIPPETS;
+use crate::studio::SNIPPETS;
 
 pub(super) mod document;
 mod submitted;
@@ -38,15 +38,15 @@ const PICTURE: &str = "image/svg+xml";
 
 /// The style sheet and the script of the studio, a file for each noun.
 const STUDIO_STYLE: [&str; 3] = [
-    include_str!("../../web/pages/studio.css"),
-    include_str!("../../web/pages/pictures.css"),
-    include_str!("../../web/pages/gallery.css"),
+    include_str!("../../studio/pages/studio.css"),
+    include_str!("../../studio/pages/pictures.css"),
+    include_str!("../../studio/pages/gallery.css"),
 ];
 const STUDIO_SCRIPT: [&str; 4] = [
-    include_str!("../../web/pages/studio.js"),
-    include_str!("../../web/pages/references.js"),
-    include_str!("../../web/pages/looking.js"),
-    include_str!("../../web/pages/gallery.js"),
+    include_str!("../../studio/pages/studio.js"),
+    include_str!("../../studio/pages/references.js"),
+    include_str!("../../studio/pages/looking.js"),
+    include_str!("../../studio/pages/gallery.js"),
 ];
 
 /// Every page with its path.

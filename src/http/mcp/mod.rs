@@ -25,7 +25,7 @@ use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::pipeline::observe::RequestId;
 use super::state::ApiState;
-use crate::web::Written;
+use crate::studio::Written;
 
 mod definitions;
 mod forms;

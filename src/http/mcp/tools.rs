@@ -28,7 +28,7 @@ use crate::http::pipeline::error::ApiError;
 use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
 use crate::service::encoder::PICTURE_BYTES;
-use crate::service::limits::Usage;
+use crate::service::limits::RateLimit;
 use crate::service::tasks::Found;
 use tintype_domain::images_api_request::OutputFormat;
 use tintype_domain::model::{Status, Surface, TaskId};
@@ -132,7 +132,7 @@ impl Tools {
         arguments.remove("pictures");
         // Many agents write null for an argument that they leave out.
         arguments.retain(|_, value| !value.is_null());
-        self.caller.count(&self.api, Usage::Submit).await.map_err(sentence_of)?;
+        self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
         let body = Body::from(Value::Object(arguments).to_string());
         let mut request = Request::new(body);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -189,7 +189,7 @@ impl Tools {
                     (Some(_), _) => left.min(REPORT_EVERY),
                 };
                 left = left.saturating_sub(slice);
-                let waited = images::waited(&self.api, &self.readiness, &self.caller, task_id, slice).await;
+                let waited = images::task_at_end(&self.api, &self.readiness, &self.caller, task_id, slice).await;
                 let Some(found) = waited.map_err(sentence_of)? else { return Ok(()) };
                 if found.task.status.is_terminal() {
                     return Ok(());
@@ -274,7 +274,7 @@ impl Tools {
         }
         // To encode a picture takes a hundred times as long as to read a task.
         for _ in names {
-            self.caller.count(&self.api, Usage::Read).await?;
+            self.caller.count(&self.api, RateLimit::Read).await?;
         }
         for quality in QUALITIES {
             let files = encoder.pictures(account_id, OutputFormat::Jpeg(quality), names).await?;

@@ -20,7 +20,7 @@ pub(super) const BACKGROUND: &str = "opaque";
 
 /// The body of an answer.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct ImagesResponse<'a> {
     #[serde(flatten)]
     images: ImagesAnswer<'a>,
     background: &'static str,
@@ -77,7 +77,7 @@ pub(super) fn names(task: &Task) -> &[String] {
 pub(super) async fn completed(wanted: &Wanted, task: &Task, awaited: &Awaited) -> Result<Response, ApiError> {
     let (api, names) = (&awaited.api, names(task));
     let created = task.updated_at.as_millis().div_euclid(1_000);
-    let answer = |data| Answer {
+    let answer = |data| ImagesResponse {
         images: ImagesAnswer { created, data },
         background: BACKGROUND,
         output_format: wanted.format.as_str(),

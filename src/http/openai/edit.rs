@@ -13,7 +13,7 @@ use crate::http::api::coding::{Coding, text};
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-use crate::web::arriving::{Arriving, Stopped, announced};
+use crate::studio::image_bodies::{ImageBody, Stopped, announced};
 use tintype_config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, UPLOAD_TIME_LIMIT};
 use tintype_domain::data_urls::{DataUrls, Fault, Piece as JsonPiece};
 use tintype_domain::images_api_fields::Fields;
@@ -58,7 +58,7 @@ pub(super) async fn read(
             check_room(api, caller).await?;
         }
     }
-    let arriving = Arriving::new(body, api.settings.connections.body_idle, &api.shared.clock);
+    let arriving = ImageBody::new(body, api.settings.connections.body_idle, &api.shared.clock);
     let arriving = Limited { arriving, left: most };
     let mut pictures = Pictures::none();
     let reading = async {
@@ -85,7 +85,7 @@ fn too_slow() -> ApiError {
 
 /// A body that arrives and has a limit of its own.
 struct Limited {
-    arriving: Arriving,
+    arriving: ImageBody,
     /// Bytes that may still come.
     left: u64,
 }

@@ -9,7 +9,7 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
 use super::api::body::read_json;
-use super::api::images::{naming, waited_in};
+use super::api::images::{naming, task_with_seat};
 use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
@@ -17,7 +17,7 @@ use super::pipeline::observe::RequestId;
 use super::pipeline::repeats::Repeat;
 use super::state::ApiState;
 use super::submitted;
-use crate::service::limits::Usage;
+use crate::service::limits::RateLimit;
 use crate::service::waiters::{Crowd, Seat};
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
@@ -50,7 +50,7 @@ type Sender = (State<Arc<ApiState>>, State<Readiness>, Caller, Extension<Request
 
 /// The moment at which a call is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum AnswerMode {
     /// When its task has ended, unless the caller prefers an answer at once.
     AtTheEnd,
     AtOnce,
@@ -58,22 +58,22 @@ enum Answer {
 
 /// `POST /v1/images/generations`
 pub(super) async fn generations(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Generation, Answer::AtTheEnd, sender, request).await
+    answer_call(CallKind::Generation, AnswerMode::AtTheEnd, sender, request).await
 }
 
 /// `POST /v1/images/generations/async`
 pub(super) async fn generations_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Generation, Answer::AtOnce, sender, request).await
+    answer_call(CallKind::Generation, AnswerMode::AtOnce, sender, request).await
 }
 
 /// `POST /v1/images/edits`
 pub(super) async fn edits(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Edit, Answer::AtTheEnd, sender, request).await
+    answer_call(CallKind::Edit, AnswerMode::AtTheEnd, sender, request).await
 }
 
 /// `POST /v1/images/edits/async`
 pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Response, ApiError> {
-    answer_call(CallKind::Edit, Answer::AtOnce, sender, request).await
+    answer_call(CallKind::Edit, AnswerMode::AtOnce, sender, request).await
 }
 
 /// The answer that a call wants. The rest of the call goes while its task is made: a prompt may be long.
@@ -121,11 +121,16 @@ struct Awaited {
     seat: Arc<Seat>,
 }
 
-async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Request) -> Result<Response, ApiError> {
+async fn answer_call(
+    kind: CallKind,
+    answer: AnswerMode,
+    sender: Sender,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (State(api), State(readiness), caller, Extension(request_id)) = sender;
     let repeat = Repeat::of(request.headers())?;
     let preferred = background::is_preferred(request.headers());
-    let answer = if preferred || background::is_asked_for(&request) { Answer::AtOnce } else { answer };
+    let answer = if preferred || background::is_asked_for(&request) { AnswerMode::AtOnce } else { answer };
     // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.
     drop(seat(answer, &api, &caller)?);
     let (mut call, pictures) = match kind {
@@ -143,7 +148,7 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
             }
         },
     };
-    if answer == Answer::AtOnce {
+    if answer == AnswerMode::AtOnce {
         background::check(&call)?;
     }
     let arrived = api.shared.clock.elapsed();
@@ -168,8 +173,8 @@ async fn answer_call(kind: CallKind, answer: Answer, sender: Sender, request: Re
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
-fn seat(answer: Answer, api: &ApiState, caller: &Caller) -> Result<Option<Seat>, ApiError> {
-    if answer == Answer::AtOnce {
+fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Seat>, ApiError> {
+    if answer == AnswerMode::AtOnce {
         return Ok(None);
     }
     let crowd = |crowd: Crowd| {
@@ -244,7 +249,7 @@ async fn task_of(
             }
         }
         if !std::mem::replace(&mut counted, true) {
-            caller.count(api, Usage::Submit).await?;
+            caller.count(api, RateLimit::Submit).await?;
         }
         if pictures.store(call, api, caller).await? {
             // Pictures take a while, during which the key may have been revoked.
@@ -276,7 +281,7 @@ impl Awaited {
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
         let Self { task_id, api, readiness, caller, seat } = self;
         let task_id = TaskId(*task_id);
-        let found = waited_in(seat, api, readiness, caller, task_id, TASK_TIME_LIMIT).await?;
+        let found = task_with_seat(seat, api, readiness, caller, task_id, TASK_TIME_LIMIT).await?;
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),

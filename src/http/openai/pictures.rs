@@ -10,12 +10,12 @@ use bytes::Bytes;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-use crate::service::uploads::{Place, Refusal, Spool, Stored, UploadError};
+use crate::service::uploads::{Refusal, Spool, Stored, UploadError, UploadSlot};
 use tintype_domain::data_urls::DataUrls;
 use tintype_domain::images_api_request::{ImagesCall, SentPicture};
 use tintype_domain::model::Id;
-use tintype_domain::own_reference::OwnReference;
 use tintype_domain::request::{AspectRatio, MAX_REFERENCES};
+use tintype_domain::stored_reference::StoredReference;
 
 /// `Retry-After` of a call while too many others arrive, in seconds.
 const BUSY_RETRY_SECONDS: u64 = 2;
@@ -28,7 +28,7 @@ pub(super) struct Pictures {
     /// The beginning of the marks among the fields.
     pub(super) mark: String,
     /// The place of the call among those whose pictures arrive.
-    place: Option<Place>,
+    place: Option<UploadSlot>,
     spools: Vec<Spool>,
     stored: Option<Stored>,
     /// Uploads to which the task may refer.
@@ -105,7 +105,7 @@ impl Pictures {
         let uploads: HashMap<_, _> = names.into_iter().zip(self.referred.iter().copied()).collect();
         for reference in &mut request.reference_images {
             if let Some(id) = uploads.get(reference) {
-                *reference = OwnReference::Upload(*id).to_string();
+                *reference = StoredReference::Upload(*id).to_string();
             }
         }
         Ok(true)

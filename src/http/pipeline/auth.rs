@@ -14,11 +14,11 @@ use super::error::ApiError;
 use super::observe::RequestId;
 use super::proxy;
 use super::repeats::Repeat;
-use crate::http::routes::{self, Access, Route, Surface};
+use crate::http::routes::{self, Access, Route, RouteGroup};
 use crate::http::state::ApiState;
 use crate::service::failures::Patience;
-use crate::service::limits::{Allowance, Usage, WINDOW};
-use crate::web::{self, Visit};
+use crate::service::limits::{Allowance, RateLimit, WINDOW};
+use crate::studio::{self, Visit};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
 use tintype_domain::source::{Peer, Source};
@@ -76,13 +76,13 @@ impl Caller {
     }
 
     /// Counts a use of the key besides the one that the guard counted.
-    pub(in crate::http) async fn count(&self, api: &ApiState, usage: Usage) -> Result<(), ApiError> {
+    pub(in crate::http) async fn count(&self, api: &ApiState, usage: RateLimit) -> Result<(), ApiError> {
         let key = find_key(api, self.key_hash).await?;
         refusal(api, count(api, &key, usage).await).map_or(Ok(()), Err)
     }
 }
 
-async fn count(api: &ApiState, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+async fn count(api: &ApiState, key: &ApiKey, usage: RateLimit) -> Option<Allowance> {
     let counted = api.limits.count(key, usage).await;
     if counted.is_some_and(|allowance| allowance.fallback) {
         api.shared.metrics.rate_limit_fallbacks.inc();
@@ -105,7 +105,7 @@ fn refusal(api: &ApiState, counted: Option<Allowance>) -> Option<ApiError> {
 pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
     if routes::is_of_studio(&request) {
         let visit = visit(api, &request);
-        if let Err(error) = web::check_https(&api.studio, &visit) {
+        if let Err(error) = studio::check_https(&api.studio, &visit) {
             return error.into_response();
         }
         request.extensions_mut().insert(visit);
@@ -147,7 +147,7 @@ fn visit(api: &ApiState, request: &Request) -> Visit {
 
 /// The key that a request sends, and the limit of its route; `None` without a route. A handler whose route is missing
 /// from the table refuses every request, because it takes a [`Caller`].
-fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<Usage>)>, ApiError> {
+fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<RateLimit>)>, ApiError> {
     if api.settings.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
     }
@@ -160,8 +160,8 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
     let Some(route) = Route::of(request).filter(|route| route.access == Access::Key) else { return Ok(None) };
     let secret = bearer(request.headers()).ok_or_else(ApiError::unauthorized)?;
     // A call that may repeat one counts as a submit once it makes a task.
-    let may_repeat = route.surface == Surface::OpenAi && Repeat::is_claimed(request.headers());
-    let limit = if may_repeat && route.limit == Some(Usage::Submit) { Some(Usage::Read) } else { route.limit };
+    let may_repeat = route.group == RouteGroup::OpenAi && Repeat::is_claimed(request.headers());
+    let limit = if may_repeat && route.limit == Some(RateLimit::Submit) { Some(RateLimit::Read) } else { route.limit };
     Ok(Some((secret, limit)))
 }
 
@@ -220,7 +220,7 @@ async fn within_limit(
     api: &ApiState,
     key: &ApiKey,
     caller: Caller,
-    limit: Option<Usage>,
+    limit: Option<RateLimit>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -254,7 +254,7 @@ fn bearer(headers: &HeaderMap) -> Option<KeySecret> {
 }
 
 /// Adds the headers that describe the state of a limit (draft-ietf-httpapi-ratelimit-headers).
-fn announce(headers: &mut HeaderMap, usage: Usage, allowance: Allowance) {
+fn announce(headers: &mut HeaderMap, usage: RateLimit, allowance: Allowance) {
     let name = if allowance.of_account { usage.of_account().as_str() } else { usage.as_str() };
     let seconds = allowance.retry_after.unwrap_or_else(|| allowance.seconds_to_full());
     let policy = format!("\"{name}\";q={};w={}", allowance.limit, WINDOW.as_secs());

@@ -18,8 +18,8 @@ use tracing::{Instrument as _, Span};
 use super::error::{ApiError, ErrorForm, NoAnswer};
 use crate::http::routes::{self, ErrorShape};
 use crate::service::Shared;
+use crate::studio::{PageError, Texts, Written};
 use crate::traces::UNTRACED;
-use crate::web::{PageError, Texts, Written};
 use tintype_domain::source::Peer;
 
 /// Tells browsers to use HTTPS only, for a year.

@@ -35,7 +35,7 @@ type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddl
 
 /// The limit that a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Usage {
+pub enum RateLimit {
     /// Creating a task.
     Submit,
     /// Everything else.
@@ -48,7 +48,7 @@ pub enum Usage {
     Form,
 }
 
-impl Usage {
+impl RateLimit {
     /// The name of the limit in the `RateLimit` headers.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ pub struct RateLimits {
     account_read_rate: u32,
     max_suspended_keys: u32,
     shared: Option<SharedLimits>,
-    limiters: Cache<(Id, Usage), Arc<(u32, Limiter)>>,
+    limiters: Cache<(Id, RateLimit), Arc<(u32, Limiter)>>,
 }
 
 impl std::fmt::Debug for RateLimits {
@@ -159,13 +159,13 @@ impl RateLimits {
     }
 
     /// Requests per minute that a key may send; `None` if it is not limited.
-    pub fn of(&self, key: &ApiKey, usage: Usage) -> Option<u32> {
+    pub fn of(&self, key: &ApiKey, usage: RateLimit) -> Option<u32> {
         let limit = match usage {
-            Usage::Submit => key.submit_rate.unwrap_or(self.submit_rate),
-            Usage::Read => key.read_rate.unwrap_or(self.read_rate),
-            Usage::AccountSubmit => self.account_submit_rate,
-            Usage::AccountRead => self.account_read_rate,
-            Usage::Form => FORMS,
+            RateLimit::Submit => key.submit_rate.unwrap_or(self.submit_rate),
+            RateLimit::Read => key.read_rate.unwrap_or(self.read_rate),
+            RateLimit::AccountSubmit => self.account_submit_rate,
+            RateLimit::AccountRead => self.account_read_rate,
+            RateLimit::Form => FORMS,
         };
         (limit > 0).then_some(limit)
     }
@@ -183,13 +183,13 @@ impl RateLimits {
 
     /// Counts one request: against the limit that the key shares with those that it was rotated from, and then against that of
     /// its account. Returns the one that refuses it, or that of the key; `None` if the key is not limited.
-    pub async fn count(&self, key: &ApiKey, usage: Usage) -> Option<Allowance> {
+    pub async fn count(&self, key: &ApiKey, usage: RateLimit) -> Option<Allowance> {
         let of_key = match self.of(key, usage) {
             Some(limit) => self.count_under(key.first_id, usage, limit).await,
             None => None,
         };
         // Only the operator gives a key no limit at all.
-        let own = if usage == Usage::Submit { key.submit_rate } else { key.read_rate };
+        let own = if usage == RateLimit::Submit { key.submit_rate } else { key.read_rate };
         if own == Some(0) {
             return None;
         }
@@ -207,25 +207,25 @@ impl RateLimits {
 
     /// Counts one task that a person creates in the studio, against the default limit of submits; `None` if there is none.
     pub async fn count_person(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, Usage::Submit, self.submit_rate).await
+        self.count_under(person_id, RateLimit::Submit, self.submit_rate).await
     }
 
     /// Counts one test of an endpoint, or one delivery that is sent again, by an owner of the account in the studio.
     pub async fn count_webhook(&self, account_id: Id) -> Option<Allowance> {
-        self.count_under(account_id, Usage::Submit, WEBHOOKS).await
+        self.count_under(account_id, RateLimit::Submit, WEBHOOKS).await
     }
 
     /// Counts one report that a person asks for in the studio.
     pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, Usage::Read, REPORTS).await
+        self.count_under(person_id, RateLimit::Read, REPORTS).await
     }
 
     /// Counts one form that a person sends in the studio.
     pub async fn count_form(&self, person_id: Id) -> Option<Allowance> {
-        self.count_under(person_id, Usage::Form, FORMS).await
+        self.count_under(person_id, RateLimit::Form, FORMS).await
     }
 
-    async fn count_under(&self, id: Id, usage: Usage, limit: u32) -> Option<Allowance> {
+    async fn count_under(&self, id: Id, usage: RateLimit, limit: u32) -> Option<Allowance> {
         let quota = Quota::per_minute(NonZeroU32::new(limit)?);
         let Some(shared) = &self.shared else { return Some(self.count_locally(id, usage, quota)) };
         Some(match shared.count(id, usage, quota).await {
@@ -235,7 +235,7 @@ impl RateLimits {
         })
     }
 
-    fn count_locally(&self, id: Id, usage: Usage, quota: Quota) -> Allowance {
+    fn count_locally(&self, id: Id, usage: RateLimit, quota: Quota) -> Allowance {
         let limit = quota.burst_size().get();
         let entry = (id, usage);
         let fresh = || {

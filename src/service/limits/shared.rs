@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Usage, WINDOW};
+use super::{RateLimit, WINDOW};
 use tintype_config::RedisServer;
 use tintype_domain::model::Id;
 use tintype_outbound::trust;
@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT_FACTOR: u32 = 10;
 /// Pause between attempts to connect; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// State of a key's limit after a request.
+/// RedisState of a key's limit after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     /// Requests that would be allowed right now.
@@ -43,12 +43,12 @@ pub(super) struct Count {
 /// The rate limits in Redis.
 pub(super) struct SharedLimits {
     server: Arc<Server>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<RedisState>,
     _reconnecting: AbortOnDropHandle<()>,
 }
 
-/// State of the one connection, which multiplexes all requests.
-enum State {
+/// RedisState of the one connection, which multiplexes all requests.
+enum RedisState {
     Starting,
     Connected(Arc<Connected>),
     Unavailable,
@@ -73,10 +73,10 @@ impl SharedLimits {
     /// A sentence for the operator: the settings are invalid. An unreachable server is not an error.
     pub(super) async fn open(server: &RedisServer, clock: Clock) -> Result<Self, String> {
         let server = Arc::new(Server::new(server, clock)?);
-        let (sender, mut state) = watch::channel(State::Starting);
+        let (sender, mut state) = watch::channel(RedisState::Starting);
         let reconnecting = AbortOnDropHandle::new(tokio::spawn(keep_connected(server.clone(), sender)));
         // The sender lives as long as the task, so the wait cannot fail.
-        drop(state.wait_for(|state| !matches!(state, State::Starting)).await);
+        drop(state.wait_for(|state| !matches!(state, RedisState::Starting)).await);
         Ok(Self { server, state, _reconnecting: reconnecting })
     }
 
@@ -92,13 +92,13 @@ impl SharedLimits {
 
     fn connected(&self) -> Option<Arc<Connected>> {
         match &*self.state.borrow() {
-            State::Connected(connected) if connected.failure.get().is_none() => Some(connected.clone()),
+            RedisState::Connected(connected) if connected.failure.get().is_none() => Some(connected.clone()),
             _ => None,
         }
     }
 
     /// Counts one request; `None` if Redis is unavailable.
-    pub(super) async fn count(&self, key: Id, usage: Usage, quota: Quota) -> Option<Count> {
+    pub(super) async fn count(&self, key: Id, usage: RateLimit, quota: Quota) -> Option<Count> {
         let connected = self.connected()?;
         // A changed limit starts with a full allowance, as it does in a process that counts on its own.
         let name = format!("{PREFIX}{key}:{}:{}", usage.as_str(), quota.burst_size());
@@ -116,7 +116,7 @@ impl SharedLimits {
 }
 
 /// Keeps a connection open until the task is aborted, and logs when Redis becomes unavailable and when it is back.
-async fn keep_connected(server: Arc<Server>, state: watch::Sender<State>) {
+async fn keep_connected(server: Arc<Server>, state: watch::Sender<RedisState>) {
     let pause = || tokio::time::sleep(RECONNECT_PAUSE.mul_f64(1.0 + rand::random::<f64>()));
     let mut unavailable = false;
     loop {
@@ -130,7 +130,7 @@ async fn keep_connected(server: Arc<Server>, state: watch::Sender<State>) {
                     );
                 }
                 let connected = Arc::new(Connected { connection, failure: SetOnce::new() });
-                state.send_replace(State::Connected(connected.clone()));
+                state.send_replace(RedisState::Connected(connected.clone()));
                 tokio::select! {
                     biased;
                     error = connected.failure.wait() => {
@@ -147,7 +147,7 @@ async fn keep_connected(server: Arc<Server>, state: watch::Sender<State>) {
                 unavailable = true;
             }
         }
-        state.send_replace(State::Unavailable);
+        state.send_replace(RedisState::Unavailable);
         retry.await;
     }
 }

@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Since when tasks have waited for an engine that no worker has.
 #[derive(Debug, Default)]
-pub(super) struct Missing(Mutex<State>);
+pub(super) struct Missing(Mutex<MissingSince>);
 
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-enum State {
+enum MissingSince {
     #[default]
     Nothing,
     /// Since this time, by the monotonic clock.
@@ -73,19 +73,19 @@ impl Sweeper {
         let elapsed = self.shared.clock.elapsed();
         let mut state = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
         *state = match *state {
-            State::Logged if tasks == 0 => {
+            MissingSince::Logged if tasks == 0 => {
                 tracing::info!("a worker has the engine again that tasks waited for");
-                State::Nothing
+                MissingSince::Nothing
             }
-            _ if tasks == 0 => State::Nothing,
-            State::Nothing => State::Since(elapsed),
-            State::Since(since) if elapsed.saturating_sub(since) >= PATIENCE => {
+            _ if tasks == 0 => MissingSince::Nothing,
+            MissingSince::Nothing => MissingSince::Since(elapsed),
+            MissingSince::Since(since) if elapsed.saturating_sub(since) >= PATIENCE => {
                 tracing::error!(
                     tasks,
                     engines,
                     "tasks wait for an engine that no worker has now: start it, or its worker, or see `tintype doctor`"
                 );
-                State::Logged
+                MissingSince::Logged
             }
             unchanged => unchanged,
         };

@@ -12,7 +12,7 @@ use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
     AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Newcomer,
-    Result, State, Store, Submission, UploadedPicture, UsageBy, UsageFilter,
+    Result, Store, Submission, TaskState, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -144,7 +144,7 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     for filter in [
         all.clone(),
         GalleryFilter { text: "paper".into(), ..all.clone() },
-        GalleryFilter { starred: true, state: Some(State::Completed), ..all.clone() },
+        GalleryFilter { starred: true, state: Some(TaskState::Completed), ..all.clone() },
         GalleryFilter { board: Some(board), from: Some(store.now()), ..all },
     ] {
         store.gallery(account, &filter, None, 9).await?;

@@ -31,7 +31,7 @@ pub struct Fixture {
 
 /// Everything that a store returns.
 #[derive(Debug, PartialEq)]
-pub struct State {
+pub struct TaskState {
     accounts: Vec<Account>,
     keys: Vec<ApiKey>,
     entries: Vec<LedgerEntry>,
@@ -149,7 +149,7 @@ impl Fixture {
     }
 
     /// Reads everything, for a comparison with a later state.
-    pub async fn state(&self) -> Result<State> {
+    pub async fn state(&self) -> Result<TaskState> {
         let accounts = self.store.list_accounts().await?;
         let mut entries = Vec::new();
         for account in &accounts {
@@ -161,7 +161,7 @@ impl Fixture {
             tasks.push((task, lost_leases));
         }
         let keys = self.store.list_keys(None).await?;
-        Ok(State { accounts, keys, entries, tasks, depth: self.store.queue_depth().await? })
+        Ok(TaskState { accounts, keys, entries, tasks, depth: self.store.queue_depth().await? })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
-use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, State};
+use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, TaskState};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, one_file};
@@ -109,9 +109,9 @@ pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()
     let all = GalleryFilter::default;
     for (filter, found) in [
         (all(), vec![waiting, failed, completed]),
-        (GalleryFilter { state: Some(State::Processing), ..all() }, vec![waiting]),
-        (GalleryFilter { state: Some(State::Completed), ..all() }, vec![completed]),
-        (GalleryFilter { state: Some(State::Failed), ..all() }, vec![failed]),
+        (GalleryFilter { state: Some(TaskState::Processing), ..all() }, vec![waiting]),
+        (GalleryFilter { state: Some(TaskState::Completed), ..all() }, vec![completed]),
+        (GalleryFilter { state: Some(TaskState::Failed), ..all() }, vec![failed]),
         (GalleryFilter { image_to_image: Some(true), ..all() }, vec![waiting]),
         (GalleryFilter { image_to_image: Some(false), ..all() }, vec![failed, completed]),
         (GalleryFilter { aspect_ratio: Some(AspectRatio::W16H9), ..all() }, vec![completed]),
@@ -163,8 +163,8 @@ pub async fn a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on(f
     let submit = || fx.store.submit(ada, None, Surface::Web, request("a boat"), UNLIMITED);
     try_join_all((0..MANY).map(|_| submit())).await?;
     fx.index().await?;
-    let failed = GalleryFilter { state: Some(State::Failed), ..GalleryFilter::default() };
-    for filter in [failed.clone(), GalleryFilter { state: Some(State::Failed), ..text("boat") }] {
+    let failed = GalleryFilter { state: Some(TaskState::Failed), ..GalleryFilter::default() };
+    for filter in [failed.clone(), GalleryFilter { state: Some(TaskState::Failed), ..text("boat") }] {
         let first = fx.store.gallery(ada, &filter, None, 10).await?;
         assert_eq!(first.records.len(), 0);
         let second = fx.store.gallery(ada, &filter, Some(first.older.expect("older tasks")), 10).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype::service::guesses::ALLOWANCE;
+use tintype::service::sign_in_attempts::ALLOWANCE;
 use tintype_domain::person::Role;
 use tintype_store::Action;
 

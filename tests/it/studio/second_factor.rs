@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype::http::routes::{Access, ROUTES};
-use tintype::service::guesses::CODE_ALLOWANCE;
 use tintype::service::people::People;
+use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
 use tintype_domain::person::{Person, Role};
 use tintype_domain::second_factor::FactorSecret;
 use tintype_store::{Action, FactorRemoval, PersonChange};

@@ -1,7 +1,7 @@
 //! The studio and the API see nothing of each other's tasks: every route of one is asked for a task of the other.
 
 use serde_json::json;
-use tintype::http::routes::{Access, Surface as Part};
+use tintype::http::routes::{Access, RouteGroup};
 use tintype_store::GalleryFilter;
 
 use super::*;
@@ -103,7 +103,7 @@ async fn no_route_of_the_studio_tells_of_a_task_of_the_api_but_one_page_that_cha
     for state in ["waiting", "ended"] {
         service.sweeper.index_prompts().await;
         let before = both.known(Surface::Api, id).await;
-        let pages = ROUTES.iter().filter(|route| route.surface == Part::Studio && route.access == Access::Session);
+        let pages = ROUTES.iter().filter(|route| route.group == RouteGroup::Studio && route.access == Access::Session);
         // The stream does not end; signing out ends the session.
         let pages = pages.filter(|route| !["/studio/events", "/studio/sign-out"].contains(&route.pattern));
         for route in pages {

@@ -20,7 +20,7 @@ use rten_onnx::onnx::{
 };
 use safetensors::Dtype;
 
-use crate::weights::{Entry, Floats, Weights, floats, piece_name};
+use crate::weights::{Floats, TensorEntry, Weights, floats, piece_name};
 use crate::{Error, Result};
 
 /// The version of ONNX's operators.
@@ -106,7 +106,7 @@ pub struct Uses {
 }
 
 /// The external data of a tensor: its file, type, and bytes in the file.
-type Place = (String, DataType, Range<usize>);
+type TensorLocation = (String, DataType, Range<usize>);
 
 /// A tensor that the runtime cannot take as it is in the file.
 #[derive(Debug, Clone)]
@@ -243,7 +243,7 @@ impl<'w> Builder<'w> {
         let all = shape.first().copied().unwrap_or(1);
         let row = entry.bytes.len() / all.max(1);
         let from = entry.bytes.start;
-        let some = Entry { bytes: from + rows.start * row..from + rows.end * row, ..entry.clone() };
+        let some = TensorEntry { bytes: from + rows.start * row..from + rows.end * row, ..entry.clone() };
         let shape: Vec<_> =
             shape.iter().enumerate().map(|(axis, &size)| if axis == 0 { rows.len() } else { size }).collect();
         let piece = piece_name(name, &rows, all);
@@ -256,7 +256,7 @@ impl<'w> Builder<'w> {
     }
 
     /// A tensor of the file, by its whole name.
-    fn entry(&self, name: &str, shape: &[usize]) -> Result<&'w Entry> {
+    fn entry(&self, name: &str, shape: &[usize]) -> Result<&'w TensorEntry> {
         let wrong = |what: String| Error::Model(format!("{}: {what}", self.weights.path()));
         let entry = self.weights.get(name).ok_or_else(|| {
             wrong(format!("the tensor {name:?} is missing; the file is of another architecture, or not complete"))
@@ -271,7 +271,7 @@ impl<'w> Builder<'w> {
     }
 
     /// Adds a tensor of the file to the graph.
-    fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): Place) {
+    fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): TensorLocation) {
         self.graph.initializer.push(TensorProto {
             dims: dims(shape),
             data_type: Some(data_type),
@@ -289,7 +289,7 @@ impl<'w> Builder<'w> {
 
     /// Decides where the graph finds a weight. Fractions of the type that the graph computes with stay in the file. Others,
     /// and what lies at odd addresses, are converted when the graph is loaded.
-    fn place(&mut self, name: &str, entry: &Entry) -> Result<Place> {
+    fn place(&mut self, name: &str, entry: &TensorEntry) -> Result<TensorLocation> {
         let size = match entry.dtype {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::BF16 => 2,

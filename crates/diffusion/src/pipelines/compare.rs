@@ -7,7 +7,7 @@ use tintype_engine::CancellationToken;
 use super::{Embedding, Guide, Options, Order, Pipeline, Precision, Settings, stop_if};
 use crate::Result;
 use crate::noise::Noise;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 
 /// The differences between a model in 32 bits and in other numbers. All are 0 where there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +25,7 @@ pub struct Difference {
 /// As of [`Pipeline::open`] and [`Pipeline::render`].
 pub fn compare(
     folder: &Path,
-    suit: Suit<'_>,
+    suit: WeightPreparation<'_>,
     order: &Order<'_>,
     settings: &Settings,
     cancel: &CancellationToken,

@@ -6,7 +6,7 @@ use super::part_config;
 use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Sessions};
 use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
@@ -44,7 +44,7 @@ impl ClipEncoder {
     }
 
     /// The same with weights for the precision that was asked for.
-    pub(super) fn suited(self, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.clip.graph(&self.weights)?.uses;
         Ok(Self { weights: suit.weights(self.part, self.weights, &uses)?, ..self })
     }
@@ -93,7 +93,7 @@ impl QwenEncoder {
 
     /// The same with weights for the precision that was asked for. `length` and `layers` are those of
     /// [`QwenEncoder::states`].
-    pub(super) fn suited(self, suit: &mut Suit<'_>, length: usize, layers: &[usize]) -> Result<Self> {
+    pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>, length: usize, layers: &[usize]) -> Result<Self> {
         let uses = self.qwen.graph(&self.weights, length, layers)?.uses;
         Ok(Self { weights: suit.weights("text_encoder", self.weights, &uses)?, ..self })
     }

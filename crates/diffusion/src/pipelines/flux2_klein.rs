@@ -12,7 +12,7 @@ use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::flux2::Flux2;
 use crate::models::vae::Vae;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
@@ -49,7 +49,7 @@ pub(super) struct Flux2Klein {
 }
 
 impl Flux2Klein {
-    pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn open(folder: &Path, index: &Config, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Skipped)?;
         let transformer = Flux2::read(&part_config(folder, "transformer")?)?;
         let text = encoder.qwen.width * LAYERS.len();
@@ -94,7 +94,7 @@ impl Flux2Klein {
             scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
         };
         family.check()?;
-        family.encoder = family.encoder.suited(suit, TOKENS, &LAYERS)?;
+        family.encoder = family.encoder.prepared(suit, TOKENS, &LAYERS)?;
         let uses = family.transformer.graph(&family.transformer_weights, [4, 4], &[], TOKENS)?.uses;
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)

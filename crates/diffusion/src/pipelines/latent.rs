@@ -12,7 +12,7 @@ use crate::models::tiny_vae::TinyVae;
 use crate::models::unet::Unet;
 use crate::models::vae::Vae;
 use crate::noise::Noise;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Scheduler, scheduler};
 use crate::weights::Weights;
@@ -168,7 +168,7 @@ impl Body {
     }
 
     /// The same with weights for the precision that was asked for.
-    pub(super) fn suited(self, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.unet.graph(&self.weights, 1, [8, 8], self.tokens)?.uses;
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, ..self })
     }

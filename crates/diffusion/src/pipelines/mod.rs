@@ -20,7 +20,7 @@ use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
 use crate::graph::Graph;
-use crate::quantise::{Rules, Suit};
+use crate::quantise::{Rules, WeightPreparation};
 use crate::runtime::{Input, Runtime, Sessions};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -202,7 +202,7 @@ impl Pipeline {
     /// If a part is missing or damaged, or of an architecture that this crate does not know, or weights in 8 bits cannot be
     /// made.
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
-        Self::open_with(folder, Suit { options, rules: Rules::of_this_machine(), progress: &mut |_| {} })
+        Self::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress: &mut |_| {} })
     }
 
     /// Like [`Pipeline::open`], with other rules for weights in 8 bits, or with an ear for their making, which takes a
@@ -210,7 +210,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As of [`Pipeline::open`].
-    pub fn open_with(folder: &Path, mut suit: Suit<'_>) -> Result<Self> {
+    pub fn open_with(folder: &Path, mut suit: WeightPreparation<'_>) -> Result<Self> {
         let Options { precision, runtime, .. } = suit.options;
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
             return Err(Error::Model("numbers of 16 bits need another runtime than rten".into()));

@@ -10,7 +10,7 @@ use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::unet::Unet;
 use crate::noise::Noise;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
 use crate::weights::Weights;
@@ -60,7 +60,7 @@ impl Parts {
 }
 
 impl StableDiffusion {
-    pub(super) fn open(parts: Parts, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn open(parts: Parts, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let unet = Unet::read(&parts.unet)?;
         let encoder = ClipEncoder::open("text_encoder", &parts.clip, parts.clip_weights, &parts.tokenizer)?;
         if encoder.clip.width != unet.context {
@@ -74,7 +74,7 @@ impl StableDiffusion {
         }
         let tokens = encoder.clip.tokens;
         let body = Body::open((unet, parts.unet_weights), (&parts.vae, parts.vae_weights), parts.scheduler, tokens)?;
-        Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.suited(suit)?, body: body.suited(suit)? })
+        Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.prepared(suit)?, body: body.prepared(suit)? })
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::unet::Unet;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
 use crate::weights::Weights;
@@ -41,7 +41,7 @@ pub(super) struct StableDiffusionXl {
 }
 
 impl StableDiffusionXl {
-    pub(super) fn open(folder: &Path, index: &Config, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn open(folder: &Path, index: &Config, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let unet = Unet::read(&part_config(folder, "unet")?)?;
         let first = encoder(folder, "text_encoder", "tokenizer")?;
         let second = encoder(folder, "text_encoder_2", "tokenizer_2")?;
@@ -64,10 +64,10 @@ impl StableDiffusionXl {
         let body = Body::open(unet, vae, scheduler, first.clip.tokens)?;
         Ok(Self {
             traits: traits(&body)?,
-            first: first.suited(suit)?,
-            second: second.suited(suit)?,
+            first: first.prepared(suit)?,
+            second: second.prepared(suit)?,
             pooled,
-            body: body.suited(suit)?,
+            body: body.prepared(suit)?,
             zeros: index.flag("force_zeros_for_empty_prompt", true)?,
         })
     }

@@ -8,7 +8,7 @@ use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_con
 use crate::config::Config;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
-use crate::quantise::Suit;
+use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
@@ -33,7 +33,7 @@ pub(super) struct ZImage {
 }
 
 impl ZImage {
-    pub(super) fn open(folder: &Path, suit: &mut Suit<'_>) -> Result<Self> {
+    pub(super) fn open(folder: &Path, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Allowed)?;
         let transformer = Transformer::read(&part_config(folder, "transformer")?)?;
         if encoder.qwen.width != transformer.context {
@@ -69,7 +69,7 @@ impl ZImage {
         };
         family.check()?;
         let layer = family.layer();
-        family.encoder = family.encoder.suited(suit, 1, &[layer])?;
+        family.encoder = family.encoder.prepared(suit, 1, &[layer])?;
         let uses = family.transformer.graph(&family.transformer_weights, [8, 8], 1)?.uses;
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)

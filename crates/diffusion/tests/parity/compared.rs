@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use tintype_diffusion::quantise::Suit;
+use tintype_diffusion::quantise::WeightPreparation;
 use tintype_diffusion::{Difference, Options, Order, Pipeline, Precision, compare};
 use tintype_engine::{CancellationToken, Picture};
 
 /// The differences of the embedding and of the first answer, and the mean over all colours of the picture, of 255.
-pub fn compared(folder: &Path, suit: Suit<'_>) -> [f64; 3] {
+pub fn compared(folder: &Path, suit: WeightPreparation<'_>) -> [f64; 3] {
     let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
     let wide = Options { precision: Precision::F32, cache: None, runtime: suit.options.runtime.clone() };
     let mut wide = Pipeline::open(folder, &wide).expect("a model");
     let settings = wide.traits().settings();
     let never = CancellationToken::new();
     let rules = suit.rules;
-    let again = Suit { options: suit.options, rules, progress: &mut *suit.progress };
+    let again = WeightPreparation { options: suit.options, rules, progress: &mut *suit.progress };
     let Difference { prompt, answer } = compare(folder, again, &order, &settings, &never).expect("a difference");
     let mut narrow = Pipeline::open_with(folder, suit).expect("a model");
     let render = |pipeline: &mut Pipeline| pipeline.render(&order, &settings, |_| {}, &never).expect("a picture");

@@ -128,7 +128,7 @@ pub enum Event {
         micros: u64,
     },
     /// All pictures of the order are ready.
-    Done(Usage),
+    Done(ResourceUsage),
     /// The order comes to nothing.
     Failed {
         /// The kind of the failure.
@@ -163,7 +163,7 @@ pub struct Loaded {
 
 /// The memory of a child.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// The most that was resident at any time, with the mapped weights, in bytes.
     pub peak_bytes: u64,
     /// Its own memory now, without files, in bytes.
@@ -358,7 +358,7 @@ impl Event {
                 Self::Preview { of, picture }
             }
             PAINTED => Self::Painted { picture: body.picture()?, micros: body.long()? },
-            DONE => Self::Done(Usage { peak_bytes: body.long()?, own_bytes: body.long()? }),
+            DONE => Self::Done(ResourceUsage { peak_bytes: body.long()?, own_bytes: body.long()? }),
             FAILED => {
                 let code = body.byte()?;
                 let known = FAULTS.iter().find(|(_, known)| *known == code);
@@ -425,7 +425,7 @@ mod tests {
             Event::Step { picture: 3, pictures: 61, done: 4, of: 4, micros: 9 },
             Event::Preview { of: 63, picture: picture() },
             Event::Painted { picture: picture(), micros: 2 },
-            Event::Done(Usage { peak_bytes: 5, own_bytes: 6 }),
+            Event::Done(ResourceUsage { peak_bytes: 5, own_bytes: 6 }),
         ];
         for event in events.into_iter().chain(failed) {
             assert_eq!(Event::read(body(&event.frame().expect("a frame"))), Ok(event));

@@ -159,7 +159,7 @@ pub(super) fn entry_of(list: Option<&RawValue>, id: &str) -> Option<String> {
 /// The end of a run in the answer to `GET /history/ID`, if it is there.
 pub(super) fn run_in_history(history: &RawValue, id: &str) -> Option<Run> {
     #[derive(Deserialize)]
-    struct Entry<'a> {
+    struct HistoryEntry<'a> {
         #[serde(borrow, default)]
         outputs: Option<&'a RawValue>,
         #[serde(borrow, default)]
@@ -172,7 +172,7 @@ pub(super) fn run_in_history(history: &RawValue, id: &str) -> Option<Run> {
         #[serde(borrow, default)]
         messages: Option<&'a RawValue>,
     }
-    let entry: Entry<'_> = serde_json::from_str(member(history, id)?.get()).ok()?;
+    let entry: HistoryEntry<'_> = serde_json::from_str(member(history, id)?.get()).ok()?;
     let status = entry.status.filter(|status| status.status_str.as_deref() == Some("error"));
     let Some(Status { messages, .. }) = status else { return Some(Run::Completed(file(entry.outputs))) };
     let mut words = error_words(None, "failed");

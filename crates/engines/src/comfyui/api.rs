@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tintype_engine::{Device, EngineError};
 
 use super::answers::{self, Accepted, File, Job, Queue, Stats, Uploaded, entry_of};
-use crate::endpoint::{Answer, Endpoint, Fault, Words};
+use crate::endpoint::{Endpoint, EngineResponse, Fault, Words};
 use crate::results::MAX_FILE_BYTES;
 use crate::servers::Server;
 
@@ -104,18 +104,18 @@ impl ComfyServer {
         self.json::<Stats<'_>>(&answer).map(|stats| stats.devices()).unwrap_or_default()
     }
 
-    async fn get(&self, path: &str, max_bytes: usize, limit: Duration) -> Result<Answer, Fault> {
+    async fn get(&self, path: &str, max_bytes: usize, limit: Duration) -> Result<EngineResponse, Fault> {
         let request = self.endpoint.request(Method::GET, path)?;
         self.endpoint.send(request, max_bytes, limit).await
     }
 
-    async fn post(&self, path: &str, body: &Value, limit: Duration) -> Result<Answer, Fault> {
+    async fn post(&self, path: &str, body: &Value, limit: Duration) -> Result<EngineResponse, Fault> {
         let request = self.endpoint.request(Method::POST, path)?.header(CONTENT_TYPE, "application/json");
         self.endpoint.send(request.body(body.to_string()), MAX_ANSWER, limit).await
     }
 
     /// The matter of an answer, which borrows from it.
-    fn json<'a, T: Deserialize<'a>>(&self, answer: &'a Answer) -> Result<T, Fault> {
+    fn json<'a, T: Deserialize<'a>>(&self, answer: &'a EngineResponse) -> Result<T, Fault> {
         if answer.status != StatusCode::OK {
             return Err(self.endpoint.failure(answer, &answers::words(&answer.body)));
         }

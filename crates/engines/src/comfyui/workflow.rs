@@ -33,7 +33,7 @@ struct Mapping {
 
 /// A mapping as the file has it.
 #[derive(Deserialize)]
-struct Entry {
+struct NodeMapping {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     #[serde(default)]
@@ -56,8 +56,8 @@ pub(super) struct Values<'a> {
     pub(super) references: &'a [String],
 }
 
-impl From<Entry> for Mapping {
-    fn from(entry: Entry) -> Self {
+impl From<NodeMapping> for Mapping {
+    fn from(entry: NodeMapping) -> Self {
         let kind = entry.kind.unwrap_or_default();
         // Without a name the usual one of its kind, as in Open WebUI.
         let usual = match kind.as_str() {
@@ -97,7 +97,7 @@ impl Workflow {
                 "--engine-workflow is in the format of ComfyUI's editor: export it with \"Export (API)\"".into()
             );
         }
-        let entries: Vec<Entry> = serde_json::from_str(mapping).map_err(|error| {
+        let entries: Vec<NodeMapping> = serde_json::from_str(mapping).map_err(|error| {
             format!("--engine-workflow-nodes is not a list such as [{{\"type\":\"prompt\",\"key\":\"text\",\"node_ids\":[\"6\"]}}]: {error}")
         })?;
         let workflow = Self { graph, mappings: entries.into_iter().map(Mapping::from).collect() };

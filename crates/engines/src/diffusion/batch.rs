@@ -18,7 +18,7 @@ use crate::supervisor::{Running, Supervisor};
 use tintype_system::clock::Clock;
 
 /// The pictures of a task, or why there are none.
-type Answer = Result<Vec<Picture>, EngineError>;
+type RenderResult = Result<Vec<Picture>, EngineError>;
 
 /// A task that waits for its turn.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ struct Waiting {
     progress: Progress,
     /// Nobody waits for the answer any more.
     cancelled: CancellationToken,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<RenderResult>,
     /// When its time limit passes, on the monotonic clock.
     until: Duration,
 }
 
 impl Waiting {
-    fn answer(self, answer: Answer) {
+    fn answer(self, answer: RenderResult) {
         // A task that was cancelled has gone.
         drop(self.answer.send(answer));
     }
@@ -86,7 +86,7 @@ impl Renderer {
         brief: Brief,
         progress: Progress,
         cancelled: CancellationToken,
-    ) -> oneshot::Receiver<Answer> {
+    ) -> oneshot::Receiver<RenderResult> {
         let (answer, receiver) = oneshot::channel();
         let until = self.clock.elapsed().saturating_add(brief.time_limit);
         locked(&self.waiting).push_back(Waiting { brief, progress, cancelled, answer, until });

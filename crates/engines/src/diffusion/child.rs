@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tintype_diffusion::quantise::{Progress, Rules, Suit, quantise};
+use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, quantise};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
 use tintype_engine::CancellationToken;
-use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, Usage};
+use tintype_engine::frames::{
+    self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
+};
 
 use super::machine;
 use crate::models::library;
@@ -233,7 +235,7 @@ fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, 
     // Opens it first, so that the making of weights in 8 bits is told.
     let settings = open(setup, runtime.clone())?.traits().settings();
     let options = options(setup, runtime);
-    let suit = Suit { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
     let (width, height) = (asked.size.0 as usize, asked.size.1 as usize);
     let (prompt, seed) = (asked.prompt.as_str(), asked.seed);
     let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[] };
@@ -416,8 +418,8 @@ fn failed(error: &Error) -> Event {
     Event::Failed { fault, sentence: error.to_string().chars().take(1_000).collect() }
 }
 
-fn usage() -> Usage {
+fn usage() -> ResourceUsage {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |name| machine::kib(&status, name).unwrap_or(0);
-    Usage { peak_bytes: bytes("VmHWM:"), own_bytes: bytes("RssAnon:") }
+    ResourceUsage { peak_bytes: bytes("VmHWM:"), own_bytes: bytes("RssAnon:") }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tintype_engine::Picture;
-use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Usage};
+use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, ResourceUsage};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -108,7 +108,7 @@ impl Pipes {
         order: Order,
         mut after: impl FnMut(Option<&Event>) -> Duration,
         cancelled: impl Future<Output = ()>,
-    ) -> Result<(Vec<Picture>, Usage), Trouble> {
+    ) -> Result<(Vec<Picture>, ResourceUsage), Trouble> {
         self.orders = self.orders.wrapping_add(1);
         let (number, size, count) = (self.orders, (order.width, order.height), order.pictures().count());
         self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;

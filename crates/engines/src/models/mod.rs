@@ -65,7 +65,7 @@ pub struct Hold {
 
 /// One entry of the folder of models.
 #[derive(Debug)]
-pub struct Entry {
+pub struct InstalledEntry {
     /// The name of the model.
     pub name: String,
     /// The model, or a sentence for the operator on why it cannot be used.
@@ -146,12 +146,12 @@ fn names(directory: &Path) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// A sentence for the operator: the folder cannot be read, or holds more than 1,000 entries.
-pub fn entries(data_dir: &Path) -> Result<Vec<Entry>, String> {
+pub fn entries(data_dir: &Path) -> Result<Vec<InstalledEntry>, String> {
     let directory = directory(data_dir);
     let mut found: Vec<_> = names(&directory)?
         .into_iter()
         .filter(|name| is_name(name))
-        .map(|name| Entry { found: open(&directory, &name), name })
+        .map(|name| InstalledEntry { found: open(&directory, &name), name })
         .collect();
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
@@ -162,7 +162,7 @@ pub fn entries(data_dir: &Path) -> Result<Vec<Entry>, String> {
 /// # Errors
 /// As of [`entries`].
 pub fn installed(data_dir: &Path) -> Result<Vec<Installed>, String> {
-    let usable = |entry: Entry| match entry.found {
+    let usable = |entry: InstalledEntry| match entry.found {
         Ok(installed) => Some(installed),
         Err(reason) => {
             let advice = "a model cannot be used: remove it with `tintype model remove`, and pull or add it again";

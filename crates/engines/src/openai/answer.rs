@@ -7,7 +7,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tintype_engine::EngineError;
 
-use super::super::endpoint::{Answer, Endpoint, Fault};
+use super::super::endpoint::{Endpoint, EngineResponse, Fault};
 use super::complaint::Complaint;
 use super::pictures::{Item, Pictures};
 
@@ -28,7 +28,7 @@ pub(super) enum File {
 ///
 /// # Errors
 /// The fault that the answer means.
-pub(super) fn files(endpoint: &Endpoint, answer: &Answer, count: usize) -> Result<Vec<File>, Fault> {
+pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) -> Result<Vec<File>, Fault> {
     let name = endpoint.name();
     let complaint = || Complaint::read(&answer.body);
     if !answer.status.is_success() {

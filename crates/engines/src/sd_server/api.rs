@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tintype_engine::EngineError;
 
-use crate::endpoint::{Answer, Endpoint, Fault, Words};
+use crate::endpoint::{Endpoint, EngineResponse, Fault, Words};
 use crate::results::MAX_FILE_BYTES;
 
 /// Answers without a picture are small, except that the capabilities list every LoRA file of the server.
@@ -256,7 +256,7 @@ fn unavailable(error: EngineError) -> EngineError {
 }
 
 /// The words of an error: `{"error": …}`, with a sentence in `message` where `error` is a code.
-fn words(answer: &Answer) -> Words {
+fn words(answer: &EngineResponse) -> Words {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     match text("message") {

@@ -58,11 +58,12 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let (urls, settings) = (urls.to_vec(), settings.clone());
     Ok(EngineChoice::new(info, move |surroundings| {
         let places = if urls.is_empty() {
-            settings.devices().into_iter().map(|device| Place::child(device, &settings, &surroundings)).collect()
+            settings.devices().into_iter().map(|device| ServerSlot::child(device, &settings, &surroundings)).collect()
         } else {
             let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
             let results = Results::new(surroundings.decoder.clone());
-            let attach = |endpoint| Ok(Place::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone()))));
+            let attach =
+                |endpoint| Ok(ServerSlot::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone()))));
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
         // A server has a queue of its own, and the slots of the engine limit its tasks.
@@ -74,25 +75,25 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
 /// The engine.
 #[derive(Debug)]
 struct SdServer {
-    places: Servers<Place>,
+    places: Servers<ServerSlot>,
     max_references: usize,
 }
 
 /// A server, which may be down.
-enum Place {
+enum ServerSlot {
     Attached(Arc<Server>),
     /// Its description, and what keeps it running.
     Child(String, Arc<Supervisor<Arc<Server>>>),
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for ServerSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Place").field(&servers::Server::name(self)).finish()
+        f.debug_tuple("ServerSlot").field(&servers::Server::name(self)).finish()
     }
 }
 
 #[async_trait]
-impl servers::Server for Place {
+impl servers::Server for ServerSlot {
     fn name(&self) -> &str {
         match self {
             Self::Attached(server) => server.api().name(),
@@ -118,7 +119,7 @@ impl servers::Server for Place {
     }
 }
 
-impl Place {
+impl ServerSlot {
     /// Starts a child on a device.
     fn child(device: Option<String>, settings: &EngineSettings, surroundings: &Surroundings) -> Result<Self, String> {
         let program = settings.engine_program.display();
@@ -184,14 +185,14 @@ fn is_for_editing(model: &str) -> bool {
 #[async_trait]
 impl Driver for SdServer {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
-        let render = async |place: Arc<Place>| place.render(&brief, self.max_references, progress).await;
+        let render = async |place: Arc<ServerSlot>| place.render(&brief, self.max_references, progress).await;
         self.places.call(Work::from(&brief), render).await
     }
 
     async fn started(&self) -> Result<(), EngineError> {
         let children = self.places.all().iter().filter_map(|place| match &**place {
-            Place::Child(_, supervisor) => Some(supervisor.started()),
-            Place::Attached(_) => None,
+            ServerSlot::Child(_, supervisor) => Some(supervisor.started()),
+            ServerSlot::Attached(_) => None,
         });
         let mut started: Vec<_> = futures::future::join_all(children).await;
         // One is enough.

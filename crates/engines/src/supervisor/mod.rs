@@ -118,7 +118,7 @@ pub struct Running<L> {
 pub type Steps = watch::Receiver<Option<(u32, u32)>>;
 
 #[derive(Debug, Clone)]
-enum State<L> {
+enum ChildState<L> {
     /// The first child is starting.
     Starting,
     Running(Running<L>),
@@ -131,7 +131,7 @@ enum State<L> {
 /// Keeps one child running. Dropping the supervisor kills the child.
 #[derive(Debug)]
 pub struct Supervisor<L> {
-    state: watch::Sender<State<L>>,
+    state: watch::Sender<ChildState<L>>,
     replacements: mpsc::UnboundedSender<(u64, String)>,
     _life: AbortOnDropHandle<()>,
 }
@@ -139,7 +139,7 @@ pub struct Supervisor<L> {
 impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     /// Starts a child, in a runtime.
     pub fn new<P: Program<Link = L>>(program: P, start: Start) -> Self {
-        let state = watch::Sender::new(State::Starting);
+        let state = watch::Sender::new(ChildState::Starting);
         let (replacements, requests) = mpsc::unbounded_channel();
         let keeper = Keeper { program: Arc::new(program), start, report: state.clone(), requests, number: 0 };
         Self { state, replacements, _life: AbortOnDropHandle::new(tokio::spawn(keeper.keep())) }
@@ -151,10 +151,10 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     /// [`EngineError::NotAvailable`] while there is none.
     pub fn running(&self) -> Result<Running<L>, EngineError> {
         match &*self.state.borrow() {
-            State::Running(running) => Ok(running.clone()),
-            State::Starting => Err(EngineError::NotAvailable("its process is starting".into())),
-            State::Ending => Err(EngineError::NotAvailable("its process has ended".into())),
-            State::Down(why) => Err(EngineError::NotAvailable(why.clone())),
+            ChildState::Running(running) => Ok(running.clone()),
+            ChildState::Starting => Err(EngineError::NotAvailable("its process is starting".into())),
+            ChildState::Ending => Err(EngineError::NotAvailable("its process has ended".into())),
+            ChildState::Down(why) => Err(EngineError::NotAvailable(why.clone())),
         }
     }
 
@@ -165,29 +165,29 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     pub async fn started(&self) -> Result<Running<L>, EngineError> {
         let mut state = self.state.subscribe();
         // The sender lives as long as this supervisor.
-        let _ = state.wait_for(|state| !matches!(state, State::Starting | State::Ending)).await;
+        let _ = state.wait_for(|state| !matches!(state, ChildState::Starting | ChildState::Ending)).await;
         self.running()
     }
 
     /// Waits a moment for the reason why the child of this number has gone.
     pub async fn end_of(&self, number: u64) -> Option<String> {
         let mut state = self.state.subscribe();
-        let has_gone = |state: &State<L>| match state {
-            State::Starting | State::Ending => false,
-            State::Running(running) => running.number != number,
-            State::Down(_) => true,
+        let has_gone = |state: &ChildState<L>| match state {
+            ChildState::Starting | ChildState::Ending => false,
+            ChildState::Running(running) => running.number != number,
+            ChildState::Down(_) => true,
         };
         let state = tokio::time::timeout(LAST_MOMENT * 3, state.wait_for(has_gone)).await.ok()?.ok()?;
-        if let State::Down(why) = &*state { Some(why.clone()) } else { None }
+        if let ChildState::Down(why) = &*state { Some(why.clone()) } else { None }
     }
 
     /// Kills a child by its number and starts another one at once. Does nothing if it has gone.
     pub fn replace(&self, number: u64, why: &str) {
         // The keeper hears of it later. Until then nobody may give work to a child that is about to be killed.
         self.state.send_if_modified(|state| {
-            let runs = matches!(state, State::Running(running) if running.number == number);
+            let runs = matches!(state, ChildState::Running(running) if running.number == number);
             if runs {
-                *state = State::Ending;
+                *state = ChildState::Ending;
             }
             runs
         });
@@ -207,7 +207,7 @@ enum End {
 struct Keeper<P: Program> {
     program: Arc<P>,
     start: Start,
-    report: watch::Sender<State<P::Link>>,
+    report: watch::Sender<ChildState<P::Link>>,
     requests: mpsc::UnboundedReceiver<(u64, String)>,
     number: u64,
 }
@@ -220,7 +220,7 @@ impl<P: Program> Keeper<P> {
             let output = Output::default();
             let end = self.one_child(&output).await;
             let (End::Replaced(why) | End::Failed(why)) = &end;
-            self.report.send_replace(State::Down(why.clone()));
+            self.report.send_replace(ChildState::Down(why.clone()));
             if output.is_healthy() {
                 pause = FIRST_PAUSE;
             }
@@ -263,7 +263,7 @@ impl<P: Program> Keeper<P> {
             },
             _ = child.child.wait() => String::new(),
         };
-        self.report.send_replace(State::Ending);
+        self.report.send_replace(ChildState::Ending);
         // A child that has just ended may have been found silent first.
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
             // The parent kills it on other paths only.
@@ -292,7 +292,7 @@ impl<P: Program> Keeper<P> {
         output.set_ready();
         tracing::info!(engine = self.start.name, "the engine's process is ready");
         let running = Running { link: link.clone(), process, number: self.number, steps: output.steps() };
-        self.report.send_replace(State::Running(running));
+        self.report.send_replace(ChildState::Running(running));
         let (mut unanswered, mut answered) = (0, 0);
         loop {
             let request = tokio::time::timeout(ASK_WHILE_RUNNING, self.requests.recv()).await;

@@ -187,7 +187,7 @@ pub struct References {
 }
 
 /// The answer of a server.
-enum Answer {
+enum DownloadResponse {
     Body(Response),
     Elsewhere(ReferenceUrl),
 }
@@ -322,12 +322,12 @@ impl References {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             match self.request(&url).await? {
-                Answer::Body(response) => {
+                DownloadResponse::Body(response) => {
                     let encodings = encodings::of(response.headers())?;
                     let bytes = self.read(response).await?;
                     return decoded(encodings, bytes, self.options.max_bytes).await;
                 }
-                Answer::Elsewhere(next) => url = next,
+                DownloadResponse::Elsewhere(next) => url = next,
             }
             // Released first: holding one slot while waiting for another can deadlock.
             drop(slot);
@@ -337,13 +337,13 @@ impl References {
     }
 
     /// Sends one request and checks the head of the response.
-    async fn request(&self, url: &ReferenceUrl) -> Result<Answer, FetchError> {
+    async fn request(&self, url: &ReferenceUrl) -> Result<DownloadResponse, FetchError> {
         let limit = self.options.first_byte_limit;
         let request = Request::new(Method::GET, url.url().clone());
         let response = tokio::time::timeout(limit, self.http.send(request)).await;
         let response = response.map_err(|_| FetchError::Silent(limit))??;
         match response.status() {
-            StatusCode::OK => Ok(Answer::Body(response)),
+            StatusCode::OK => Ok(DownloadResponse::Body(response)),
             StatusCode::MOVED_PERMANENTLY
             | StatusCode::FOUND
             | StatusCode::SEE_OTHER
@@ -351,7 +351,7 @@ impl References {
             | StatusCode::PERMANENT_REDIRECT => {
                 let location = response.headers().get(header::LOCATION).ok_or(FetchError::Location)?;
                 let location = str::from_utf8(location.as_bytes()).map_err(|_| FetchError::Location)?;
-                Ok(Answer::Elsewhere(url.redirected(location, &self.options.ports)?))
+                Ok(DownloadResponse::Elsewhere(url.redirected(location, &self.options.ports)?))
             }
             other => Err(FetchError::Status(other, asked_wait(response.headers()))),
         }

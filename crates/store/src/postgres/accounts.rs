@@ -8,7 +8,7 @@ use super::connection::Transaction;
 use super::failure::Failure;
 use super::schema::LOCK;
 use super::{PostgresStore, keys, ledger};
-use crate::ledger::Entry;
+use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
 use tintype_domain::ledger::{Holding, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
@@ -168,7 +168,7 @@ impl Accounts for PostgresStore {
                 }
                 let account = ledger::holding(&self.database, begun, account_id, 0).await?;
                 let balance = account.grant(amount).map_err(StoreError::other)?;
-                let granted = Entry { note, ..Entry::new(EntryKind::Grant, amount) };
+                let granted = NewEntry { note, ..NewEntry::new(EntryKind::Grant, amount) };
                 let entry_id = ledger::record(begun, &granted, account_id, balance, now).await?;
                 if let Some(expires_at) = expires_at {
                     ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
@@ -197,7 +197,7 @@ impl Accounts for PostgresStore {
                     Ok(debit) => debit,
                     Err(available) => return Ok(Some(Taking::TooFew(available))),
                 };
-                let taken = Entry { note: Some(note), ..Entry::new(EntryKind::Grant, -amount) };
+                let taken = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, -amount) };
                 ledger::debit(&self.database, begun, account_id, &debit, &taken, now).await?;
                 Ok(Some(Taking::Taken(debit.balance)))
             };

@@ -4,7 +4,7 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::columns::word;
 use super::connection::Database;
-use crate::audit::{AccountEntry, Books, Entry, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task};
+use crate::audit::{AccountEntry, Books, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task, TaskEntry};
 use crate::{Audit, Result};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id};
 
@@ -125,8 +125,8 @@ fn task(row: &Row) -> Result<Task> {
     })
 }
 
-fn entry(row: &Row) -> Result<Entry> {
-    Ok(Entry {
+fn entry(row: &Row) -> Result<TaskEntry> {
+    Ok(TaskEntry {
         id: row.try_get("id")?,
         task_id: row.try_get("task_id")?,
         account_id: row.try_get("account_id")?,

@@ -10,7 +10,7 @@ use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::queue::millis;
 use super::{deliveries, failed_prompts, ledger};
-use crate::ledger::Entry;
+use crate::ledger::NewEntry;
 use crate::{Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
 use tintype_domain::event::EventType;
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
@@ -85,7 +85,7 @@ impl Lost {
         let key_id = charge.map(|row| row.try_get("key_id")).transpose()?.flatten();
         let amount = n * CREDITS_PER_IMAGE;
         let balance = holding.refund(amount).map_err(StoreError::other)?;
-        let refund = Entry { task_id: Some(*task_id), key_id, ..Entry::new(EntryKind::Refund, amount) };
+        let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
         let entry_id = ledger::record(begun, &refund, *account_id, balance, now).await?;
         if let Some(taken) = taken {
             ledger::give_back(begun, *account_id, entry_id, *task_id, taken, now).await?;

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::connection::{Database, Parameter, Transaction};
 use super::deliveries;
 use super::failure::Failure;
-use crate::ledger::{Entry, from_json};
+use crate::ledger::{NewEntry, from_json};
 use crate::{Result, StoreError};
 use tintype_domain::event::{self, EventType};
 use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
@@ -22,12 +22,12 @@ type Done<T = ()> = std::result::Result<T, Failure>;
 /// Inserts an entry and returns its id; `balance` is the balance of the account after it.
 pub(super) async fn record(
     begun: &Transaction<'_>,
-    entry: &Entry<'_>,
+    entry: &NewEntry<'_>,
     account_id: Id,
     balance: i64,
     now: Timestamp,
 ) -> Done<i64> {
-    let Entry { kind, amount, task_id, key_id, grant_id, note } = entry;
+    let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let kind = kind.as_str();
@@ -99,7 +99,7 @@ pub(super) async fn debit(
     begun: &Transaction<'_>,
     account_id: Id,
     debit: &Debit,
-    entry: &Entry<'_>,
+    entry: &NewEntry<'_>,
     now: Timestamp,
 ) -> Done {
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
@@ -222,7 +222,7 @@ async fn end_grants(database: &Database, begun: &Transaction<'_>, account_id: Id
         let end = "UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = $1";
         begun.execute(end, &[&part.grant]).await?;
         if part.credits > 0 {
-            let expiry = Entry { grant_id: Some(part.grant), ..Entry::new(EntryKind::Expiry, -part.credits) };
+            let expiry = NewEntry { grant_id: Some(part.grant), ..NewEntry::new(EntryKind::Expiry, -part.credits) };
             record(begun, &expiry, account_id, *balance, now).await?;
             tell_if_low(database, begun, account_id, *low, *balance, now).await?;
         }

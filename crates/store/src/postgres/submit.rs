@@ -14,7 +14,7 @@ use super::connection::{Database, Parameter, Transaction};
 use super::failure::{Failure, words};
 use super::rights::Locks;
 use super::{budgets, calls, columns, ledger, rights};
-use crate::ledger::{Entry, to_json};
+use crate::ledger::{NewEntry, to_json};
 use crate::{Origin, Result, StartLimit, StoreError, Submission};
 use tintype_domain::budget::Allowance;
 use tintype_domain::ledger::Debit;
@@ -60,7 +60,7 @@ impl Submitter {
         submitted.unwrap_or_else(|panic| Err(StoreError::Unknown(format!("a submit panicked: {panic}").into())))
     }
 
-    async fn run(&self, order: &Order, place: Place) -> Result<Submission> {
+    async fn run(&self, order: &Order, place: SubmitTurn) -> Result<Submission> {
         let id = self.database.new_id();
         let failure = loop {
             if order.is_over(&self.database) {
@@ -81,10 +81,10 @@ impl Submitter {
     }
 
     /// Waits for the submits of the account that came before; `None` if this one must not start any more.
-    async fn place(&self, order: &Order) -> Option<Place> {
+    async fn place(&self, order: &Order) -> Option<SubmitTurn> {
         let gate =
             self.gates.lock().unwrap_or_else(PoisonError::into_inner).entry(order.account_id).or_default().clone();
-        let mut place = Place { submitter: self.clone(), account_id: order.account_id, guard: None };
+        let mut place = SubmitTurn { submitter: self.clone(), account_id: order.account_id, guard: None };
         let limit = order.start.deadline.saturating_sub(self.database.clock.elapsed());
         let guard = tokio::select! {
             guard = self.database.within(limit, gate.lock_owned()) => guard?,
@@ -130,13 +130,13 @@ impl Submitter {
 
 /// The only submit of an account that may take a connection.
 #[derive(Debug)]
-struct Place {
+struct SubmitTurn {
     submitter: Submitter,
     account_id: Id,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Place {
+impl Drop for SubmitTurn {
     fn drop(&mut self) {
         drop(self.guard.take());
         let mut gates = self.submitter.gates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,7 @@ impl Order {
     ) -> std::result::Result<Submission, Failure> {
         let (origin, request, task) = (&self.origin, &self.request, self.task(id));
         let charge =
-            Entry { task_id: Some(id), key_id: origin.key_id, ..Entry::new(EntryKind::Charge, -request.cost()) };
+            NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -request.cost()) };
         let insert = async {
             let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
                 reference_images, prompt, request_id) VALUES ($1, $2, $3, $4, $5, $6::bigint, $7, $8, $9, $10)";

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::columns::{of_account, word};
 use super::writer::Writing;
-use super::{SqliteStore, budgets, endpoints, gallery, ledger, lines, strikes};
-use crate::ledger::Entry;
+use super::{SqliteStore, budgets, endpoints, gallery, key_rotations, ledger, strikes};
+use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
 use tintype_domain::budget::Allowance;
 use tintype_domain::key::{ApiKey, KeyHash, Suspension};
@@ -35,7 +35,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank
     }
     if credits != 0 {
         Holding::default().grant(credits).map_err(refused)?;
-        let opening = Entry { note: Some("opening balance"), ..Entry::new(EntryKind::Grant, credits) };
+        let opening = NewEntry { note: Some("opening balance"), ..NewEntry::new(EntryKind::Grant, credits) };
         ledger::record(&writing.connection, &opening, id, credits, now)?;
     }
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
@@ -53,7 +53,7 @@ pub(super) fn create_first(
     }
     match create(writing, name, credits, Rank::Administrator)? {
         AccountCreation::Created(account) => {
-            lines::create_key(writing, account.id, key, None, true)?;
+            key_rotations::create_key(writing, account.id, key, None, true)?;
             Ok(Some(account))
         }
         AccountCreation::NameTaken => Ok(None),
@@ -253,7 +253,7 @@ pub(super) fn grant(
     let Some(account) = ledger::holding(connection, account_id)? else { return Ok(None) };
     let balance = account.grant(amount).map_err(refused)?;
     ledger::set_balance(connection, account_id, balance)?;
-    let granted = Entry { note, ..Entry::new(EntryKind::Grant, amount) };
+    let granted = NewEntry { note, ..NewEntry::new(EntryKind::Grant, amount) };
     let entry_id = ledger::record(connection, &granted, account_id, balance, writing.clock.now())?;
     if let Some(expires_at) = expires_at {
         ledger::add_grant(connection, entry_id, account_id, amount, expires_at)?;
@@ -268,7 +268,7 @@ pub(super) fn take(writing: &mut Writing, account_id: Id, amount: i64, note: &st
     match account.take(amount, now) {
         Err(available) => Ok(Some(Taking::TooFew(available))),
         Ok(debit) => {
-            let taken = Entry { note: Some(note), ..Entry::new(EntryKind::Grant, -amount) };
+            let taken = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, -amount) };
             ledger::debit(writing, account_id, &debit, &taken, now)?;
             Ok(Some(Taking::Taken(debit.balance)))
         }
@@ -367,7 +367,7 @@ impl Keys for SqliteStore {
     async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
         let deed = |key: &Option<ApiKey>| Deed::of_new_key(key.as_ref());
         let (maker, by_operator) = (self.person(), self.right.is_none());
-        let add = move |writing: &mut Writing| lines::create_key(writing, account_id, &key, maker, by_operator);
+        let add = move |writing: &mut Writing| key_rotations::create_key(writing, account_id, &key, maker, by_operator);
         let create = self.recorded(add, deed);
         self.write(Effect::CreateKey, create).await
     }
@@ -392,14 +392,14 @@ impl Keys for SqliteStore {
     async fn change_key(&self, id: Id, change: KeyChange) -> Result<Option<ApiKey>> {
         let deed = move |key: &Option<ApiKey>| Deed::of_key(change, key.as_ref());
         let by_operator = self.right.is_none();
-        let change = self.recorded(move |writing| lines::change_key(writing, id, change, by_operator), deed);
+        let change = self.recorded(move |writing| key_rotations::change_key(writing, id, change, by_operator), deed);
         self.write(Effect::ChangeKey, change).await
     }
 
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
         let hint = hint.to_owned();
         let deed = move |new: &Option<ApiKey>| Deed::of_rotation(id, overlap, new.as_ref());
-        let rotate = self.recorded(move |writing| lines::rotate_key(writing, id, hash, &hint, overlap), deed);
+        let rotate = self.recorded(move |writing| key_rotations::rotate_key(writing, id, hash, &hint, overlap), deed);
         self.write(Effect::RotateKey, rotate).await
     }
 

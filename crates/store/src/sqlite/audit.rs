@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row};
 
 use super::columns::word;
 use crate::Audit;
-use crate::audit::{AccountEntry, Books, Entry, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task};
+use crate::audit::{AccountEntry, Books, GRANTS, Grant, Queued, STRAY_EXPIRIES, Task, TaskEntry};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id};
 
 pub(super) fn audit(connection: &Connection) -> rusqlite::Result<Audit> {
@@ -90,8 +90,8 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
     })
 }
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+fn entry(row: &Row<'_>) -> rusqlite::Result<TaskEntry> {
+    Ok(TaskEntry {
         id: row.get(0)?,
         task_id: row.get(1)?,
         account_id: row.get(2)?,

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::deliveries;
 use super::writer::{Writing, in_savepoint};
-use crate::ledger::{Entry, from_json};
+use crate::ledger::{NewEntry, from_json};
 use tintype_domain::event::{self, EventType};
 use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id};
@@ -16,12 +16,12 @@ pub(super) const SWEEP_BATCH: usize = 256;
 /// Inserts an entry and returns its id; `balance` is the balance of the account after it.
 pub(super) fn record(
     connection: &Connection,
-    entry: &Entry<'_>,
+    entry: &NewEntry<'_>,
     account_id: Id,
     balance: i64,
     now: Timestamp,
 ) -> rusqlite::Result<i64> {
-    let Entry { kind, amount, task_id, key_id, grant_id, note } = entry;
+    let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
     connection
         .prepare_cached(
             "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
@@ -63,7 +63,7 @@ pub(super) fn debit(
     writing: &Writing,
     account_id: Id,
     debit: &Debit,
-    entry: &Entry<'_>,
+    entry: &NewEntry<'_>,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
     let connection = &writing.connection;
@@ -199,7 +199,7 @@ fn end(writing: &Writing, account_id: Id, grant: Grant, now: Timestamp) -> rusql
             .execute([part.grant])?;
         if part.credits > 0 {
             set_balance(connection, account_id, balance)?;
-            let expiry = Entry { grant_id: Some(part.grant), ..Entry::new(EntryKind::Expiry, -part.credits) };
+            let expiry = NewEntry { grant_id: Some(part.grant), ..NewEntry::new(EntryKind::Expiry, -part.credits) };
             record(connection, &expiry, account_id, balance, now)?;
             tell_if_low(writing, account_id, low, balance, now)?;
         }

@@ -31,8 +31,8 @@ mod files;
 mod gallery;
 mod identities;
 mod joining;
+mod key_rotations;
 mod ledger;
-mod lines;
 mod moved;
 mod people;
 #[cfg(test)]

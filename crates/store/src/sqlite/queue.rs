@@ -15,7 +15,7 @@ use super::columns::{to_json, word};
 use super::tasks::{REQUEST, request};
 use super::writer::{Writing, in_savepoint};
 use super::{SqliteStore, budgets, deliveries, engines, failed_prompts, ledger, progress, strikes};
-use crate::ledger::Entry;
+use crate::ledger::NewEntry;
 use crate::{
     Action, AttemptProgress, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Origin, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
@@ -266,7 +266,7 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
         .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
         .execute([account_id])?;
     let key_id = budgets::charged_key(connection, id)?;
-    let refund = Entry { task_id: Some(id), key_id, ..Entry::new(EntryKind::Refund, amount) };
+    let refund = NewEntry { task_id: Some(id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
     let entry_id = ledger::record(connection, &refund, account_id, balance, now)?;
     if let Some(taken) = &left.taken {
         ledger::give_back(connection, account_id, entry_id, id, taken, now)?;

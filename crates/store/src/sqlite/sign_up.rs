@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::accounts::refused;
 use super::writer::Writing;
 use super::{audit_log, identities, ledger};
-use crate::ledger::Entry;
+use crate::ledger::NewEntry;
 use crate::people::SIGN_UP_NOTE;
 use crate::{Actor, Credential, Deed, SignUp, SigningUp};
 use tintype_domain::identity::Identity;
@@ -51,7 +51,7 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         .execute(params![account_id, name, new.credits])?;
     if new.credits != 0 {
         Holding::default().grant(new.credits).map_err(refused)?;
-        let opening = Entry { note: Some(SIGN_UP_NOTE), ..Entry::new(EntryKind::Grant, new.credits) };
+        let opening = NewEntry { note: Some(SIGN_UP_NOTE), ..NewEntry::new(EntryKind::Grant, new.credits) };
         ledger::record(connection, &opening, account_id, new.credits, now)?;
     }
     let role = Role::Owner;

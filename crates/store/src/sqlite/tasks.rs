@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::columns::{json, to_json, word};
 use super::writer::Writing;
 use super::{SqliteStore, budgets, calls, files, ledger, progress};
-use crate::ledger::{self as entries, Entry};
+use crate::ledger::{self as entries, NewEntry};
 use crate::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
     TaskRecord, Tasks, Unfinished,
@@ -79,7 +79,7 @@ pub(super) fn submit(
     connection
         .prepare_cached("UPDATE accounts SET unfinished = unfinished + 1 WHERE id = ?1")?
         .execute([account_id])?;
-    let charge = Entry { task_id: Some(id), key_id: origin.key_id, ..Entry::new(EntryKind::Charge, -cost) };
+    let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
     ledger::debit(writing, account_id, &debit, &charge, created_at)?;
     Ok(Submission::Accepted(Task {
         id,

@@ -119,7 +119,7 @@ impl Writer {
             let running = catch_unwind(AssertUnwindSafe(|| run(writing, &inbox, &log_pages)));
             if running.is_err() {
                 tracing::error!("the database writer panicked, so the process exits; a restart recovers every commit");
-                tintype_system::outlet::flush();
+                tintype_system::output::flush();
                 std::process::exit(EXIT_FAULT);
             }
         };
@@ -254,7 +254,7 @@ fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
         return;
     }
     tracing::error!(%error, "an I/O error left the outcome of a write unknown, so the process exits; check the disk, then restart");
-    tintype_system::outlet::flush();
+    tintype_system::output::flush();
     std::process::exit(EXIT_IO_ERROR);
 }
 

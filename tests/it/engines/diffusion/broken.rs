@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::thread;
 
 use rustix::io::ioctl_fionread;
-use tintype_engine::frames::{Event, MAX_BODY_BYTES, Usage};
+use tintype_engine::frames::{Event, MAX_BODY_BYTES, ResourceUsage};
 
 use super::*;
 use crate::rigs::service::Service;
@@ -127,7 +127,7 @@ async fn a_child_that_sends_what_no_child_sends_is_replaced() {
         (oversized.to_vec(), "a frame cannot be read: its length is out of range"),
         (painted(8), "it sent a picture of another size"),
         ([painted(SIDE), painted(SIDE)].concat(), "does not follow its order"),
-        (frame(Event::Done(Usage::default())), "does not follow its order"),
+        (frame(Event::Done(ResourceUsage::default())), "does not follow its order"),
     ] {
         let child = Stopped::only(&model).await;
         let why = failure(&rig, brief("a boat", &[1]), async || {

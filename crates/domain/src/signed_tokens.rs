@@ -1,0 +1,189 @@
+//! Texts that browsers keep for this server between two requests, signed so that nobody else makes them.
+//!
+//! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
+//! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
+//! provider said so, because a person who could name any identity would take those of others. In the same way, the form for
+//! a code proves that somebody has shown the password, and the form that turns on a second factor proves that this server
+//! has made the secret.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use crate::identity::{Identity, Journey};
+use crate::model::Id;
+use crate::second_factor::FactorSecret;
+use crate::timestamp::Timestamp;
+
+/// Time for which a ticket is valid.
+const LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// Issues and checks tickets, and signs journeys, with the secret of the installation.
+#[derive(Clone)]
+pub struct TokenSigner {
+    mac: Hmac<Sha256>,
+    now: Timestamp,
+}
+
+impl std::fmt::Debug for TokenSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenSigner(…)")
+    }
+}
+
+/// A fact that a ticket proves about a person.
+#[derive(Clone, Copy)]
+pub enum Fact<'a> {
+    /// Somebody has shown the person's password, which has this hash.
+    Password(&'a str),
+    /// This server has made this secret for the person.
+    Secret(&'a FactorSecret),
+}
+
+impl std::fmt::Debug for Fact<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fact(…)")
+    }
+}
+
+impl TokenSigner {
+    /// The tickets of this moment, with the secret that signs cursors. The purpose is part of what is signed.
+    pub fn new(secret: &[u8; 32], now: Timestamp) -> Self {
+        Self { mac: Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"), now }
+    }
+
+    /// The text of a journey for its cookie.
+    pub fn sign(&self, journey: &Journey) -> String {
+        let text = journey.text();
+        let tag = self.tag_of_journey(&text).finalize().into_bytes();
+        format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
+    }
+
+    /// The journey of a cookie; `None` if this server has not signed it, and when it took too long.
+    pub fn journey(&self, cookie: &str) -> Option<Journey> {
+        let (text, tag) = cookie.rsplit_once('.')?;
+        let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
+        self.tag_of_journey(text).verify_slice(&tag).ok()?;
+        Journey::resume(text, self.now)
+    }
+
+    /// A ticket to link an identity with the person of a session, in that session alone.
+    pub fn issue(&self, session: Id, identity: &Identity) -> String {
+        self.write(self.tag(session, identity, self.now))
+    }
+
+    /// Whether a ticket is one for this session and identity, and still valid.
+    pub fn admits(&self, ticket: &str, session: Id, identity: &Identity) -> bool {
+        self.check(ticket, |at| self.tag(session, identity, at))
+    }
+
+    /// A ticket for a fact about a person.
+    pub fn issue_for(&self, person: Id, fact: Fact<'_>) -> String {
+        self.write(self.tag_of(person, fact, self.now))
+    }
+
+    /// Whether a ticket proves this fact about this person, and is still valid.
+    pub fn proves(&self, ticket: &str, person: Id, fact: Fact<'_>) -> bool {
+        self.check(ticket, |at| self.tag_of(person, fact, at))
+    }
+
+    fn write(&self, tag: Hmac<Sha256>) -> String {
+        let tag = tag.finalize().into_bytes();
+        format!("{}.{}", self.now.as_millis(), BASE64_URL_SAFE_NO_PAD.encode(tag))
+    }
+
+    fn check(&self, ticket: &str, tag_at: impl FnOnce(Timestamp) -> Hmac<Sha256>) -> bool {
+        let Some((millis, tag)) = ticket.split_once('.') else { return false };
+        let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
+        let at = Timestamp::from_millis(millis);
+        let is_valid = at <= self.now && self.now.since(at) <= LIFE;
+        is_valid && tag_at(at).verify_slice(&tag).is_ok()
+    }
+
+    /// No part holds a line break.
+    fn tag(&self, session: Id, identity: &Identity, at: Timestamp) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        let Identity { issuer, subject } = identity;
+        mac.update(format!("tintype link\n{session}\n{issuer}\n{subject}\n{}", at.as_millis()).as_bytes());
+        mac
+    }
+
+    fn tag_of_journey(&self, text: &str) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(format!("tintype journey\n{text}").as_bytes());
+        mac
+    }
+
+    fn tag_of(&self, person: Id, fact: Fact<'_>, at: Timestamp) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        let (purpose, bytes) = match fact {
+            Fact::Password(hash) => ("password", hash.as_bytes()),
+            Fact::Secret(secret) => ("secret", secret.bytes()),
+        };
+        mac.update(format!("tintype {purpose}\n{person}\n{}\n", at.as_millis()).as_bytes());
+        mac.update(bytes);
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Purpose;
+
+    #[test]
+    fn a_journey_is_one_that_this_server_has_begun() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let tickets = TokenSigner::new(&[7; 32], now);
+        let journey = Journey::begin(Purpose::SignIn, now);
+        let cookie = tickets.sign(&journey);
+        assert_eq!(tickets.journey(&cookie).as_ref(), Some(&journey));
+        assert_eq!(TokenSigner::new(&[8; 32], now).journey(&cookie), None);
+        let (text, tag) = cookie.rsplit_once('.').expect("two parts");
+        let other = Journey::begin(Purpose::SignIn, now).text();
+        for forged in [text, tag, "", ".", &format!("{text}."), &format!("{other}.{tag}"), &format!("{text}.x.{tag}")] {
+            assert_eq!(tickets.journey(forged), None, "{forged}");
+        }
+        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(LIFE * 2)).journey(&cookie), None);
+    }
+
+    #[test]
+    fn a_ticket_is_for_one_session_and_one_identity_and_some_minutes() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let id = |text: &str| text.parse::<Id>().expect("an id");
+        let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));
+        let of = |subject: &str| Identity::new("https://id.example", subject).expect("an identity");
+        let ticket = TokenSigner::new(&[7; 32], now).issue(ada, &of("ada"));
+        let at = |after: Duration| TokenSigner::new(&[7; 32], now.saturating_add(after));
+        assert!(at(LIFE).admits(&ticket, ada, &of("ada")));
+        assert!(!at(LIFE + Duration::from_millis(1)).admits(&ticket, ada, &of("ada")));
+        assert!(!at(LIFE).admits(&ticket, eve, &of("ada")) && !at(LIFE).admits(&ticket, ada, &of("eve")));
+        assert!(!TokenSigner::new(&[8; 32], now).admits(&ticket, ada, &of("ada")));
+        let (millis, tag) = ticket.split_once('.').expect("two parts");
+        let later = format!("{}.{tag}", millis.parse::<i64>().expect("a number") + 1);
+        for forged in [later.as_str(), "", ".", millis, &format!("{millis}.")] {
+            assert!(!at(LIFE).admits(forged, ada, &of("ada")), "{forged}");
+        }
+    }
+    #[test]
+    fn a_ticket_proves_one_fact_about_one_person() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let tickets = TokenSigner::new(&[7; 32], now);
+        let id = |text: &str| text.parse::<Id>().expect("an id");
+        let (ada, eve) = (id("FAAAAAAAAAAAAAAAAAAAA"), id("FAAAAAAAAAAAAAAAAAAAB"));
+        let secret = FactorSecret::random();
+        let ticket = tickets.issue_for(ada, Fact::Password("$hash"));
+        assert!(tickets.proves(&ticket, ada, Fact::Password("$hash")));
+        assert!(!tickets.proves(&ticket, eve, Fact::Password("$hash")));
+        assert!(!tickets.proves(&ticket, ada, Fact::Password("$new")));
+        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&secret)));
+        let ticket = tickets.issue_for(ada, Fact::Secret(&secret));
+        assert!(tickets.proves(&ticket, ada, Fact::Secret(&secret)));
+        assert!(!tickets.proves(&ticket, ada, Fact::Secret(&FactorSecret::random())));
+        let late = TokenSigner::new(&[7; 32], now.saturating_add(LIFE + Duration::from_millis(1)));
+        assert!(!late.proves(&ticket, ada, Fact::Secret(&secret)));
+    }
+}

@@ -1,0 +1,216 @@
+//! A task on a page: its words and its pictures.
+
+use askama::Template;
+use tintype_engine::Stage;
+
+use super::error::PageError;
+use super::live::Standing;
+use super::page::Frame;
+use super::references::{self, Chip};
+use super::session::Visitor;
+use super::snippets::Snippets;
+use super::texts::Texts;
+use crate::files::FilesError;
+use crate::service::thumbnails;
+use tintype_config::FileLinks;
+use tintype_domain::model::{Id, Status, Surface, Task};
+use tintype_domain::request::GenerateRequest;
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::{TaskRecord, Unfinished};
+
+/// A picture on a page.
+pub(super) struct Picture {
+    pub(super) url: String,
+    pub(super) thumbnail: String,
+    /// The size of the thumbnail, in pixels.
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Its place in the task, from 1.
+    pub(super) number: usize,
+    /// Its name as a reference.
+    pub(super) reference: String,
+}
+
+/// A task as a page shows it.
+#[derive(Template)]
+#[template(path = "card.html")]
+pub(super) struct Card<'a> {
+    pub(super) t: &'static Texts,
+    pub(super) task: Task,
+    pub(super) request: GenerateRequest,
+    pub(super) pictures: Vec<Picture>,
+    /// The sentence of a task that failed.
+    pub(super) error: Option<String>,
+    /// The words for the state of an unfinished task.
+    pub(super) state: String,
+    /// The part of the work that is done, if it is known.
+    pub(super) fraction: Option<f32>,
+    /// The number of the latest preview, if there is one.
+    pub(super) preview: Option<i64>,
+    /// Seconds since an unfinished task was created.
+    pub(super) elapsed: u64,
+    /// Whether the task waits, so that it can be cancelled.
+    pub(super) waits: bool,
+    /// Whether the person may make pictures.
+    pub(super) makes: bool,
+    pub(super) starred: bool,
+    /// Whether the page has a form for chosen tasks.
+    pub(super) selects: bool,
+    pub(super) proof: &'a str,
+}
+
+impl<'a> Card<'a> {
+    /// A task with its present state; `unfinished` are the unfinished tasks of its account.
+    async fn new(visitor: &'a Visitor, record: TaskRecord, unfinished: &[Unfinished]) -> Result<Self, FilesError> {
+        let TaskRecord { task, request, .. } = record;
+        let (width, height) = request.aspect_ratio.size();
+        let (width, height) = thumbnails::size(width, height);
+        let mut card = Self {
+            t: visitor.texts,
+            pictures: Vec::new(),
+            error: None,
+            state: String::new(),
+            fraction: None,
+            preview: None,
+            elapsed: 0,
+            waits: false,
+            makes: visitor.makes(),
+            starred: false,
+            selects: false,
+            proof: &visitor.proof,
+            task,
+            request,
+        };
+        match card.task.status.clone() {
+            Status::Completed(names) => {
+                for (number, name) in (1_u8..).zip(names.iter()) {
+                    let url = url(visitor, name).await?;
+                    let own = StoredReference::Result { task: card.task.id, number };
+                    let (thumbnail, reference) = (references::thumbnail(own), own.to_string());
+                    let number = usize::from(number);
+                    card.pictures.push(Picture { url, thumbnail, width, height, number, reference });
+                }
+            }
+            Status::Failed(error) => card.error = Some(error),
+            Status::Processing => card.describe(visitor, unfinished).await,
+        }
+        Ok(card)
+    }
+
+    /// Says how far an unfinished task is.
+    async fn describe(&mut self, visitor: &Visitor, unfinished: &[Unfinished]) {
+        let studio = &visitor.studio;
+        let elapsed = studio.shared.store.now().as_millis() - self.task.created_at().as_millis();
+        self.elapsed = u64::try_from(elapsed / 1_000).unwrap_or(0);
+        let Some(unfinished) = unfinished.iter().find(|unfinished| unfinished.task_id == self.task.id) else {
+            // It ends at this moment, or its place is unknown.
+            self.state = self.t.get("working").into_owned();
+            return;
+        };
+        let standing = Standing::of(&studio.tasks, unfinished).await;
+        self.preview = standing.preview;
+        self.waits = standing.waits;
+        self.fraction = standing.stage.map(Stage::fraction);
+        self.state = words(self.t, &standing);
+    }
+
+    /// The lines of the references.
+    pub(super) fn references(&self) -> String {
+        self.request.reference_images.join("\n")
+    }
+
+    /// The references, to look at.
+    pub(super) fn chips(&self) -> Vec<Chip> {
+        self.request.reference_images.iter().map(|reference| Chip::new(reference)).collect()
+    }
+
+    /// Whether the sentence of a task that failed already says that its credits came back.
+    pub(super) fn says_refunded(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.contains("refunded"))
+    }
+
+    /// The minute of its creation, in UTC.
+    pub(super) fn created(&self) -> String {
+        self.task.created_at().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
+    }
+
+    /// The size of its pictures, in pixels.
+    pub(super) fn size(&self) -> (u32, u32) {
+        self.request.aspect_ratio.size()
+    }
+}
+
+/// The words for the state of an unfinished task.
+pub(super) fn words(t: &Texts, standing: &Standing) -> String {
+    let mut words = match (standing.waits, standing.stage) {
+        (true, _) if standing.position > 0 => t.count("waiting-place", standing.position),
+        (true, _) => t.get("waiting"),
+        (false, Some(Stage::Step { done, of })) => t.word("working-steps", &format!("{done}/{of}")),
+        (false, _) => t.get("working"),
+    }
+    .into_owned();
+    if let Some(left) = standing.left {
+        words.push_str(", ");
+        words.push_str(&t.count("left", left));
+    }
+    words
+}
+
+/// The URL of a picture for a page. Where this server itself serves the files, it is one of the same origin, whatever name
+/// the browser knows the server by.
+pub(super) async fn url(visitor: &Visitor, name: &str) -> Result<String, FilesError> {
+    match &visitor.studio.settings.file_links {
+        FileLinks::Names(_) => Ok(format!("/files/{name}")),
+        _ => visitor.studio.links.url(name).await,
+    }
+}
+
+/// Cards of a page, newest first.
+pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result<Vec<Card<'_>>, PageError> {
+    let is_unfinished = |record: &TaskRecord| !record.task.status.is_terminal();
+    let unfinished = if records.iter().any(is_unfinished) {
+        let account = visitor.session.person.account_id;
+        // A page without the places of tasks is better than none.
+        visitor.studio.shared.store.unfinished(&[account], Surface::Web).await.unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let shown: Vec<Id> = records.iter().map(|record| record.task.id).collect();
+    let starred = visitor.studio.shared.store.starred(visitor.session.person.account_id, &shown).await?;
+    let mut cards = Vec::with_capacity(records.len());
+    for record in records {
+        let mut card = Card::new(visitor, record, &unfinished).await?;
+        card.starred = starred.contains(&card.task.id);
+        cards.push(card);
+    }
+    Ok(cards)
+}
+
+/// Tasks of one page.
+const PAGE: u32 = 16;
+
+/// The newest tasks before one, and the last of them if there are more.
+pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let mut records = studio.shared.store.list_records(account, Surface::Web, before, PAGE + 1).await?;
+    let more = records.len() > PAGE as usize;
+    records.truncate(PAGE as usize);
+    let older = records.last().map(|record| record.task.id).filter(|_| more);
+    Ok((cards(visitor, records).await?, older))
+}
+
+/// The card of one task.
+pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'_>, PageError> {
+    cards(visitor, vec![record]).await?.pop().ok_or_else(PageError::not_found)
+}
+
+/// One task with its details.
+#[derive(Template)]
+#[template(path = "picture.html")]
+pub(super) struct PicturePage<'a> {
+    pub(super) frame: Frame<'a>,
+    pub(super) card: Card<'a>,
+    pub(super) snippets: Snippets,
+    /// Whether it has references that programs cannot use: pictures of the account.
+    pub(super) has_own: bool,
+}

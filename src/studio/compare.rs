@@ -1,0 +1,68 @@
+//! Two pictures side by side, or one over the other.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::Response;
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+
+use super::cards::{Card, latest, url};
+use super::error::PageError;
+use super::page::{Frame, html, secured};
+use super::references::{Found, find, thumbnail};
+use super::session::Visitor;
+use tintype_domain::model::Id;
+use tintype_domain::stored_reference::StoredReference;
+
+const GALLERY: &str = "/studio/gallery";
+
+/// The pictures to compare. Without the second one the page offers the latest pictures; without the first one people choose
+/// it in the gallery.
+#[derive(Debug, Deserialize)]
+pub struct Pair {
+    a: Option<String>,
+    b: Option<String>,
+    before: Option<String>,
+}
+
+/// A picture that is compared.
+struct Compared {
+    reference: StoredReference,
+    url: String,
+    thumbnail: String,
+    /// The prompt; an upload has none.
+    prompt: Option<String>,
+    width: u32,
+    height: u32,
+}
+
+#[derive(Template)]
+#[template(path = "compare.html")]
+struct ComparePage<'a> {
+    frame: Frame<'a>,
+    a: Compared,
+    b: Option<Compared>,
+    /// Pictures to choose the second one from.
+    cards: Vec<Card<'a>>,
+    older: Option<Id>,
+}
+
+/// The page.
+pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Response<Body>, PageError> {
+    let Some(a) = &pair.a else { return Ok(secured(Redirect::to(GALLERY).into_response())) };
+    let a = compared(&visitor, a).await?;
+    let b = match &pair.b {
+        Some(b) => Some(compared(&visitor, b).await?),
+        None => None,
+    };
+    let before = pair.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+    let (cards, older) = if b.is_none() { latest(&visitor, before).await? } else { (Vec::new(), None) };
+    Ok(html(ComparePage { frame: Frame::new("compare", &visitor).await?, a, b, cards, older }.render()?))
+}
+
+async fn compared(visitor: &Visitor, text: &str) -> Result<Compared, PageError> {
+    let reference = StoredReference::parse(text).ok_or_else(PageError::not_found)?;
+    let Found { name, width, height, prompt } = find(visitor, reference).await?.ok_or_else(PageError::not_found)?;
+    Ok(Compared { reference, url: url(visitor, &name).await?, thumbnail: thumbnail(reference), prompt, width, height })
+}

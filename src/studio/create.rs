@@ -1,0 +1,347 @@
+//! The first page: the prompt, and the latest pictures.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::cards::{Card, PicturePage, card, latest};
+use super::error::PageError;
+use super::page::{Frame, html, is_of_script, secured};
+use super::references::{Chip, lines};
+use super::session::{Form, Visitor};
+use super::snippets::Snippets;
+use super::{HOME, Studio, uploads};
+use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::{Origin, StoreError, Submission, TaskRecord};
+
+/// A shape to choose.
+struct Shape {
+    name: &'static str,
+    /// Its size within a square of 24.
+    width: u32,
+    height: u32,
+    chosen: bool,
+}
+
+#[derive(Template)]
+#[template(path = "create.html")]
+struct CreatePage<'a> {
+    frame: Frame<'a>,
+    cards: Vec<Card<'a>>,
+    older: Option<Id>,
+    shapes: Vec<Shape>,
+    filled: Filled,
+    /// The sentence on why a form was refused.
+    refusal: Option<String>,
+    chips: Vec<Chip>,
+    cost: i64,
+    most: u8,
+}
+
+#[derive(Template)]
+#[template(path = "cards.html")]
+struct OlderCards<'a> {
+    t: &'static super::Texts,
+    cards: Vec<Card<'a>>,
+    older: Option<Id>,
+}
+
+impl CreatePage<'_> {
+    /// The pattern after which the script adds references.
+    fn blank(&self) -> Chip {
+        Chip::new("")
+    }
+}
+
+/// The form as the person filled it in.
+#[derive(Debug, Clone, Default)]
+struct Filled {
+    prompt: String,
+    shape: AspectRatio,
+    n: u8,
+    references: String,
+}
+
+/// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; `reference` adds
+/// a picture of the account.
+#[derive(Debug, Deserialize)]
+pub struct From {
+    from: Option<String>,
+    take: Option<String>,
+    reference: Option<String>,
+}
+
+/// The place in the list of pictures.
+#[derive(Debug, Deserialize)]
+pub struct Before {
+    before: Option<String>,
+}
+
+/// The page on which the script shows a card: in the gallery it can be chosen.
+#[derive(Debug, Deserialize)]
+pub struct Shown {
+    gallery: Option<String>,
+}
+
+/// The first page.
+pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Response<Body>, PageError> {
+    let mut filled = Filled { n: 1, ..Filled::default() };
+    if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
+        && let Some(record) = own(&visitor, id).await?
+    {
+        let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request;
+        let takes = |part: &str| from.take.as_deref().is_none_or(|taken| taken == part);
+        if takes("prompt") {
+            filled.prompt = prompt;
+        }
+        if takes("shape") {
+            filled.shape = aspect_ratio;
+        }
+        if takes("references") {
+            filled.references = reference_images.join("\n");
+        }
+        if from.take.is_none() {
+            filled.n = n;
+        }
+    }
+    if let Some(reference) = from.reference.as_deref().and_then(StoredReference::parse) {
+        filled.references = reference.to_string();
+    }
+    page(&visitor, filled, None).await
+}
+
+async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Result<Response<Body>, PageError> {
+    let (cards, older) = latest(visitor, None).await?;
+    let is_suspended = visitor.session.person.suspension.is_some();
+    let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended").into_owned()));
+    let shape = |ratio: AspectRatio| {
+        let (width, height) = ratio.size();
+        let longest = width.max(height);
+        Shape {
+            name: ratio.as_str(),
+            width: 24 * width / longest,
+            height: 24 * height / longest,
+            chosen: ratio == filled.shape,
+        }
+    };
+    let page = CreatePage {
+        frame: Frame::new("create", visitor).await?,
+        cards,
+        older,
+        shapes: AspectRatio::ALL.into_iter().map(shape).collect(),
+        cost: CREDITS_PER_IMAGE,
+        most: MAX_IMAGES,
+        chips: lines(&filled.references).map(Chip::new).collect(),
+        filled,
+        refusal,
+    };
+    Ok(html(page.render()?))
+}
+
+/// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
+pub async fn older(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+    let (cards, older) = latest(&visitor, before).await?;
+    Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
+}
+
+/// A task of this account and the surface of the studio.
+async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError> {
+    visitor.studio.shared.store.find_record(visitor.session.person.account_id, Surface::Web, id).await
+}
+
+/// One task: a page, or its card for the script.
+pub async fn picture(
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Query(shown): Query<Shown>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let id = id.parse().map_err(|_| PageError::not_found())?;
+    let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let mut card = card(&visitor, record).await?;
+    if is_of_script(&headers) {
+        card.selects = shown.gallery.is_some() && visitor.makes();
+        return fragment(&visitor, &card).await;
+    }
+    let mut request = card.request.clone();
+    request.reference_images.retain(|reference| StoredReference::parse(reference).is_none());
+    let has_own = request.reference_images.len() < card.request.reference_images.len();
+    let snippets = Snippets::new(&base(&visitor, &headers), &request);
+    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card, snippets, has_own }.render()?))
+}
+
+/// The address of this server, as programs and other browsers reach it.
+pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let host = visitor.studio.settings.public_host.as_deref().unwrap_or(host);
+    format!("{}://{host}", if visitor.visit.https { "https" } else { "http" })
+}
+
+/// Charges and queues a task, on the rules of the API.
+pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
+    let arrived = studio.shared.clock.elapsed();
+    visitor.needs(Role::Member)?;
+    let references: Vec<&str> = lines(fields.text("references")).collect();
+    let n: u8 = fields.text("n").parse().unwrap_or(0);
+    let wanted = json!({
+        "prompt": fields.text("prompt"),
+        "aspect_ratio": fields.text("shape"),
+        "n": n,
+        "reference_images": references,
+    });
+    let filled = Filled {
+        prompt: fields.text("prompt").to_owned(),
+        shape: fields.text("shape").parse().unwrap_or_default(),
+        n: n.clamp(1, MAX_IMAGES),
+        references: fields.text("references").to_owned(),
+    };
+    let parsed = match refused {
+        Some(text) => Err(InvalidRequest(visitor.texts.get(text).into_owned())),
+        // The parser of the API, so that both surfaces have the same rules and the same sentences.
+        None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
+    };
+    let barred = barred(&visitor).await?;
+    let wait = barred.as_ref().and_then(|barred| barred.wait);
+    let refusal = match (parsed, barred) {
+        (_, Some(barred)) => barred.sentence,
+        (Ok(request), None) => {
+            let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
+            let person = &visitor.session.person;
+            let (account, cost) = (person.account_id, request.cost());
+            let right = Some(visitor.right());
+            let origin = Origin { person_id: Some(person.id), right, ..Origin::default() };
+            match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
+                Ok(Submission::Accepted(task)) => {
+                    studio.live.changed(account);
+                    return accepted(&visitor, task.id, &headers).await;
+                }
+                Ok(refused) => refusal_of(&visitor, &refused, cost),
+                Err(StoreError::Unknown(cause)) => {
+                    tracing::error!(%cause, "it is unknown whether a task of the studio was accepted");
+                    visitor.texts.get("unknown-outcome").into_owned()
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        (Err(invalid), None) => invalid.to_string(),
+    };
+    refuse(&visitor, &headers, filled, refusal, wait).await
+}
+
+/// The page with the form as it was filled in and a sentence; the sentence alone for the script. After `wait` seconds the
+/// person can send the form again.
+async fn refuse(
+    visitor: &Visitor,
+    headers: &HeaderMap,
+    filled: Filled,
+    refusal: String,
+    wait: Option<u64>,
+) -> Result<Response<Body>, PageError> {
+    let mut response = if is_of_script(headers) {
+        secured(Response::new(Body::from(refusal)))
+    } else {
+        page(visitor, filled, Some(refusal)).await?
+    };
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    if let Some(seconds) = wait {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response.extensions_mut().insert(super::error::Written);
+    Ok(response)
+}
+
+/// A person may create no task now.
+struct Barred {
+    sentence: String,
+    /// Seconds until the rate limit lets the person create one.
+    wait: Option<u64>,
+}
+
+/// Whether the person is suspended, or creates too many tasks per minute. Counts one task.
+async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
+    let (studio, t) = (&visitor.studio, visitor.texts);
+    // The session was read before the body, which may have taken a minute.
+    let found = studio.shared.store.find_person(visitor.session.person.id.as_str()).await?;
+    let person = found.ok_or_else(PageError::signed_out)?.person;
+    if person.suspension.is_some() {
+        return Ok(Some(Barred { sentence: t.get("suspended").into_owned(), wait: None }));
+    }
+    let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
+    let metrics = &studio.shared.metrics;
+    if counted.fallback {
+        metrics.rate_limit_fallbacks.inc();
+    }
+    let Some(seconds) = counted.retry_after else { return Ok(None) };
+    metrics.rate_limited.inc();
+    Ok(Some(Barred { sentence: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
+}
+
+fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
+    let t = visitor.texts;
+    match refused {
+        Submission::InsufficientCredits { .. } | Submission::OverBudget { .. } => {
+            t.word("no-credits", &cost.to_string()).into_owned()
+        }
+        Submission::TooManyUnfinished => t.get("too-many").into_owned(),
+        Submission::TooManyFailed { wait } => t.count("too-many-failed", wait.as_secs() + 1).into_owned(),
+        Submission::Overloaded { excess } => t.count("overloaded", excess.as_secs().max(1)).into_owned(),
+        Submission::NoReference { index } => t.count("no-reference", *index as u64 + 1).into_owned(),
+        Submission::NotStarted | Submission::Repeated | Submission::Accepted(_) => t.get("error-internal").into_owned(),
+    }
+}
+
+/// The card of a new task for the script, and the balance; otherwise leads back to the page.
+async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+    if !is_of_script(headers) {
+        return Ok(secured(Redirect::to(HOME).into_response()));
+    }
+    let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+    fragment(visitor, &card(visitor, record).await?).await
+}
+
+/// A card for the script, and the balance, which the end of a task may have changed.
+async fn fragment(visitor: &Visitor, card: &Card<'_>) -> Result<Response<Body>, PageError> {
+    let mut response = html(card.render()?);
+    let credits = visitor.account().await?.map_or(0, |account| account.credits);
+    let words = visitor.texts.count("credits", credits);
+    if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
+        response.headers_mut().insert("x-credits", value);
+    }
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("x-requested-with"));
+    Ok(response)
+}
+
+/// Cancels a task that waits, and refunds it.
+pub async fn cancel(
+    State(studio): State<Arc<Studio>>,
+    Path(id): Path<String>,
+    form: Form,
+) -> Result<Response<Body>, PageError> {
+    let visitor = &form.visitor;
+    visitor.needs(Role::Member)?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let account = visitor.session.person.account_id;
+    let cancelled = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id).await?;
+    if !cancelled && !record.task.status.is_terminal() {
+        return Err(PageError::new(StatusCode::CONFLICT, "cancel-late"));
+    }
+    if is_of_script(&form.headers) {
+        let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
+        return fragment(visitor, &card(visitor, record).await?).await;
+    }
+    Ok(secured(Redirect::to(HOME).into_response()))
+}

@@ -1,0 +1,266 @@
+//! The gallery: every task of the studio, searched and filtered. The filter is in the URL, so that a link and the back button
+//! lead to the same pictures.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+
+use super::cards::{Card, cards};
+use super::error::PageError;
+use super::page::{Frame, html, is_of_script, secured};
+use super::session::{Form, Visitor};
+use super::texts::Texts;
+use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN, UNDO};
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::person::Role;
+use tintype_domain::request::AspectRatio;
+use tintype_store::{Board, BoardWrite, GalleryFilter, TaskState};
+use tintype_system::clock::Timestamp;
+
+const HOME: &str = "/studio/gallery";
+/// Tasks of one page.
+const PAGE: u32 = 48;
+/// Longest text to search for, in bytes; the rest does not count.
+const MAX_TEXT: usize = 1_000;
+
+/// The fields of the search. An empty or unreadable field filters nothing, so that no link is an error.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Search {
+    q: String,
+    state: String,
+    kind: String,
+    shape: String,
+    starred: String,
+    board: String,
+    from: String,
+    until: String,
+    before: String,
+    /// Tasks that were just deleted, with spaces between them.
+    deleted: String,
+}
+
+impl Search {
+    fn filter(&self) -> GalleryFilter {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let end = self.q.floor_char_boundary(MAX_TEXT);
+        GalleryFilter {
+            text: self.q[..end].to_owned(),
+            state: TaskState::ALL.into_iter().find(|state| state.as_str() == self.state),
+            image_to_image: match self.kind.as_str() {
+                "image" => Some(true),
+                "text" => Some(false),
+                _ => None,
+            },
+            aspect_ratio: AspectRatio::ALL.into_iter().find(|ratio| ratio.as_str() == self.shape),
+            starred: self.starred == "1",
+            board: self.board.parse().ok(),
+            from: Timestamp::of_day(&self.from),
+            // The day itself counts.
+            until: Timestamp::of_day(&self.until).map(|at| at.saturating_add(DAY)),
+        }
+    }
+
+    /// The query of the page that begins before a task.
+    fn older(&self, before: Id) -> String {
+        let before = before.to_string();
+        let fields = [
+            ("q", &self.q),
+            ("state", &self.state),
+            ("kind", &self.kind),
+            ("shape", &self.shape),
+            ("starred", &self.starred),
+            ("board", &self.board),
+            ("from", &self.from),
+            ("until", &self.until),
+            ("before", &before),
+        ];
+        let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(set).finish()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "gallery.html")]
+struct GalleryPage<'a> {
+    frame: Frame<'a>,
+    search: Search,
+    /// Whether more than the words is filtered.
+    narrowed: bool,
+    boards: Vec<Board>,
+    /// The board that is shown.
+    board: Option<Board>,
+    deleted: Vec<Id>,
+    cards: Vec<Card<'a>>,
+    older: Option<String>,
+}
+
+impl GalleryPage<'_> {
+    fn states(&self) -> [(&'static str, &'static str); 3] {
+        TaskState::ALL.map(|state| match state {
+            TaskState::Completed => (state.as_str(), "gallery-completed"),
+            TaskState::Processing => (state.as_str(), "gallery-processing"),
+            TaskState::Failed => (state.as_str(), "failed"),
+        })
+    }
+
+    fn shapes(&self) -> impl Iterator<Item = &'static str> + use<> {
+        AspectRatio::ALL.into_iter().map(AspectRatio::as_str)
+    }
+
+    fn most(&self) -> usize {
+        MAX_BOARD_NAME
+    }
+
+    /// Whether the gallery has no picture at all.
+    fn is_new(&self) -> bool {
+        let whole = !self.narrowed && self.search.q.is_empty() && self.search.before.is_empty();
+        whole && self.cards.is_empty() && self.older.is_none()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "gallery_cards.html")]
+struct MoreCards<'a> {
+    t: &'static Texts,
+    cards: Vec<Card<'a>>,
+    older: Option<String>,
+}
+
+/// The page, or more cards for the script.
+pub async fn gallery(
+    visitor: Visitor,
+    Query(search): Query<Search>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let filter = search.filter();
+    let page = store.gallery(account, &filter, search.before.parse().ok(), PAGE).await?;
+    let older = page.older.map(|last| search.older(last));
+    let mut cards = cards(&visitor, page.records).await?;
+    for card in &mut cards {
+        card.selects = visitor.makes();
+    }
+    if is_of_script(&headers) {
+        return Ok(html(MoreCards { t: visitor.texts, cards, older }.render()?));
+    }
+    let boards = store.boards(account).await?;
+    let narrowed = GalleryFilter { text: String::new(), ..filter.clone() }.is_set();
+    let page = GalleryPage {
+        frame: Frame::new("gallery", &visitor).await?,
+        board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),
+        deleted: ids(&search.deleted),
+        narrowed,
+        search,
+        boards,
+        cards,
+        older,
+    };
+    Ok(html(page.render()?))
+}
+
+/// Ids with spaces between them, of which [`MAX_CHOSEN`] count.
+fn ids(text: &str) -> Vec<Id> {
+    first(text.split_whitespace())
+}
+
+/// The first [`MAX_CHOSEN`] of these ids, each once.
+pub(super) fn first<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<Id> {
+    let mut seen = HashSet::new();
+    ids.filter_map(|id| id.parse().ok()).filter(|id| seen.insert(*id)).take(MAX_CHOSEN).collect()
+}
+
+/// The tasks that a form names, in a field each.
+fn chosen(form: &Form) -> Vec<Id> {
+    first(form.fields.names().filter_map(|name| name.strip_prefix("task-")))
+}
+
+/// Leads a browser without the script to a page; the script stays where it is.
+fn done(form: &Form, page: &str) -> Response<Body> {
+    if is_of_script(&form.headers) {
+        return secured(StatusCode::NO_CONTENT.into_response());
+    }
+    secured(Redirect::to(page).into_response())
+}
+
+/// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
+pub async fn change(Path(change): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+    form.visitor.needs(Role::Member)?;
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
+    let tasks = chosen(&form);
+    match change.as_str() {
+        "star" | "unstar" => store.star_tasks(account, &tasks, change == "star").await?,
+        "put" | "take" => {
+            let board: Id = form.fields.text("board").parse().map_err(|_| PageError::bad_request())?;
+            if !store.put_on_board(account, board, &tasks, change == "put").await? {
+                return Err(PageError::not_found());
+            }
+            return Ok(done(&form, &format!("{HOME}?board={board}")));
+        }
+        "delete" => {
+            let deleted = store.delete_tasks(account, &tasks).await?;
+            tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks deleted by their owner");
+            let deleted: Vec<String> = deleted.iter().map(Id::to_string).collect();
+            return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
+        }
+        "restore" => {
+            let since = store.now().saturating_sub(UNDO);
+            let back = store.restore_tasks(account, &tasks, since).await?;
+            for task in tasks.iter().filter(|task| !back.contains(task)) {
+                // A second click finds it there already.
+                if store.find_record(account, Surface::Web, *task).await?.is_none() {
+                    return Err(PageError::new(StatusCode::CONFLICT, "undo-late"));
+                }
+            }
+        }
+        _ => return Err(PageError::not_found()),
+    }
+    Ok(done(&form, HOME))
+}
+
+/// A name of a board that a person gave.
+fn name(form: &Form) -> Result<&str, PageError> {
+    let name = form.fields.text("name").trim();
+    let fits = !name.is_empty() && name.chars().count() <= MAX_BOARD_NAME && !name.chars().any(char::is_control);
+    if fits { Ok(name) } else { Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-name")) }
+}
+
+fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError> {
+    match outcome {
+        BoardWrite::Done(board) => Ok(done(form, &format!("{HOME}?board={}", board.id))),
+        BoardWrite::NameTaken => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-taken")),
+        BoardWrite::NotPossible => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-not-possible")),
+    }
+}
+
+/// Makes a board.
+pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
+    form.visitor.needs(Role::Member)?;
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
+    let made = store.create_board(account, name(&form)?, MAX_BOARDS).await?;
+    written(&form, made)
+}
+
+/// Renames or removes a board.
+pub async fn change_board(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+    form.visitor.needs(Role::Member)?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
+    if !store.boards(account).await?.iter().any(|board| board.id == id) {
+        return Err(PageError::not_found());
+    }
+    match change.as_str() {
+        "rename" => written(&form, store.rename_board(account, id, name(&form)?).await?),
+        "remove" => {
+            store.remove_board(account, id).await?;
+            Ok(done(&form, HOME))
+        }
+        _ => Err(PageError::not_found()),
+    }
+}

@@ -1,0 +1,64 @@
+//! Bodies with pictures, as they arrive. The pages and OpenAI's edits read them alike.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{self, HeaderMap};
+use http_body_util::BodyExt as _;
+
+use tintype_config::{MIN_UPLOAD_RATE, UPLOAD_GRACE};
+use tintype_system::clock::Clock;
+
+/// A body that arrives.
+pub(crate) struct ImageBody {
+    body: Body,
+    /// Longest pause.
+    idle: Duration,
+    clock: Clock,
+    /// Monotonic time of the begin.
+    begun: Duration,
+    bytes: u64,
+}
+
+/// The body did not arrive.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// Its sender is so slow that others wait for the place.
+    TooSlow,
+    /// It broke off.
+    BrokeOff,
+}
+
+impl ImageBody {
+    /// A body that begins to arrive.
+    pub(crate) fn new(body: Body, idle: Duration, clock: &Clock) -> Self {
+        Self { body, idle, clock: clock.clone(), begun: clock.elapsed(), bytes: 0 }
+    }
+
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Stopped> {
+        loop {
+            let frame = tokio::time::timeout(self.idle, self.body.frame()).await.map_err(|_| Stopped::TooSlow)?;
+            let frame = frame.transpose().map_err(|_| Stopped::BrokeOff)?;
+            let Some(frame) = frame else { return Ok(None) };
+            if let Ok(bytes) = frame.into_data()
+                && !bytes.is_empty()
+            {
+                self.bytes += bytes.len() as u64;
+                let allowed = UPLOAD_GRACE + Duration::from_secs(self.bytes / MIN_UPLOAD_RATE);
+                if self.clock.elapsed().saturating_sub(self.begun) > allowed {
+                    return Err(Stopped::TooSlow);
+                }
+                return Ok(Some(bytes));
+            }
+        }
+    }
+}
+
+/// The length that the header announces. A body whose length is a lie ends there, or breaks off.
+pub(crate) fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}

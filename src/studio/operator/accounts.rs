@@ -1,0 +1,258 @@
+//! All accounts, and one of them with its keys and people.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query};
+use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::{Operator, OperatorForm, ReversibleForm};
+use crate::studio::error::PageError;
+use crate::studio::keys::state_text;
+use crate::studio::page::{Draft, Frame, answer, html, secured};
+use crate::studio::session::{Fields, Visitor};
+use tintype_domain::key::{ApiKey, KeyState};
+use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
+use tintype_domain::person::Person;
+use tintype_domain::text;
+use tintype_store::{AccountChange, AccountSummary, EntryFilter, FactorRemoval, KeyChange, PersonChange, StoreError};
+use tintype_system::clock::Timestamp;
+
+const ACCOUNTS: &str = "/studio/operator/accounts";
+/// Accounts of one page.
+const PAGE: u32 = 50;
+/// Held while a grant is compared with the newest one and made, so that a form that is sent twice at once grants once.
+static GRANTING: Mutex<()> = Mutex::const_new(());
+/// Ledger entries of the page of an account.
+const ENTRIES: u32 = 20;
+/// Most days after which granted credits expire.
+const MAX_DAYS: u32 = 36_500;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most characters of a search.
+const MAX_SEARCH_CHARS: usize = 100;
+
+/// A search, and the place in its results.
+#[derive(Debug, Deserialize)]
+pub struct Search {
+    #[serde(default)]
+    q: String,
+    #[serde(default)]
+    after: String,
+}
+
+#[derive(Template)]
+#[template(path = "operator/accounts.html")]
+struct AccountsPage<'a> {
+    frame: Frame<'a>,
+    accounts: Vec<AccountSummary>,
+    q: String,
+    /// The query of the next page.
+    next: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "operator/account.html")]
+struct AccountPage<'a> {
+    frame: Frame<'a>,
+    account: Account,
+    keys: Vec<ApiKey>,
+    people: Vec<Person>,
+    entries: Vec<LedgerEntry>,
+    /// The grants that have not lapsed, the soonest expiry first.
+    grants: Vec<ExpiringGrant>,
+    now: Timestamp,
+    /// The newest grant, which the form for another one names.
+    newest: String,
+    /// The form for a grant.
+    draft: Draft,
+    /// Whether the operator belongs to it.
+    is_own: bool,
+}
+
+impl AccountsPage<'_> {
+    fn account_state(&self, account: &Account) -> &'static str {
+        state_of(account)
+    }
+}
+
+impl AccountPage<'_> {
+    fn account_state(&self, account: &Account) -> &'static str {
+        state_of(account)
+    }
+
+    fn state(&self, key: &ApiKey) -> &'static str {
+        state_text(key.state(self.now))
+    }
+
+    fn can_change(&self, key: &ApiKey) -> bool {
+        !matches!(key.state(self.now), KeyState::Revoked | KeyState::Expired)
+    }
+}
+
+/// The name of the text for the state of an account.
+fn state_of(account: &Account) -> &'static str {
+    match (account.deleted_at, account.disabled_at) {
+        (Some(_), _) => "account-deleted",
+        (None, Some(_)) => "account-disabled",
+        (None, None) => "account-active",
+    }
+}
+
+/// The list.
+pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
+    let visitor = &operator.0;
+    let q: String = search.q.trim().chars().take(MAX_SEARCH_CHARS).collect();
+    let mut accounts = visitor.studio.shared.store.find_accounts(&q, &search.after, PAGE + 1).await?;
+    let more = accounts.len() > PAGE as usize;
+    accounts.truncate(PAGE as usize);
+    let next = accounts.last().filter(|_| more).map(|last| {
+        let pairs = [("q", q.as_str()), ("after", &last.account.name)];
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+    });
+    Ok(html(AccountsPage { frame: Frame::new("operator", visitor).await?, accounts, q, next }.render()?))
+}
+
+/// The account with this id.
+async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let account = visitor.studio.shared.store.find_account(id.as_str()).await?;
+    account.ok_or_else(PageError::not_found)
+}
+
+async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Response<Body>, PageError> {
+    let store = &visitor.studio.shared.store;
+    let mut keys = store.list_keys(Some(account.id)).await?;
+    keys.reverse();
+    let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
+    grants.retain(|grant| grant.remaining > 0);
+    let page = AccountPage {
+        frame: Frame::new("operator", visitor).await?,
+        keys,
+        people: store.list_people(Some(account.id)).await?,
+        entries: store.history(account.id, None, ENTRIES).await?,
+        grants,
+        now: store.now(),
+        newest: newest_grant(visitor, account.id).await?,
+        draft,
+        is_own: visitor.session.person.account_id == account.id,
+        account,
+    };
+    Ok(answer(page.render()?, page.draft.refusal))
+}
+
+/// One account.
+pub async fn account(operator: Operator, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
+    let account = find(&operator.0, &id).await?;
+    page(&operator.0, account, Draft::default()).await
+}
+
+/// Grants credits, which expire after some days if the form says so.
+pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Response<Body>, PageError> {
+    let (visitor, fields) = (form.0.visitor, form.0.fields);
+    let account = find(&visitor, &id).await?;
+    let amount = fields.text("amount").trim().parse().ok().filter(|amount| (1..=MAX_BALANCE).contains(amount));
+    let note = text::ledger_note(fields.text("note").trim()).ok();
+    let expires_at = expiry(fields.text("days").trim(), visitor.studio.shared.store.now());
+    let _granting = GRANTING.lock().await;
+    // The same form, sent twice, grants once: it names the newest entry that its page has shown.
+    let newest = newest_grant(&visitor, account.id).await?;
+    let refusal = match (amount, &note) {
+        _ if account.deleted_at.is_some() => Some("account-deleted-refusal"),
+        (None, _) | (_, None) => Some("grant-invalid"),
+        _ if expires_at.is_err() => Some("grant-invalid"),
+        (Some(amount), _) if account.credits > MAX_BALANCE - amount => Some("grant-invalid"),
+        _ if fields.text("newest") != newest => Some("grant-repeated"),
+        _ => None,
+    };
+    if let (Some(amount), Some(note), Ok(expires_at), None) = (amount, note, expires_at, refusal) {
+        let note = Some(note.as_str()).filter(|note| !note.is_empty());
+        let granted = visitor.store().grant_until(account.id, amount, note, expires_at).await?;
+        granted.ok_or_else(PageError::not_found)?;
+        tracing::info!(account = %account.id, person = %visitor.session.person.id, amount, "credits were granted in the studio");
+        return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
+    }
+    // A form that was sent twice is not filled in again, so that one more press does not grant once more.
+    let fields = if refusal == Some("grant-repeated") { Fields::default() } else { fields };
+    page(&visitor, account, Draft { refusal, fields }).await
+}
+
+/// The time after so many days; none if the field is empty.
+fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
+    if days.is_empty() {
+        return Ok(None);
+    }
+    let days: u32 = days.parse().map_err(|_| ())?;
+    if (1..=MAX_DAYS).contains(&days) { Ok(Some(now.saturating_add(DAY * days))) } else { Err(()) }
+}
+
+/// The id of the newest grant of an account, as text.
+async fn newest_grant(visitor: &Visitor, account: Id) -> Result<String, StoreError> {
+    let filter = EntryFilter { kind: Some(EntryKind::Grant), ..EntryFilter::default() };
+    let newest = visitor.studio.shared.store.entries(account, filter, None, 1).await?;
+    Ok(newest.first().map(|entry| entry.id.to_string()).unwrap_or_default())
+}
+
+/// Disables or enables an account.
+pub async fn change(
+    Path((id, change)): Path<(String, String)>,
+    form: ReversibleForm,
+) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let account = find(&visitor, &id).await?;
+    let change = match change.as_str() {
+        // It would end this very session, and only the command line could undo it.
+        "disable" if account.id == visitor.session.person.account_id => {
+            return Err(PageError::new(StatusCode::CONFLICT, "account-own"));
+        }
+        "disable" => AccountChange::Disable,
+        "enable" => AccountChange::Enable,
+        _ => return Err(PageError::not_found()),
+    };
+    if account.disabled_at.is_some() != (change == AccountChange::Disable) {
+        visitor.store().change_account(account.id, change).await?;
+        tracing::info!(account = %account.id, person = %visitor.session.person.id, ?change, "an account was changed in the studio");
+    }
+    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()))
+}
+
+/// Disables a key of any account, lifts its strikes with its suspension, or enables it, which does that too.
+pub async fn change_key(
+    Path((id, change)): Path<(String, String)>,
+    form: OperatorForm,
+) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let change = match change.as_str() {
+        "disable" => KeyChange::Disable,
+        "enable" => KeyChange::Enable,
+        "lift" => KeyChange::Lift,
+        _ => return Err(PageError::not_found()),
+    };
+    let key = visitor.store().change_key(id, change).await?.ok_or_else(PageError::not_found)?;
+    tracing::info!(key = %id, person = %visitor.session.person.id, ?change, "a key was changed in the studio");
+    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", key.account_id)).into_response()))
+}
+
+/// Lifts the strikes of a person of any account, with the suspension, or removes the second factor of one who has lost it.
+pub async fn change_person(
+    Path((id, change)): Path<(String, String)>,
+    form: OperatorForm,
+) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let person = match change.as_str() {
+        "lift" => visitor.store().change_person(id, PersonChange::Lift).await?,
+        "reset-factor" => {
+            visitor.store().remove_factor(id, FactorRemoval::Reset).await?;
+            visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person)
+        }
+        _ => return Err(PageError::not_found()),
+    };
+    let person = person.ok_or_else(PageError::not_found)?;
+    tracing::info!(person = %id, by = %visitor.session.person.id, %change, "a person was changed by an operator in the studio");
+    Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", person.account_id)).into_response()))
+}

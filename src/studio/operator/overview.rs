@@ -1,0 +1,149 @@
+//! How the service does: the queue, the last day, engines and workers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::Response;
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::{Operator, ReversibleForm};
+use crate::studio::chart::Chart;
+use crate::studio::error::PageError;
+use crate::studio::page::{Frame, html, minute, seconds, secured};
+use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
+use tintype_system::clock::Timestamp;
+
+/// HourlyStats of the charts.
+const HOURS: u32 = 24;
+/// Age from which the time of a report is told.
+const LONG_AGO: Duration = Duration::from_secs(100);
+/// Most reasons of failures that are shown.
+const MAX_REASONS: usize = 12;
+
+#[derive(Template)]
+#[template(path = "operator/overview.html")]
+struct OverviewPage<'a> {
+    frame: Frame<'a>,
+    depth: QueueDepth,
+    /// Time since which the queue is paused.
+    paused: Option<String>,
+    /// Time since the oldest unfinished task was created.
+    oldest: Option<String>,
+    charts: Vec<Chart>,
+    completed: u64,
+    failures: u64,
+    /// Sentences for the owners of failed tasks, with their number, the most frequent first.
+    reasons: Vec<(String, u64)>,
+    /// The engines, each with the mean time of its workers for an image.
+    engines: Vec<(EngineState, Option<String>)>,
+    workers: Vec<Worker>,
+    now: Timestamp,
+}
+
+impl OverviewPage<'_> {
+    /// The time of a report: how long ago it came, or its minute if that was long ago.
+    fn ago(&self, at: &Timestamp) -> String {
+        let age = self.now.since(*at);
+        if age < LONG_AGO { self.frame.t.word("ago", &seconds(age)).into_owned() } else { minute(at) }
+    }
+}
+
+/// A worker as the page shows it.
+struct Worker {
+    report: WorkerReport,
+    seen_at: Timestamp,
+    /// Mean time of an attempt, and for each of its images.
+    mean: Option<String>,
+    mean_of_image: Option<String>,
+    /// The name of the text for its state.
+    state: &'static str,
+}
+
+impl Worker {
+    fn new(report: WorkerReport, seen_at: Timestamp, now: Timestamp) -> Self {
+        let state = match (now.since(seen_at) < WORKER_SILENCE, report.is_available) {
+            (true, true) => "worker-available",
+            (true, false) => "worker-unavailable",
+            (false, _) => "worker-silent",
+        };
+        let [mean, mean_of_image] = [report.mean, report.mean_of_image].map(|mean| mean.map(seconds));
+        Self { report, seen_at, mean, mean_of_image, state }
+    }
+}
+
+/// The page.
+pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
+    let visitor = &operator.0;
+    let store = &visitor.studio.shared.store;
+    let (depth, now) = (store.queue_depth().await?, store.now());
+    let hours = visitor.studio.hours.last(&**store, HOURS).await?;
+    let charts = charts(visitor.texts, &hours);
+    let mut reasons = BTreeMap::<String, u64>::new();
+    for (_, hour) in &hours {
+        for (reason, count) in &hour.failed {
+            *reasons.entry(reason.clone()).or_default() += count;
+        }
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    reasons.truncate(MAX_REASONS);
+    let workers = store.workers().await?;
+    let page = OverviewPage {
+        frame: Frame::new("operator", visitor).await?,
+        oldest: depth.oldest.map(|oldest| seconds(now.since(oldest))),
+        paused: depth.paused_at.map(minute),
+        depth,
+        charts,
+        completed: hours.iter().map(|(_, hour)| hour.completed).sum(),
+        failures: hours.iter().map(|(_, hour)| hour.failures()).sum(),
+        reasons,
+        engines: store.engines().await?.into_iter().map(|engine| with_pace(engine, &workers)).collect(),
+        now,
+        workers: workers.into_iter().map(|(report, seen_at)| Worker::new(report, seen_at, now)).collect(),
+    };
+    Ok(html(page.render()?))
+}
+
+/// An engine with the mean time of its workers for an image; `None` if none of them knows its own.
+fn with_pace(engine: EngineState, workers: &[(WorkerReport, Timestamp)]) -> (EngineState, Option<String>) {
+    let of_engine = workers.iter().filter(|(worker, _)| worker.engine == engine.name);
+    let means: Vec<Duration> = of_engine.filter_map(|(worker, _)| worker.mean_of_image).collect();
+    let count = u32::try_from(means.len()).unwrap_or(u32::MAX);
+    let mean = (count > 0).then(|| seconds(means.iter().sum::<Duration>() / count));
+    (engine, mean)
+}
+
+fn charts(t: &'static crate::studio::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let series = |value: &dyn Fn(&Hour) -> i64| -> Vec<(String, i64)> {
+        hours.iter().map(|(begin, hour)| (minute(*begin), value(hour))).collect()
+    };
+    let millis = |mean: Option<Duration>| mean.map_or(0, |mean| i64::try_from(mean.as_millis()).unwrap_or(i64::MAX));
+    let as_seconds = |millis: i64| seconds(Duration::from_millis(millis.unsigned_abs()));
+    vec![
+        Chart::new(t, "chart-completed", series(&|hour| number(hour.completed)), |count| count.to_string()),
+        Chart::new(t, "chart-failed", series(&|hour| number(hour.failures())), |count| count.to_string()),
+        Chart::new(t, "chart-waiting", series(&|hour| millis(hour.mean_wait())), as_seconds),
+        Chart::new(t, "chart-rendering", series(&|hour| millis(hour.mean_render())), as_seconds),
+        Chart::new(t, "chart-image", series(&|hour| millis(hour.mean_of_image())), as_seconds),
+    ]
+}
+
+/// Pauses or resumes the queue.
+pub async fn change_queue(Path(change): Path<String>, form: ReversibleForm) -> Result<Response<Body>, PageError> {
+    let visitor = form.0.visitor;
+    let store = visitor.store();
+    match change.as_str() {
+        "pause" => drop(store.pause_queue().await?),
+        "resume" => {
+            store.resume_queue().await?;
+            visitor.studio.shared.queued.send_replace(());
+        }
+        _ => return Err(PageError::not_found()),
+    }
+    tracing::info!(person = %visitor.session.person.id, %change, "the queue was changed in the studio");
+    Ok(secured(Redirect::to("/studio/operator").into_response()))
+}

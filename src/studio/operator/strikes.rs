@@ -1,0 +1,29 @@
+//! Keys and people that the content policy has struck or suspended.
+
+use askama::Template;
+use axum::body::Body;
+use axum::http::Response;
+
+use super::Operator;
+use crate::studio::error::PageError;
+use crate::studio::page::{Frame, html};
+use tintype_store::{StruckKey, StruckPerson};
+
+/// Most keys and most people on the page.
+const MAX_ROWS: u32 = 200;
+
+#[derive(Template)]
+#[template(path = "operator/strikes.html")]
+struct StrikesPage<'a> {
+    frame: Frame<'a>,
+    keys: Vec<StruckKey>,
+    people: Vec<StruckPerson>,
+}
+
+/// The page.
+pub async fn strikes(operator: Operator) -> Result<Response<Body>, PageError> {
+    let visitor = &operator.0;
+    let store = &visitor.studio.shared.store;
+    let (keys, people) = (store.struck_keys(MAX_ROWS).await?, store.struck_people(MAX_ROWS).await?);
+    Ok(html(StrikesPage { frame: Frame::new("operator", visitor).await?, keys, people }.render()?))
+}

@@ -1,0 +1,77 @@
+//! References in the form of the first page: lines of text, each shown with a small picture.
+
+use super::session::Visitor;
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::Result;
+
+/// A reference on a page.
+#[derive(Debug, Clone)]
+pub(super) struct Chip {
+    /// The line of the form.
+    pub(super) reference: String,
+    /// The path of its thumbnail, unless it is elsewhere.
+    pub(super) thumbnail: Option<String>,
+    /// The host of a URL.
+    pub(super) host: String,
+}
+
+impl Chip {
+    pub(super) fn new(reference: &str) -> Self {
+        let host =
+            reference.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or(reference);
+        Self {
+            reference: reference.to_owned(),
+            thumbnail: StoredReference::parse(reference).map(thumbnail),
+            host: host.to_owned(),
+        }
+    }
+}
+
+/// The path of the thumbnail of a picture.
+pub(super) fn thumbnail(reference: StoredReference) -> String {
+    match reference {
+        StoredReference::Upload(id) => format!("/studio/uploads/{id}"),
+        StoredReference::Result { task, number } => format!("/studio/tasks/{task}/pictures/{number}"),
+    }
+}
+
+/// The references of a form, which are the lines with something in them.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// A picture of the account.
+pub(super) struct Found {
+    /// The name of its file.
+    pub(super) name: String,
+    /// Its size in pixels.
+    pub(super) width: u32,
+    pub(super) height: u32,
+    /// Its prompt; an upload has none.
+    pub(super) prompt: Option<String>,
+}
+
+/// Finds a picture of the account.
+pub(super) async fn find(visitor: &Visitor, reference: StoredReference) -> Result<Option<Found>> {
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    match reference {
+        StoredReference::Upload(id) => {
+            let upload = store.find_upload(account, Surface::Web, id).await?;
+            let picture = upload.map(|upload| upload.picture);
+            Ok(picture.map(|p| Found { name: p.name, width: p.width, height: p.height, prompt: None }))
+        }
+        StoredReference::Result { task, number } => result(visitor, task, number).await,
+    }
+}
+
+async fn result(visitor: &Visitor, task: Id, number: u8) -> Result<Option<Found>> {
+    let account = visitor.session.person.account_id;
+    let Some(record) = visitor.studio.shared.store.find_record(account, Surface::Web, task).await? else {
+        return Ok(None);
+    };
+    let (width, height) = record.request.aspect_ratio.size();
+    let Status::Completed(names) = record.task.status else { return Ok(None) };
+    let name = names.into_iter().nth(usize::from(number) - 1);
+    Ok(name.map(|name| Found { name, width, height, prompt: Some(record.request.prompt) }))
+}

@@ -1,0 +1,231 @@
+//! Signing in, by a link or with a password, and out.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::error::PageError;
+use super::page::{html, secured};
+use super::second_factor::ask_for_code;
+use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_cookie};
+use super::texts::Texts;
+use super::{HOME, SIGN_IN, Studio, Visit};
+use crate::service::admission::{Admission, Admitted};
+use crate::service::failures::Patience;
+use crate::service::people::{SignIn, SignedIn};
+use tintype_domain::passwords::InvalidPassword;
+use tintype_domain::person::{Token, person_name};
+use tintype_domain::source::Source;
+use tintype_store::EndSessions;
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignInPage<'a> {
+    t: &'a Texts,
+    name: &'a str,
+    /// The name of the text that says why the person is here.
+    notice: Option<&'a str>,
+    /// Whether strangers may open accounts.
+    open: bool,
+    /// The host of the OpenID Connect provider.
+    provider: Option<&'a str>,
+}
+
+/// The page on which people sign in, with a reason why somebody is not signed in.
+pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> Result<Response<Body>, PageError> {
+    Ok(html(SignInPage::new(studio, headers, "", Some(notice)).render()?))
+}
+
+impl<'a> SignInPage<'a> {
+    fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
+        let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_name());
+        Self { t: Texts::of(headers), name, notice, open, provider }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "link.html")]
+struct LinkPage<'a> {
+    t: &'a Texts,
+    /// The person; `None` for a link that signs nobody in.
+    person: Option<&'a str>,
+}
+
+/// The page on which people sign in.
+pub async fn sign_in(
+    State(studio): State<Arc<Studio>>,
+    visitor: Result<Visitor, PageError>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    if visitor.is_ok() {
+        return Ok(secured(Redirect::to(HOME).into_response()));
+    }
+    Ok(html(SignInPage::new(&studio, &headers, "", None).render()?))
+}
+
+/// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one
+/// source wait longer and longer, and attempts with one name are limited whatever their source.
+pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (parts, body) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let visit = visit(&parts)?;
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let name = person_name(fields.text("name")).unwrap_or_default();
+    if !studio.sign_in_attempts.allow(&name, visit.source) {
+        tracing::warn!(
+            address = %Address(visit.source),
+            "refused a sign-in: too many attempts with that name within a minute"
+        );
+        be_patient(&studio, &visit).await?;
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
+    }
+    let place = place(&studio.hashes, &visit)?;
+    let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
+    drop(place);
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
+    }
+    log_failure(&studio, &name, &visit).await?;
+    be_patient(&studio, &visit).await?;
+    let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
+    Ok(html(page.render()?))
+}
+
+/// The name of the text that says why a password may not be set.
+pub(super) fn words(invalid: InvalidPassword) -> &'static str {
+    match invalid {
+        InvalidPassword::Length => "password-short",
+        InvalidPassword::Common => "password-common",
+        InvalidPassword::Name => "password-name",
+    }
+}
+
+/// A place for the address of a request, before anything costs time.
+pub(super) fn place(admission: &Admission<Source>, visit: &Visit) -> Result<Admitted<Source>, PageError> {
+    admission.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
+}
+
+/// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
+async fn log_failure(studio: &Studio, name: &str, visit: &Visit) -> Result<(), PageError> {
+    let known = studio.shared.store.find_person(name).await?;
+    let address = Address(visit.source);
+    match known {
+        Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
+        None => tracing::warn!(%address, "sign-in failed: nobody has that name"),
+    }
+    Ok(())
+}
+
+/// The source of a request, for the log.
+pub(super) struct Address(pub(super) Option<Source>);
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(source) => source.fmt(f),
+            None => f.write_str("unknown"),
+        }
+    }
+}
+
+/// Shows a link with a button: programs that look at links before a person does must not use it up.
+pub async fn link(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response<Body>, PageError> {
+    let person = match Token::parse(&token) {
+        Some(token) => studio.people.of_link(&token).await?,
+        None => None,
+    };
+    let page = LinkPage { t: Texts::of(&headers), person: person.as_ref().map(|person| person.name.as_str()) };
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+/// Uses a link up.
+pub async fn by_link(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, PageError> {
+    let (parts, _) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let visit = visit(&parts)?;
+    let signed_in = match Token::parse(&token) {
+        Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
+        None => SignIn::Refused,
+    };
+    match signed_in {
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
+        SignIn::Refused => {}
+    }
+    be_patient(&studio, &visit).await?;
+    let page = LinkPage { t: Texts::of(&parts.headers), person: None };
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+#[derive(Template)]
+#[template(path = "signed_out.html")]
+struct SignedOutPage<'a> {
+    t: &'static Texts,
+    provider: &'a str,
+    /// The URL at which the provider signs the browser out, too.
+    target: String,
+}
+
+/// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
+/// nowhere else.
+pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
+    let Visitor { session, visit, .. } = &form.visitor;
+    form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
+    let studio = &form.visitor.studio;
+    let farewell = match &studio.provider {
+        Some(provider) if session.by_provider => provider.farewell().await,
+        _ => None,
+    };
+    let Some(target) = farewell else {
+        return Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None));
+    };
+    let refresh = HeaderValue::try_from(format!("0; url={target}"));
+    let provider = studio.provider_name().unwrap_or_default();
+    let mut response = html(SignedOutPage { t: form.visitor.texts, provider, target }.render()?);
+    if let Ok(refresh) = refresh {
+        response.headers_mut().insert(header::REFRESH, refresh);
+    }
+    Ok(with_cookie(response, visit, None))
+}
+
+/// Leads to the first page, with the cookie of a session that has just begun.
+pub(super) fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+    let person = &signed_in.session.person;
+    studio.sign_in_attempts.signed_in(&person.name, visit.source);
+    tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
+    with_cookie(secured(Redirect::to(HOME).into_response()), visit, Some(&signed_in.token))
+}
+
+/// Waits out the delay of a failed attempt.
+pub(super) async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
+    let Some(source) = visit.source else { return Ok(()) };
+    match studio.failures.hold(source).await {
+        Patience::Waited => Ok(()),
+        Patience::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),
+    }
+}
+
+pub(super) fn agent(headers: &HeaderMap) -> &str {
+    headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// The path of a link holds its secret.
+pub(super) fn without_path_in_referrer(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("strict-origin"));
+    response
+}

@@ -1,0 +1,207 @@
+//! The texts of the studio, in every language that it speaks. No page has a text of its own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::LazyLock;
+
+use axum::http::HeaderMap;
+use axum::http::header;
+use fluent_bundle::concurrent::FluentBundle;
+use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
+
+/// The languages with their texts, the default first.
+const LANGUAGES: [(&str, &str); 2] = [("en", include_str!("texts/en.ftl")), ("de", include_str!("texts/de.ftl"))];
+
+static CATALOGUE: LazyLock<Vec<Texts>> =
+    LazyLock::new(|| LANGUAGES.iter().map(|(name, text)| Texts::new(name, text)).collect());
+
+/// The texts in one language.
+pub struct Texts {
+    /// The language, as in `lang="en"`.
+    pub language: &'static str,
+    bundle: FluentBundle<FluentResource>,
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Texts").field("language", &self.language).finish_non_exhaustive()
+    }
+}
+
+impl Texts {
+    fn new(language: &'static str, text: &str) -> Self {
+        let mut bundle = FluentBundle::new_concurrent(vec![language.parse().expect("a language of this program")]);
+        // Without marks around values, which would show in attributes and be copied with names.
+        bundle.set_use_isolating(false);
+        let resource = FluentResource::try_new(text.to_owned()).expect("a test parses every catalogue");
+        bundle.add_resource(resource).expect("a catalogue has each text once");
+        Self { language, bundle }
+    }
+
+    /// The texts in the language that a browser prefers among those of the studio.
+    pub fn of(headers: &HeaderMap) -> &'static Self {
+        let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        preferred(accepted, &CATALOGUE)
+    }
+
+    /// A text by its name. A name without a text is shown as it is; a test finds those.
+    pub fn get(&self, name: &str) -> Cow<'_, str> {
+        self.format(name, None)
+    }
+
+    /// A text with one number in it, called `n`.
+    pub(super) fn count(&self, name: &str, n: impl Number) -> Cow<'_, str> {
+        self.with(name, &[("n", FluentValue::from(n.as_i64()))])
+    }
+
+    /// A text with one word in it, called `word`.
+    pub fn word(&self, name: &str, word: &str) -> Cow<'_, str> {
+        self.with(name, &[("word", FluentValue::from(word.to_owned()))])
+    }
+
+    fn with(&self, name: &str, values: &[(&'static str, FluentValue<'static>)]) -> Cow<'_, str> {
+        let arguments: FluentArgs<'static> = values.iter().cloned().collect();
+        Cow::Owned(self.format(name, Some(&arguments)).into_owned())
+    }
+
+    fn format<'a>(&'a self, name: &str, arguments: Option<&'a FluentArgs<'_>>) -> Cow<'a, str> {
+        let Some(pattern) = self.bundle.get_message(name).and_then(|message| message.value()) else {
+            return Cow::Owned(name.to_owned());
+        };
+        self.bundle.format_pattern(pattern, arguments, &mut Vec::new())
+    }
+}
+
+/// A number in a text. Templates pass some by reference.
+pub(super) trait Number {
+    fn as_i64(&self) -> i64;
+}
+
+impl Number for i64 {
+    fn as_i64(&self) -> i64 {
+        *self
+    }
+}
+
+impl Number for u64 {
+    fn as_i64(&self) -> i64 {
+        i64::try_from(*self).unwrap_or(i64::MAX)
+    }
+}
+
+impl Number for u32 {
+    fn as_i64(&self) -> i64 {
+        i64::from(*self)
+    }
+}
+
+impl Number for u8 {
+    fn as_i64(&self) -> i64 {
+        i64::from(*self)
+    }
+}
+
+impl<T: Number> Number for &T {
+    fn as_i64(&self) -> i64 {
+        (**self).as_i64()
+    }
+}
+
+/// Reads a header such as `de-AT,de;q=0.9,en;q=0.5` (RFC 9110, section 12.5.4).
+fn preferred<'a>(accepted: &str, catalogue: &'a [Texts]) -> &'a Texts {
+    let mut best: Option<(f32, &Texts)> = None;
+    for range in accepted.split(',').take(20) {
+        let (tag, weight) = range.split_once(";q=").unwrap_or((range, "1"));
+        let weight: f32 = weight.trim().parse().unwrap_or(0.0);
+        let language = tag.trim().split('-').next().unwrap_or_default();
+        let Some(texts) = catalogue.iter().find(|texts| texts.language.eq_ignore_ascii_case(language)) else {
+            continue;
+        };
+        if weight > best.map_or(0.0, |(weight, _)| weight) {
+            best = Some((weight, texts));
+        }
+    }
+    best.map_or(&catalogue[0], |(_, texts)| texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(text: &str) -> BTreeSet<&str> {
+        let entry = |line: &str| !line.starts_with([' ', '#', '}', '[', '*']) && line.contains(" =");
+        text.lines().filter(|line| entry(line)).filter_map(|line| line.split(" =").next()).collect()
+    }
+
+    #[test]
+    fn every_language_has_every_text() {
+        let [english, others @ ..] = LANGUAGES;
+        for (language, text) in others {
+            assert_eq!(names(text), names(english.1), "{language}");
+        }
+        assert!(CATALOGUE.iter().all(|texts| !texts.get("title-create").contains("title-create")));
+    }
+
+    /// The files of the studio with this extension.
+    fn files(extension: &str) -> Vec<String> {
+        let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/studio")];
+        let mut found = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|found| found == extension) {
+                    found.push(std::fs::read_to_string(path).expect("text"));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_text_of_the_pages_exists_and_every_text_is_used() {
+        let known = names(LANGUAGES[0].1);
+        let pages = files("html");
+        for html in &pages {
+            for call in [".get(\"", ".count(\"", ".word(\""] {
+                for rest in html.split(call).skip(1) {
+                    let name = rest.split('"').next().expect("a name");
+                    assert!(known.contains(name), "{name}");
+                }
+            }
+        }
+        let users = [pages, files("rs")].concat().concat();
+        let actions: Vec<_> = tintype_store::Action::ALL.iter().map(|action| action.as_str()).collect();
+        assert!(actions.iter().all(|action| known.contains(action)), "{actions:?}");
+        let is_used = |name: &str| users.contains(&format!("\"{name}\"")) || actions.contains(&name);
+        let unused: Vec<_> = known.iter().filter(|name| !is_used(name)).collect();
+        assert!(unused.is_empty(), "{unused:?}");
+    }
+
+    #[test]
+    fn a_browser_gets_the_language_that_it_prefers() {
+        for (accepted, language) in [
+            ("", "en"),
+            ("de", "de"),
+            ("de-AT,de;q=0.9,en;q=0.5", "de"),
+            ("en;q=0.5, de;q=0.9", "de"),
+            ("en-GB,de;q=0.9", "en"),
+            ("fr,es", "en"),
+            ("de;q=0", "en"),
+            ("de;q=NaN", "en"),
+            ("*;q=0.1", "en"),
+        ] {
+            assert_eq!(preferred(accepted, &CATALOGUE).language, language, "{accepted}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_their_plural() {
+        let english = &CATALOGUE[0];
+        assert_eq!(english.count("credits", 1_i64), "1 credit");
+        assert_eq!(english.count("credits", 1_200_i64), "1200 credits");
+        assert_eq!(english.word("signed-in-as", "ada"), "Signed in as ada");
+    }
+}

@@ -1,0 +1,340 @@
+//! Pictures that people bring, and the small copies of all pictures.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{FromRequest as _, Path, Query, Request, State};
+use axum::http::header::{self, HeaderValue};
+use axum::http::request::Parts;
+use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+
+use super::Studio;
+use super::error::{PageError, Written};
+use super::image_bodies::{ImageBody, Stopped, announced};
+use super::page::{Frame, html, is_of_script, secured};
+use super::session::{Fields, Form, PROOF, Sender, Visitor};
+use crate::files::FileName;
+use crate::service::thumbnails::{ThumbnailError, size};
+use crate::service::uploads::{Incoming, Refusal, UploadError};
+use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, UPLOAD_TIME_LIMIT};
+use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::multipart::{Multipart, Piece};
+use tintype_domain::person::Role;
+use tintype_domain::request::MAX_REFERENCES;
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::Upload;
+
+/// Uploads of one page.
+const PAGE: u32 = 48;
+
+impl From<UploadError> for PageError {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::Refused(refusal) => Self::new(status(refusal), text(refusal)),
+            UploadError::Store(error) => error.into(),
+            other => Self::caused_by(other),
+        }
+    }
+}
+
+impl From<ThumbnailError> for PageError {
+    fn from(error: ThumbnailError) -> Self {
+        Self::caused_by(error)
+    }
+}
+
+fn status(refusal: Refusal) -> StatusCode {
+    match refusal {
+        Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Refusal::Busy | Refusal::TooManyRejected => StatusCode::TOO_MANY_REQUESTS,
+        Refusal::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture => StatusCode::UNPROCESSABLE_ENTITY,
+    }
+}
+
+/// The name of the text on why an upload was refused.
+fn text(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::TooLarge => "upload-too-large",
+        Refusal::TooMany => "upload-too-many",
+        Refusal::Busy => "upload-busy",
+        Refusal::TooManyRejected => "upload-too-many-rejected",
+        Refusal::NoCredits => "upload-no-credits",
+        Refusal::DiskFull => "upload-disk-full",
+        Refusal::NotAPicture => "upload-not-a-picture",
+    }
+}
+
+impl From<Stopped> for PageError {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::TooSlow => Self::new(StatusCode::REQUEST_TIMEOUT, "error-request"),
+            Stopped::BrokeOff => Self::bad_request(),
+        }
+    }
+}
+
+/// A body from a page, as it arrives.
+fn arriving(studio: &Studio, body: Body) -> ImageBody {
+    ImageBody::new(body, studio.settings.body_idle, &studio.shared.clock)
+}
+
+/// Takes one picture: the body is the file. Everything about the sender is checked before it is read.
+pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+    let (parts, body) = request.into_parts();
+    let sender = Sender::of(&parts, &studio).await?;
+    sender.check_proof(parts.headers.get("x-proof").and_then(|proof| proof.to_str().ok()))?;
+    sender.needs(Role::Member)?;
+    let receiving = receive(&studio, &sender, &parts, body);
+    let received = tokio::time::timeout(UPLOAD_TIME_LIMIT, receiving).await;
+    let visitor = sender.arrived().await?;
+    visitor.needs(Role::Member)?;
+    let received = received.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))?;
+    let (status, answer) = match received {
+        Ok(upload) => (StatusCode::OK, StoredReference::Upload(upload.id).to_string()),
+        Err(error) if is_refusal(&error) => (error.status, visitor.texts.get(error.text).into_owned()),
+        Err(error) => return Err(error),
+    };
+    let mut response = secured(Response::new(Body::from(answer)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.extensions_mut().insert(Written);
+    Ok(response)
+}
+
+async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body: Body) -> Result<Upload, PageError> {
+    let announced = announced(&parts.headers);
+    let mut incoming = studio.uploads.begin(sender.account_id(), sender.right(), Surface::Web, announced).await?;
+    let mut arriving = arriving(studio, body);
+    while let Some(bytes) = arriving.next().await? {
+        incoming.write(bytes).await?;
+    }
+    Ok(incoming.finish().await?)
+}
+
+/// Reads the form of the first page, which a browser without the script sends with its files. The files are stored and stand
+/// among the references afterwards.
+pub(super) async fn form(studio: &Arc<Studio>, request: Request) -> Result<(Form, Option<&'static str>), PageError> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let Some(reader) = Multipart::new(kind) else {
+        return Ok((Form::from_request(request, studio).await?, None));
+    };
+    let (parts, body) = request.into_parts();
+    let sender = Sender::of(&parts, studio).await?;
+    sender.needs(Role::Member)?;
+    let most = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
+    if announced(&parts.headers).is_some_and(|bytes| bytes > most) {
+        return Err(PageError::from(UploadError::from(Refusal::TooLarge)));
+    }
+    let arriving = arriving(studio, body);
+    let reading = Reading::new(studio, &sender).read(reader, arriving, most);
+    let read = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await;
+    let (fields, refusal) = read.map_err(|_| PageError::new(StatusCode::REQUEST_TIMEOUT, "error-request"))??;
+    sender.check_proof(fields.get(PROOF))?;
+    let visitor = sender.arrived().await?;
+    Ok((Form { visitor, fields, headers: parts.headers }, refusal))
+}
+
+/// A form with files that is being read.
+struct Reading<'a> {
+    studio: &'a Studio,
+    sender: &'a Sender<'a>,
+    fields: HashMap<String, String>,
+    part: Part,
+    /// Bytes in all fields and their names.
+    bytes: usize,
+    uploads: Vec<Upload>,
+}
+
+/// The part of a form that is being read.
+enum Part {
+    Field(String, Vec<u8>),
+    /// A file, from its first byte on: a browser sends an empty one where no file was chosen.
+    File(Option<Box<Incoming>>),
+}
+
+impl<'a> Reading<'a> {
+    fn new(studio: &'a Studio, sender: &'a Sender<'a>) -> Self {
+        Self { studio, sender, fields: HashMap::new(), part: Part::File(None), bytes: 0, uploads: Vec::new() }
+    }
+
+    /// Reads the whole form of at most `most` bytes, or as far as a file that is refused, and says why it was.
+    async fn read(
+        mut self,
+        mut reader: Multipart,
+        mut arriving: ImageBody,
+        most: u64,
+    ) -> Result<(Fields, Option<&'static str>), PageError> {
+        let mut left = most;
+        loop {
+            while let Some(piece) = reader.next_piece().map_err(|_| PageError::bad_request())? {
+                let is_end = piece == Piece::End;
+                match self.take(piece).await {
+                    Err(error) if is_refusal(&error) => return Ok((self.into_fields(), Some(error.text))),
+                    taken => taken?,
+                }
+                if is_end {
+                    return Ok((self.into_fields(), None));
+                }
+            }
+            let bytes = arriving.next().await?.ok_or_else(PageError::bad_request)?;
+            left = left.checked_sub(bytes.len() as u64).ok_or(UploadError::Refused(Refusal::TooLarge))?;
+            reader.push(&bytes);
+        }
+    }
+
+    async fn take(&mut self, piece: Piece) -> Result<(), PageError> {
+        match (piece, &mut self.part) {
+            (Piece::Data(data), Part::Field(_, value)) => {
+                self.bytes += data.len();
+                value.extend_from_slice(&data);
+            }
+            (Piece::Data(data), Part::File(Some(incoming))) => incoming.write(data).await?,
+            (Piece::Data(data), Part::File(None)) => {
+                self.sender.check_proof(self.fields.get(PROOF).map(String::as_str))?;
+                if self.uploads.len() >= MAX_REFERENCES {
+                    return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "upload-four"));
+                }
+                let (account, right) = (self.sender.account_id(), self.sender.right());
+                let mut incoming = self.studio.uploads.begin(account, right, Surface::Web, None).await?;
+                incoming.write(data).await?;
+                self.part = Part::File(Some(Box::new(incoming)));
+            }
+            (Piece::Part { name, is_file }, _) => {
+                self.bytes += name.len();
+                self.finish_part().await?;
+                self.part = if is_file { Part::File(None) } else { Part::Field(name, Vec::new()) };
+            }
+            (Piece::End, _) => self.finish_part().await?,
+        }
+        if self.bytes > MAX_BODY { Err(PageError::bad_request()) } else { Ok(()) }
+    }
+
+    async fn finish_part(&mut self) -> Result<(), PageError> {
+        match std::mem::replace(&mut self.part, Part::File(None)) {
+            Part::Field(name, value) => {
+                let value = String::from_utf8(value).map_err(|_| PageError::bad_request())?;
+                self.fields.insert(name, value);
+            }
+            Part::File(Some(incoming)) => self.uploads.push(incoming.finish().await?),
+            Part::File(None) => {}
+        }
+        Ok(())
+    }
+
+    /// The fields, with the uploads among the references.
+    fn into_fields(mut self) -> Fields {
+        let references = self.fields.entry("references".into()).or_default();
+        for upload in &self.uploads {
+            if !references.is_empty() && !references.ends_with('\n') {
+                references.push('\n');
+            }
+            references.push_str(&StoredReference::Upload(upload.id).to_string());
+        }
+        Fields::of(self.fields)
+    }
+}
+
+/// Whether the person can do something about an error of an upload.
+fn is_refusal(error: &PageError) -> bool {
+    error.text.starts_with("upload-")
+}
+
+/// An upload on a page.
+struct Shown {
+    id: Id,
+    reference: String,
+    url: String,
+    width: u32,
+    height: u32,
+}
+
+#[derive(Template)]
+#[template(path = "uploads.html")]
+struct UploadsPage<'a> {
+    frame: Frame<'a>,
+    uploads: Vec<Shown>,
+    older: Option<Id>,
+    most: i64,
+}
+
+/// The place in the list of uploads.
+#[derive(Debug, Deserialize)]
+pub struct Before {
+    before: Option<String>,
+}
+
+/// The uploads of the account.
+pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
+    let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;
+    let more = found.len() > PAGE as usize;
+    found.truncate(PAGE as usize);
+    let older = found.last().map(|upload| upload.id).filter(|_| more);
+    let mut uploads = Vec::with_capacity(found.len());
+    for Upload { id, picture, .. } in found {
+        let (width, height) = size(picture.width, picture.height);
+        let url = super::cards::url(&visitor, &picture.name).await?;
+        uploads.push(Shown { id, reference: StoredReference::Upload(id).to_string(), url, width, height });
+    }
+    let frame = Frame::new("uploads", &visitor).await?;
+    Ok(html(UploadsPage { frame, uploads, older, most: i64::from(MAX_UPLOADS) }.render()?))
+}
+
+/// Removes an upload.
+pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+    form.visitor.needs(Role::Member)?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let account = form.visitor.session.person.account_id;
+    if !form.visitor.store().remove_upload(account, Surface::Web, id).await? {
+        return Err(PageError::not_found());
+    }
+    tracing::info!(upload = %id, %account, person = %form.visitor.session.person.id, "upload removed by its owner");
+    if is_of_script(&form.headers) {
+        return Ok(secured(StatusCode::NO_CONTENT.into_response()));
+    }
+    Ok(secured(Redirect::to("/studio/uploads").into_response()))
+}
+
+/// The thumbnail of an upload.
+pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> Result<Response<Body>, PageError> {
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let account = visitor.session.person.account_id;
+    let found = visitor.studio.shared.store.find_upload(account, Surface::Web, id).await?;
+    thumbnail(&visitor, &found.ok_or_else(PageError::not_found)?.picture.name).await
+}
+
+/// The thumbnail of a picture of a task.
+pub async fn result_thumbnail(
+    visitor: Visitor,
+    Path((id, number)): Path<(String, String)>,
+) -> Result<Response<Body>, PageError> {
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let number: usize = number.parse().map_err(|_| PageError::not_found())?;
+    let account = visitor.session.person.account_id;
+    let task = visitor.studio.shared.store.find_task(account, Surface::Web, id).await?;
+    let Some(Status::Completed(names)) = task.map(|task| task.status) else { return Err(PageError::not_found()) };
+    let name = number.checked_sub(1).and_then(|index| names.get(index)).ok_or_else(PageError::not_found)?;
+    thumbnail(&visitor, name).await
+}
+
+/// The thumbnail of a picture that the visitor may see. It never changes, and belongs into no cache but the browser's.
+async fn thumbnail(visitor: &Visitor, name: &str) -> Result<Response<Body>, PageError> {
+    let name = FileName::parse(name).ok_or_else(PageError::not_found)?;
+    let webp = visitor.studio.thumbnails.of(name).await?.ok_or_else(PageError::not_found)?;
+    let mut response = Response::new(Body::from(webp));
+    let fixed = [
+        (header::CONTENT_TYPE, "image/webp"),
+        (header::CACHE_CONTROL, "private, max-age=31536000, immutable"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox"),
+    ];
+    for (name, value) in fixed {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    Ok(secured(response))
+}

@@ -1,0 +1,319 @@
+//! The endpoints of the account and the deliveries to them, for its owners.
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query};
+use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+
+use super::error::PageError;
+use super::overlap::Overlap;
+use super::page::{Draft, Frame, answer, minute, secured};
+use super::session::{Fields, Form, Visitor};
+use tintype_domain::endpoint::{
+    AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
+    Trouble,
+};
+use tintype_domain::event::{EventType, Subscription, webhook_id};
+use tintype_domain::model::Id;
+use tintype_domain::person::Role;
+use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint};
+
+const WEBHOOKS: &str = "/studio/webhooks";
+/// Deliveries of one page.
+const PAGE: u32 = 50;
+
+#[derive(Template)]
+#[template(path = "webhooks.html")]
+struct WebhooksPage<'a> {
+    frame: Frame<'a>,
+    endpoints: Vec<Endpoint>,
+    /// A secret that was just made, and what to say about it.
+    made: Option<(SigningSecret, String)>,
+    kinds: [EventType; 4],
+    /// The form for another endpoint.
+    draft: Draft,
+}
+
+#[derive(Template)]
+#[template(path = "webhook.html")]
+struct WebhookPage<'a> {
+    frame: Frame<'a>,
+    endpoint: Endpoint,
+    deliveries: Vec<Delivery>,
+    older: Option<Id>,
+    kinds: [EventType; 4],
+    /// The name of the text that says why its events were not changed.
+    refusal: Option<&'static str>,
+}
+
+/// Whether the person may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
+/// refuse what another secret signs.
+fn is_changeable(operates: bool, endpoint: &Endpoint) -> bool {
+    operates || endpoint.added_by == AddedBy::Owner
+}
+
+/// The URL as the person may know it: without the path and the query of the operator's, which may hold a secret.
+fn url(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
+    if is_changeable(frame.operates, endpoint) { endpoint.url.as_str().to_owned() } else { endpoint.url.origin() }
+}
+
+/// Whether the server has disabled an endpoint, or cannot reach it.
+fn needs_care(endpoint: &Endpoint) -> bool {
+    endpoint.state() == EndpointState::Failing
+        || matches!(endpoint.disabled_for, Some(DisabledFor::Gone | DisabledFor::Failing))
+}
+
+fn is_enabled(endpoint: &Endpoint) -> bool {
+    endpoint.state() != EndpointState::Disabled
+}
+
+/// The state of an endpoint in words.
+fn state(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
+    let since = endpoint.failing_since.map(minute).unwrap_or_default();
+    match (endpoint.state(), endpoint.disabled_for) {
+        (EndpointState::Active, _) => frame.t.get("endpoint-active").into_owned(),
+        (EndpointState::Failing, _) => frame.t.word("endpoint-failing", &since).into_owned(),
+        (EndpointState::Disabled, Some(DisabledFor::Gone)) => frame.t.get("endpoint-gone").into_owned(),
+        (EndpointState::Disabled, Some(DisabledFor::Failing)) => frame.t.word("endpoint-dead", &since).into_owned(),
+        (EndpointState::Disabled, _) => frame.t.get("endpoint-disabled").into_owned(),
+    }
+}
+
+impl WebhooksPage<'_> {
+    fn state(&self, endpoint: &Endpoint) -> String {
+        state(&self.frame, endpoint)
+    }
+
+    fn needs_care(&self, endpoint: &Endpoint) -> bool {
+        needs_care(endpoint)
+    }
+
+    fn any_needs_care(&self) -> bool {
+        self.endpoints.iter().any(needs_care)
+    }
+
+    /// Whether the form for another endpoint has this kind of events chosen. The empty form has all of them.
+    fn is_drafted(&self, kind: &EventType) -> bool {
+        self.draft.refusal.is_none() || self.draft.fields.get(kind.as_str()).is_some()
+    }
+}
+
+impl WebhookPage<'_> {
+    fn state(&self) -> String {
+        state(&self.frame, &self.endpoint)
+    }
+    fn subscribes(&self, kind: &EventType) -> bool {
+        self.endpoint.events.kinds().contains(kind)
+    }
+
+    /// The name of the text for the state of a delivery.
+    fn delivery_state(&self, delivery: &Delivery) -> &'static str {
+        match delivery.state() {
+            DeliveryState::Waiting => "delivery-waiting",
+            DeliveryState::Delivered => "delivery-delivered",
+            DeliveryState::Failed => "delivery-failed",
+        }
+    }
+
+    /// The last outcome in words.
+    fn outcome(&self, delivery: &Delivery) -> String {
+        match (delivery.status, delivery.trouble) {
+            (Some(status), _) => status.to_string(),
+            (None, Some(Trouble::Timeout)) => self.frame.t.get("delivery-timeout").into_owned(),
+            (None, Some(Trouble::Unreachable)) => self.frame.t.get("delivery-unreachable").into_owned(),
+            (None, Some(Trouble::Address)) => self.frame.t.get("delivery-address").into_owned(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The time of the next attempt; one that goes before all others has none of its own.
+    fn next(&self, delivery: &Delivery) -> String {
+        delivery.next_attempt_at.map(|at| minute(at.max(delivery.id.timestamp()))).unwrap_or_default()
+    }
+
+    fn webhook_id(&self, delivery: &Delivery) -> String {
+        webhook_id(delivery.event_id)
+    }
+}
+
+async fn page(
+    visitor: &Visitor,
+    made: Option<(SigningSecret, String)>,
+    draft: Draft,
+) -> Result<Response<Body>, PageError> {
+    let store = &visitor.studio.shared.store;
+    let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
+    let frame = Frame::new("webhooks", visitor).await?;
+    let page = WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE, draft };
+    Ok(answer(page.render()?, page.draft.refusal))
+}
+
+/// The page of all endpoints.
+pub async fn webhooks(visitor: Visitor) -> Result<Response<Body>, PageError> {
+    visitor.needs(Role::Owner)?;
+    page(&visitor, None, Draft::default()).await
+}
+
+/// Adds an endpoint and shows its secret, this once.
+pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, .. } = form;
+    visitor.manages()?;
+    let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
+    let added_by = if visitor.operates(&account) { AddedBy::Operator } else { AddedBy::Owner };
+    let url = fields.text("url").trim().parse().ok();
+    let url = url.filter(|url: &EndpointUrl| added_by == AddedBy::Operator || url.is_https());
+    let Some(url) = url else { return page(&visitor, None, Draft::refused("webhook-url-invalid", fields)).await };
+    let Some(events) = chosen(&fields) else {
+        return page(&visitor, None, Draft::refused("webhook-no-event", fields)).await;
+    };
+    let secret = SigningSecret::random();
+    let new = NewEndpoint { url, events, added_by, secret: secret.clone() };
+    match visitor.store().add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
+        EndpointCreation::Created(endpoint) => {
+            let person = visitor.session.person.id;
+            tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
+            let said = visitor.texts.get("webhook-created").into_owned();
+            page(&visitor, Some((secret, said)), Draft::default()).await
+        }
+        EndpointCreation::TooMany => page(&visitor, None, Draft::refused("webhook-too-many", fields)).await,
+        EndpointCreation::NoAccount => Err(PageError::not_found()),
+    }
+}
+
+/// The events that a form chooses; at least one.
+fn chosen(fields: &Fields) -> Option<Subscription> {
+    let chosen = EventType::SUBSCRIBABLE.into_iter().filter(|kind| fields.get(kind.as_str()).is_some());
+    Subscription::to(&chosen.collect::<Vec<_>>())
+}
+
+/// The endpoint with this id, if it is one of the account.
+async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let found = visitor.studio.shared.store.find_endpoint(id).await?;
+    found.filter(|endpoint| endpoint.account_id == visitor.session.person.account_id).ok_or_else(PageError::not_found)
+}
+
+/// The place in the list of deliveries.
+#[derive(Debug, Deserialize)]
+pub struct PageQuery {
+    before: Option<String>,
+}
+
+/// The page of one endpoint, with its deliveries.
+pub async fn webhook(
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Query(place): Query<PageQuery>,
+) -> Result<Response<Body>, PageError> {
+    visitor.needs(Role::Owner)?;
+    let endpoint = own(&visitor, &id).await?;
+    let before = place.before.map(|id| id.parse()).transpose().map_err(|_| PageError::bad_request())?;
+    endpoint_page(&visitor, endpoint, before, None).await
+}
+
+async fn endpoint_page(
+    visitor: &Visitor,
+    endpoint: Endpoint,
+    before: Option<Id>,
+    refusal: Option<&'static str>,
+) -> Result<Response<Body>, PageError> {
+    let mut deliveries = visitor.studio.shared.store.list_deliveries(endpoint.id, before, PAGE + 1).await?;
+    let more = deliveries.len() > PAGE as usize;
+    deliveries.truncate(PAGE as usize);
+    let older = deliveries.last().map(|delivery| delivery.id).filter(|_| more);
+    let frame = Frame::new("webhooks", visitor).await?;
+    let page = WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE, refusal };
+    Ok(answer(page.render()?, refusal))
+}
+
+/// Counts a webhook that the person sends by hand, and refuses too many.
+async fn count(visitor: &Visitor) -> Result<(), PageError> {
+    let studio = &visitor.studio;
+    let counted = studio.limits.count_webhook(visitor.session.person.account_id).await;
+    if counted.is_some_and(|counted| counted.retry_after.is_some()) {
+        studio.shared.metrics.rate_limited.inc();
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
+    }
+    Ok(())
+}
+
+/// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
+pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, .. } = form;
+    visitor.needs(Role::Owner)?;
+    let endpoint = own(&visitor, &id).await?;
+    if !matches!(change.as_str(), "disable" | "remove") {
+        visitor.manages()?;
+    }
+    if change != "test" {
+        let account = visitor.account().await?;
+        let operates = account.is_some_and(|account| visitor.operates(&account));
+        if !is_changeable(operates, &endpoint) {
+            return Err(PageError::forbidden("webhook-of-operator"));
+        }
+    }
+    let (store, person) = (visitor.store(), visitor.session.person.id);
+    let change = match change.as_str() {
+        "test" => {
+            count(&visitor).await?;
+            let disabled = || PageError::new(StatusCode::CONFLICT, "webhook-disabled");
+            store.test_endpoint(endpoint.id).await?.ok_or_else(disabled)?;
+            return Ok(to(&endpoint));
+        }
+        "remove" => {
+            store.remove_endpoint(endpoint.id).await?;
+            tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was removed in the studio");
+            return Ok(secured(Redirect::to(WEBHOOKS).into_response()));
+        }
+        "rotate" => {
+            let secret = SigningSecret::random();
+            let overlap = Overlap::of(&fields);
+            let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: overlap.duration() };
+            store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
+            tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
+            let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
+            return page(&visitor, Some((secret, said)), Draft::default()).await;
+        }
+        "events" => match chosen(&fields) {
+            Some(events) => EndpointChange::Subscribe(events),
+            None => return endpoint_page(&visitor, endpoint, None, Some("webhook-no-event")).await,
+        },
+        "enable" => EndpointChange::Enable,
+        "disable" => EndpointChange::Disable,
+        _ => return Err(PageError::not_found()),
+    };
+    let shows_it = matches!(change, EndpointChange::Subscribe(_));
+    let disabled = endpoint.state() == EndpointState::Disabled;
+    let changes = match &change {
+        EndpointChange::Enable => disabled || endpoint.state() == EndpointState::Failing,
+        EndpointChange::Disable => !disabled,
+        EndpointChange::Subscribe(events) => endpoint.events != *events,
+        EndpointChange::Rotate { .. } => true,
+    };
+    if changes {
+        tracing::info!(endpoint = %endpoint.id, ?change, %person, "an endpoint was changed in the studio");
+        store.change_endpoint(endpoint.id, change).await?;
+    }
+    Ok(if shows_it { to(&endpoint) } else { secured(Redirect::to(WEBHOOKS).into_response()) })
+}
+
+/// Leads to the page of an endpoint.
+fn to(endpoint: &Endpoint) -> Response<Body> {
+    secured(Redirect::to(&format!("{WEBHOOKS}/{}", endpoint.id)).into_response())
+}
+
+/// Sends a delivery again.
+pub async fn replay(Path((id, delivery)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+    let visitor = form.visitor;
+    visitor.manages()?;
+    let endpoint = own(&visitor, &id).await?;
+    let delivery: Id = delivery.parse().map_err(|_| PageError::not_found())?;
+    let found = visitor.studio.shared.store.find_delivery(delivery).await?;
+    found.filter(|found| found.endpoint_id == endpoint.id).ok_or_else(PageError::not_found)?;
+    count(&visitor).await?;
+    let replayed = visitor.store().replay_delivery(delivery).await?;
+    replayed.ok_or_else(|| PageError::new(StatusCode::CONFLICT, "webhook-disabled"))?;
+    Ok(to(&endpoint))
+}

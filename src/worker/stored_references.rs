@@ -1,0 +1,51 @@
+//! References to pictures of the account of a task, which come from the files and never from a URL.
+
+use super::render::RenderError;
+use crate::files::FileName;
+use crate::service::Shared;
+use tintype_domain::model::Status;
+use tintype_domain::stored_reference::StoredReference;
+use tintype_engine::picture::Picture;
+use tintype_store::{Claim, StoreError};
+use tintype_system::sandbox::{DecodeError, Decoder};
+
+/// The picture of a reference. It may have been removed since the task was accepted: its file stays for as long as the task
+/// is unfinished.
+pub(super) async fn picture(
+    shared: &Shared,
+    decoder: &Decoder,
+    claim: &Claim,
+    index: usize,
+    reference: StoredReference,
+) -> Result<Picture, RenderError> {
+    let gone = || RenderError::Final(format!("reference_images[{index}] does not exist any more."));
+    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("reference_images[{index}]: {error}"));
+    let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
+    let name = FileName::parse(&name).ok_or_else(gone)?;
+    let png = shared.files.read(name).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
+    decoder.decode(&png).await.map_err(|error| match error {
+        DecodeError::Picture(_) => {
+            tracing::error!(name = name.as_str(), %error, "a stored picture is damaged: check the disk and restore it");
+            gone()
+        }
+        _ => again(&error),
+    })
+}
+
+/// The name of the file, if the account of the task owns it on the same surface.
+async fn name(shared: &Shared, claim: &Claim, reference: StoredReference) -> Result<Option<String>, StoreError> {
+    match reference {
+        StoredReference::Upload(id) => {
+            let upload = shared.store.held_upload(claim.account_id, claim.surface, id).await?;
+            Ok(upload.map(|upload| upload.picture.name))
+        }
+        StoredReference::Result { task, number } => {
+            let found = shared.store.inspect_task(task).await?.map(|record| record.task);
+            let own = found.filter(|task| task.account_id == claim.account_id && task.surface == claim.surface);
+            Ok(match own.map(|task| task.status) {
+                Some(Status::Completed(names)) => names.into_iter().nth(usize::from(number) - 1),
+                _ => None,
+            })
+        }
+    }
+}
