@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
+use super::action::{BoardAction, GalleryAction, action};
 use super::cards::{Card, cards};
 use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
@@ -190,26 +191,27 @@ fn done(form: &Form, page: &str) -> Response<Body> {
 }
 
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
-pub async fn change(Path(change): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     let tasks = chosen(&form);
-    match change.as_str() {
-        "star" | "unstar" => store.star_tasks(account, &tasks, change == "star").await?,
-        "put" | "take" => {
+    match action(&word)? {
+        GalleryAction::Star => store.star_tasks(account, &tasks, true).await?,
+        GalleryAction::Unstar => store.star_tasks(account, &tasks, false).await?,
+        change @ (GalleryAction::Put | GalleryAction::Take) => {
             let board: Id = form.fields.text("board").parse().map_err(|_| PageError::bad_request())?;
-            if !store.put_on_board(account, board, &tasks, change == "put").await? {
+            if !store.put_on_board(account, board, &tasks, change == GalleryAction::Put).await? {
                 return Err(PageError::not_found());
             }
             return Ok(done(&form, &format!("{HOME}?board={board}")));
         }
-        "delete" => {
+        GalleryAction::Delete => {
             let deleted = store.delete_tasks(account, &tasks).await?;
             tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks deleted by their owner");
             let deleted: Vec<String> = deleted.iter().map(Id::to_string).collect();
             return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
         }
-        "restore" => {
+        GalleryAction::Restore => {
             let since = store.now().saturating_sub(UNDO);
             let back = store.restore_tasks(account, &tasks, since).await?;
             for task in tasks.iter().filter(|task| !back.contains(task)) {
@@ -219,7 +221,6 @@ pub async fn change(Path(change): Path<String>, form: Form) -> Result<Response<B
                 }
             }
         }
-        _ => return Err(PageError::not_found()),
     }
     Ok(done(&form, HOME))
 }
@@ -248,19 +249,18 @@ pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 /// Renames or removes a board.
-pub async fn change_board(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     if !store.boards(account).await?.iter().any(|board| board.id == id) {
         return Err(PageError::not_found());
     }
-    match change.as_str() {
-        "rename" => written(&form, store.rename_board(account, id, name(&form)?).await?),
-        "remove" => {
+    match action(&word)? {
+        BoardAction::Rename => written(&form, store.rename_board(account, id, name(&form)?).await?),
+        BoardAction::Remove => {
             store.remove_board(account, id).await?;
             Ok(done(&form, HOME))
         }
-        _ => Err(PageError::not_found()),
     }
 }

@@ -11,6 +11,7 @@ use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::Studio;
+use super::action::{KeyAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, secured};
@@ -230,29 +231,29 @@ async fn refused(visitor: &Visitor, refusal: &'static str) -> Result<Response<Bo
 /// Disables, enables, revokes or rotates a key, or sets its budget.
 pub async fn change(
     State(studio): State<Arc<Studio>>,
-    Path((id, change)): Path<(String, String)>,
+    Path((id, word)): Path<(String, String)>,
     form: Form,
 ) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
     let store = &studio.shared.store;
     let own = store.find_key(id).await?.filter(|key| key.account_id == visitor.session.person.account_id);
     let key = own.ok_or_else(PageError::not_found)?;
     let person = visitor.session.person.id;
-    if matches!(change.as_str(), "rotate" | "enable" | "budget") {
+    if matches!(action, KeyAction::Rotate | KeyAction::Enable | KeyAction::Budget) {
         visitor.manages()?;
     }
-    let refusal = match change.as_str() {
-        "rotate" => bar(&visitor).await?.one_more(),
-        "enable" => bar(&visitor).await?.any(),
+    let refusal = match action {
+        KeyAction::Rotate => bar(&visitor).await?.one_more(),
+        KeyAction::Enable => bar(&visitor).await?.any(),
         _ => None,
     };
     if let Some(refusal) = refusal {
         return refused(&visitor, refusal).await;
     }
-    let change = match change.as_str() {
-        "rotate" => {
+    let change = match action {
+        KeyAction::Rotate => {
             let secret = KeySecret::random();
             let overlap = Overlap::of(&fields);
             let store = visitor.store();
@@ -263,16 +264,15 @@ pub async fn change(
             return page(&visitor, Some((secret, said)), Draft::default()).await;
         }
         // Only the operator lifts a suspension.
-        "enable" if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
-        "enable" => KeyChange::Undisable,
-        "disable" => KeyChange::Disable,
-        "budget" => match budget(&fields) {
+        KeyAction::Enable if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),
+        KeyAction::Enable => KeyChange::Undisable,
+        KeyAction::Disable => KeyChange::Disable,
+        KeyAction::Budget => match budget(&fields) {
             Ok(budget) if !is_within(budget, key.budget) => return refused(&visitor, "key-budget-raised").await,
             Ok(budget) => KeyChange::Budget(budget),
             Err(refusal) => return refused(&visitor, refusal).await,
         },
-        "revoke" => KeyChange::Revoke,
-        _ => return Err(PageError::not_found()),
+        KeyAction::Revoke => KeyChange::Revoke,
     };
     let changes = match change {
         KeyChange::Undisable => key.disabled,

@@ -5,6 +5,7 @@
 //! `session::Form`, which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
 //! and says of each request where it came from ([`Visit`]).
 
+mod action;
 mod activity;
 mod cards;
 mod chart;

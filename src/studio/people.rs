@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::SIGN_IN;
+use super::action::{PersonAction, action};
 use super::create::base;
 use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
@@ -95,10 +96,10 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> R
 
 /// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an
 /// owner.
-pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
     visitor.needs(Role::Owner)?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
     let own = &visitor.session.person;
     let found = visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person);
     let of_account = found.filter(|person| person.id == id && person.account_id == own.account_id);
@@ -106,12 +107,12 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
     if person.id == own.id {
         return Err(PageError::new(StatusCode::CONFLICT, "people-own"));
     }
-    if matches!(change.as_str(), "link" | "role") {
+    if matches!(action, PersonAction::Link | PersonAction::Role) {
         visitor.manages()?;
     }
-    match change.as_str() {
-        "link" => return show_link(&visitor, &person, &headers).await,
-        "role" => {
+    match action {
+        PersonAction::Link => return show_link(&visitor, &person, &headers).await,
+        PersonAction::Role => {
             let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
             // A change that changes nothing writes nothing.
             if person.role != role {
@@ -119,12 +120,11 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
             }
         }
         // A person who is removed and added again has no strikes.
-        "remove" if person.suspension.is_some() => {
+        PersonAction::Remove if person.suspension.is_some() => {
             return Err(PageError::new(StatusCode::CONFLICT, "people-suspended"));
         }
-        "remove" => drop(visitor.store().remove_person(id).await?),
-        _ => return Err(PageError::not_found()),
+        PersonAction::Remove => drop(visitor.store().remove_person(id).await?),
     }
-    tracing::info!(person = %id, by = %own.id, %change, "a person was changed in the studio");
+    tracing::info!(person = %id, by = %own.id, ?action, "a person was changed in the studio");
     Ok(secured(Redirect::to(PEOPLE).into_response()))
 }

@@ -7,6 +7,7 @@ use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
+use super::action::{WebhookAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, minute, secured};
@@ -240,14 +241,14 @@ async fn count(visitor: &Visitor) -> Result<(), PageError> {
 }
 
 /// Disables, enables, rotates, tests or removes an endpoint, or subscribes it to other events.
-pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
+pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
     visitor.needs(Role::Owner)?;
-    let endpoint = own(&visitor, &id).await?;
-    if !matches!(change.as_str(), "disable" | "remove") {
+    let (endpoint, action) = (own(&visitor, &id).await?, action(&word)?);
+    if !matches!(action, WebhookAction::Disable | WebhookAction::Remove) {
         visitor.manages()?;
     }
-    if change != "test" {
+    if action != WebhookAction::Test {
         let account = visitor.account().await?;
         let operates = account.is_some_and(|account| visitor.operates(&account));
         if !is_changeable(operates, &endpoint) {
@@ -255,19 +256,19 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
         }
     }
     let (store, person) = (visitor.store(), visitor.session.person.id);
-    let change = match change.as_str() {
-        "test" => {
+    let change = match action {
+        WebhookAction::Test => {
             count(&visitor).await?;
             let disabled = || PageError::new(StatusCode::CONFLICT, "webhook-disabled");
             store.test_endpoint(endpoint.id).await?.ok_or_else(disabled)?;
             return Ok(to(&endpoint));
         }
-        "remove" => {
+        WebhookAction::Remove => {
             store.remove_endpoint(endpoint.id).await?;
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was removed in the studio");
             return Ok(secured(Redirect::to(WEBHOOKS).into_response()));
         }
-        "rotate" => {
+        WebhookAction::Rotate => {
             let secret = SigningSecret::random();
             let overlap = Overlap::of(&fields);
             let rotate = EndpointChange::Rotate { secret: secret.clone(), overlap: overlap.duration() };
@@ -276,13 +277,12 @@ pub async fn change(Path((id, change)): Path<(String, String)>, form: Form) -> R
             let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
             return page(&visitor, Some((secret, said)), Draft::default()).await;
         }
-        "events" => match chosen(&fields) {
+        WebhookAction::Events => match chosen(&fields) {
             Some(events) => EndpointChange::Subscribe(events),
             None => return endpoint_page(&visitor, endpoint, None, Some("webhook-no-event")).await,
         },
-        "enable" => EndpointChange::Enable,
-        "disable" => EndpointChange::Disable,
-        _ => return Err(PageError::not_found()),
+        WebhookAction::Enable => EndpointChange::Enable,
+        WebhookAction::Disable => EndpointChange::Disable,
     };
     let shows_it = matches!(change, EndpointChange::Subscribe(_));
     let disabled = endpoint.state() == EndpointState::Disabled;

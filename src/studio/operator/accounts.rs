@@ -10,7 +10,9 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use super::action::{AccountAction, AnyKeyAction, AnyPersonAction};
 use super::{Operator, OperatorForm, ReversibleForm};
+use crate::studio::action::action;
 use crate::studio::error::PageError;
 use crate::studio::keys::state_text;
 use crate::studio::page::{Draft, Frame, answer, html, secured};
@@ -198,19 +200,18 @@ async fn newest_grant(visitor: &Visitor, account: Id) -> Result<String, StoreErr
 
 /// Disables or enables an account.
 pub async fn change(
-    Path((id, change)): Path<(String, String)>,
+    Path((id, word)): Path<(String, String)>,
     form: ReversibleForm,
 ) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let account = find(&visitor, &id).await?;
-    let change = match change.as_str() {
+    let change = match action(&word)? {
         // It would end this very session, and only the command line could undo it.
-        "disable" if account.id == visitor.session.person.account_id => {
+        AccountAction::Disable if account.id == visitor.session.person.account_id => {
             return Err(PageError::new(StatusCode::CONFLICT, "account-own"));
         }
-        "disable" => AccountChange::Disable,
-        "enable" => AccountChange::Enable,
-        _ => return Err(PageError::not_found()),
+        AccountAction::Disable => AccountChange::Disable,
+        AccountAction::Enable => AccountChange::Enable,
     };
     if account.disabled_at.is_some() != (change == AccountChange::Disable) {
         visitor.store().change_account(account.id, change).await?;
@@ -221,16 +222,15 @@ pub async fn change(
 
 /// Disables a key of any account, lifts its strikes with its suspension, or enables it, which does that too.
 pub async fn change_key(
-    Path((id, change)): Path<(String, String)>,
+    Path((id, word)): Path<(String, String)>,
     form: OperatorForm,
 ) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let change = match change.as_str() {
-        "disable" => KeyChange::Disable,
-        "enable" => KeyChange::Enable,
-        "lift" => KeyChange::Lift,
-        _ => return Err(PageError::not_found()),
+    let change = match action(&word)? {
+        AnyKeyAction::Disable => KeyChange::Disable,
+        AnyKeyAction::Enable => KeyChange::Enable,
+        AnyKeyAction::Lift => KeyChange::Lift,
     };
     let key = visitor.store().change_key(id, change).await?.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %id, person = %visitor.session.person.id, ?change, "a key was changed in the studio");
@@ -239,20 +239,20 @@ pub async fn change_key(
 
 /// Lifts the strikes of a person of any account, with the suspension, or removes the second factor of one who has lost it.
 pub async fn change_person(
-    Path((id, change)): Path<(String, String)>,
+    Path((id, word)): Path<(String, String)>,
     form: OperatorForm,
 ) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let person = match change.as_str() {
-        "lift" => visitor.store().change_person(id, PersonChange::Lift).await?,
-        "reset-factor" => {
+    let action = action(&word)?;
+    let person = match action {
+        AnyPersonAction::Lift => visitor.store().change_person(id, PersonChange::Lift).await?,
+        AnyPersonAction::ResetFactor => {
             visitor.store().remove_factor(id, FactorRemoval::Reset).await?;
             visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person)
         }
-        _ => return Err(PageError::not_found()),
     };
     let person = person.ok_or_else(PageError::not_found)?;
-    tracing::info!(person = %id, by = %visitor.session.person.id, %change, "a person was changed by an operator in the studio");
+    tracing::info!(person = %id, by = %visitor.session.person.id, ?action, "a person was changed by an operator in the studio");
     Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", person.account_id)).into_response()))
 }

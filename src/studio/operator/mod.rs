@@ -1,6 +1,7 @@
 //! The pages of operators: owners of an administrator's account. For everybody else they do not exist.
 
 mod accounts;
+mod action;
 mod audit;
 mod overview;
 mod strikes;

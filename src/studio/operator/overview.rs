@@ -9,7 +9,9 @@ use axum::extract::Path;
 use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
+use super::action::QueueAction;
 use super::{Operator, ReversibleForm};
+use crate::studio::action::action;
 use crate::studio::chart::Chart;
 use crate::studio::error::PageError;
 use crate::studio::page::{Frame, html, minute, seconds, secured};
@@ -133,17 +135,17 @@ fn charts(t: &'static crate::studio::Texts, hours: &[(Timestamp, Hour)]) -> Vec<
 }
 
 /// Pauses or resumes the queue.
-pub async fn change_queue(Path(change): Path<String>, form: ReversibleForm) -> Result<Response<Body>, PageError> {
+pub async fn change_queue(Path(word): Path<String>, form: ReversibleForm) -> Result<Response<Body>, PageError> {
     let visitor = form.0.visitor;
     let store = visitor.store();
-    match change.as_str() {
-        "pause" => drop(store.pause_queue().await?),
-        "resume" => {
+    let action = action(&word)?;
+    match action {
+        QueueAction::Pause => drop(store.pause_queue().await?),
+        QueueAction::Resume => {
             store.resume_queue().await?;
             visitor.studio.shared.queued.send_replace(());
         }
-        _ => return Err(PageError::not_found()),
     }
-    tracing::info!(person = %visitor.session.person.id, %change, "the queue was changed in the studio");
+    tracing::info!(person = %visitor.session.person.id, ?action, "the queue was changed in the studio");
     Ok(secured(Redirect::to("/studio/operator").into_response()))
 }
