@@ -39,6 +39,7 @@ mod processes;
 mod progress;
 mod removals;
 mod rights;
+mod schema;
 mod second_factor;
 mod sign_ups;
 mod sqlite_file;

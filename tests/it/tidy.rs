@@ -142,17 +142,3 @@ fn each_concern_has_one_home() {
         }
     }
 }
-
-#[test]
-fn every_driver_has_the_same_migrations() {
-    let names = |driver: &Path| {
-        let entries = std::fs::read_dir(driver).expect("a folder of migrations");
-        let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
-        names.sort();
-        names
-    };
-    let drivers = std::fs::read_dir(root().join("migrations")).expect("a folder of drivers");
-    let mut all: Vec<_> = drivers.map(|driver| names(&driver.expect("an entry").path())).collect();
-    all.dedup();
-    assert_eq!(all.len(), 1, "{all:?}");
-}

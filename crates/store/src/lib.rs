@@ -37,6 +37,7 @@ mod people;
 pub mod postgres;
 mod reports;
 mod rights;
+mod schema;
 pub mod sqlite;
 mod upkeep;
 mod uploads;
@@ -69,6 +70,7 @@ pub use self::reports::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
 };
 pub use self::rights::{Right, SessionRight};
+pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::upkeep::Upkeep;
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 

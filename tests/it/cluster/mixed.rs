@@ -7,11 +7,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::future::join;
+use tintype_store::Schema;
+use tintype_store::postgres::{PostgresStore, SCHEMA};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::binary::Server;
 use crate::rigs::cluster::balancer::{Balancer, Met};
-use crate::rigs::cluster::node::{HANG, Node, Part, eventually};
+use crate::rigs::cluster::node::{HANG, Node, Part};
 use crate::rigs::cluster::{FOREVER, Site};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::installation::Installation;
@@ -99,34 +104,29 @@ async fn add_to_the_schema(site: &Site) {
 async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let site = Site::new().await;
     let schema = schema(&site.installation.data);
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/postgres");
-    let steps = std::fs::read_dir(folder).expect("migrations").map(|step| step.expect("a step").path());
-    let mut steps: Vec<_> = steps.collect();
-    steps.sort();
-    // The last change of a table in use, and the changes after it, are still missing.
-    let turns = steps.iter().position(|step| step.ends_with("0007_turns.sql")).expect("that step");
-    let before: String = steps[..turns].iter().map(|step| std::fs::read_to_string(step).expect("SQL")).collect();
-    site.postgres.execute(&format!(
-        "BEGIN; SET LOCAL search_path TO {schema}; {before}; UPDATE tintype SET version = {turns};
-         INSERT INTO secrets (name, value) VALUES ('cursor', decode(repeat('00', 32), 'hex')); COMMIT"
-    ));
+    let url = site.postgres.url(&site.installation.data);
+    let open = async |schema: Schema| {
+        PostgresStore::open_with(&url, None, Clock::system(), Faults::default(), &schema).await.expect("a database")
+    };
+    drop(open(SCHEMA).await);
     // A long report, or a backup.
     let reader = site.postgres.session().await;
     let tables = "accounts, api_keys, tasks, queue, ledger, strikes";
     let read = format!("BEGIN; SET LOCAL search_path TO {schema}; LOCK TABLE {tables} IN ACCESS SHARE MODE");
     reader.batch_execute(&read).await.expect("a lock");
-    let installation = site.installation.clone();
-    let starting = tokio::task::spawn_blocking(move || Node::start(Part::Api, 0, &installation, &[]));
-    let log = site.installation.data.join("Api-0.log");
-    let says = |words: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(words));
-    eventually("the start has to wait", || says("no transaction uses the tables")).await;
-    for table in tables.split(", ").cycle().take(60) {
-        site.postgres.execute(&format!("SET lock_timeout = '5s'; SELECT count(*) FROM {schema}.{table}"));
-    }
-    assert!(!starting.is_finished());
-    reader.batch_execute("COMMIT").await.expect("an end");
-    let mut node = starting.await.expect("it starts");
+    let later = Schema { changes: &["ALTER TABLE tasks ADD COLUMN seed bigint"], ..SCHEMA };
+    let statements = async {
+        site.postgres.until_waiting(&schema).await;
+        for table in tables.split(", ").cycle().take(60) {
+            let session = site.postgres.session().await;
+            let statement = format!("SET lock_timeout = '5s'; SELECT count(*) FROM {schema}.{table}");
+            session.batch_execute(&statement).await.expect("it does not wait behind the migration");
+        }
+        // After the last of several attempts, the migration still waits.
+        site.postgres.until_waiting(&schema).await;
+        reader.batch_execute("COMMIT").await.expect("an end");
+    };
+    join(open(later), statements).await;
     let version: i32 = site.postgres.query(&format!("SELECT version FROM {schema}.tintype"))[0].get(0);
-    assert_eq!(version as usize, steps.len());
-    node.stop().await;
+    assert_eq!(i64::from(version), later.version());
 }

@@ -1,18 +1,14 @@
 //! Budgets of keys, and the use of credits.
 
-use std::path::Path;
 use std::time::Duration;
 
 use futures::future::{join, try_join_all};
-use tempfile::TempDir;
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::{Id, Surface, Task};
 use tintype_store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, new_key, one_file};
-use crate::rigs::postgres::{self, cluster};
-use crate::rigs::service::{Backend, NOON};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -239,77 +235,4 @@ pub async fn usage_adds_up_to_the_ledger(fx: &Fixture) -> Result<()> {
     let until = UsageFilter { until: Some(midnight), ..only_ada };
     assert_eq!(fx.store.usage_by(UsageBy::Account, until).await?, [UsageRow { tasks: 3, charged: 12, ..of_ada }]);
     Ok(())
-}
-
-/// Opens a database of the release before budgets, with an unfinished task of a key. `{account}`, `{key}` and `{task}` stand
-/// for their ids.
-async fn upgraded(backend: Backend, dialect: [(&str, &str); 4]) -> Result<()> {
-    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join(if matches!(backend, Backend::Sqlite) {
-        "migrations/sqlite"
-    } else {
-        "migrations/postgres"
-    });
-    let folder = std::fs::read_dir(migrations).expect("a folder");
-    let mut earlier: Vec<_> = folder.map(|file| file.expect("a file").path()).collect();
-    earlier.retain(|path| path.file_name().is_some_and(|name| name < "0029"));
-    earlier.sort();
-    let version = earlier.len().to_string();
-    let schema: String = earlier.iter().map(|path| std::fs::read_to_string(path).expect("a migration")).collect();
-    let [account, key, task] = [1, 2, 3].map(|second| Id::floor(NOON.saturating_sub(Duration::from_secs(second))));
-    let mut sql = format!("{schema} {BEFORE_BUDGETS}");
-    let ids = [("{account}", account), ("{key}", key), ("{task}", task)].map(|(name, id)| (name, id.to_string()));
-    for (name, text) in
-        ids.iter().map(|(name, id)| (*name, id.as_str())).chain(dialect).chain([("{version}", version.as_str())])
-    {
-        sql = sql.replace(name, text);
-    }
-    let directory = TempDir::new().expect("a directory");
-    match backend {
-        Backend::Sqlite => {
-            let old = rusqlite::Connection::open(directory.path().join("tintype.db")).expect("a database");
-            old.execute_batch(&sql).expect("valid SQL");
-        }
-        Backend::Postgres => {
-            cluster().url(directory.path());
-            cluster()
-                .execute(&format!("SET search_path = {}; BEGIN; {sql} COMMIT", postgres::schema(directory.path())));
-        }
-    }
-    let fx = Fixture::inside(directory, backend);
-    fx.store.change_key(key, KeyChange::Budget(budget("3/day"))).await?;
-    assert_eq!(used(&fx, key).await?, (2, 1), "the charge was made before the upgrade");
-    fx.store.fail(fx.claim().await?, "it sank").await?;
-    assert_eq!((used(&fx, key).await?, fx.credits(account).await?), ((0, 3), 100));
-    assert_eq!(fx.store.audit().await?.drifts, []);
-    Ok(())
-}
-
-const BEFORE_BUDGETS: &str = "
-    INSERT INTO accounts {columns} VALUES ('{account}', 'ada' {balance});
-    INSERT INTO api_keys (id, account_id, hash, name, hint) VALUES ('{key}', '{account}', {hash}, 'laptop', 'tt_');
-    INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
-        VALUES ('{task}', '{account}', 'api', false, 1, 1, '1:1', '[]', 'a boat');
-    INSERT INTO queue (task_id, account_id, key_id) VALUES ('{task}', '{account}', '{key}');
-    INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES
-        ('{account}', 'grant', 100, 100, 1, NULL), ('{account}', 'charge', -2, 98, 1, '{task}');
-    {marks};";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_from_before_the_upgrade_counts_to_the_budget_of_its_key_on_sqlite() -> Result<()> {
-    let marks = "INSERT INTO secrets VALUES ('cursor', zeroblob(32));
-        PRAGMA application_id = 1953066612; PRAGMA user_version = {version}";
-    let columns = "(id, name, balance, unfinished)";
-    upgraded(
-        Backend::Sqlite,
-        [("{columns}", columns), ("{balance}", ", 98, 1"), ("{marks}", marks), ("{hash}", "zeroblob(32)")],
-    )
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_from_before_the_upgrade_counts_to_the_budget_of_its_key_on_postgres() -> Result<()> {
-    let marks = "INSERT INTO secrets VALUES ('cursor', decode(repeat('00', 32), 'hex'));
-        UPDATE tintype SET version = {version}";
-    upgraded(Backend::Postgres, [("{columns}", "(id, name)"), ("{balance}", ""), ("{marks}", marks), ("{hash}", "''")])
-        .await
 }

@@ -80,7 +80,9 @@ impl PostgresStore {
             )
             .await?;
         begun
-            .batch_execute("INSERT INTO unindexed SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''")
+            .batch_execute(
+                "INSERT INTO unindexed (task_id) SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''",
+            )
             .await?;
         let audit = audit::of(&begun).await?;
         if audit != *expected {

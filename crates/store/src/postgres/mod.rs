@@ -14,7 +14,7 @@ use self::claim::ServedLast;
 use self::connection::Database;
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
-use super::{Actor, Cause, OpenError, Result, Right, StoreError};
+use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
 
@@ -57,6 +57,7 @@ mod url;
 mod workers;
 
 pub use self::import::Import;
+pub use self::schema::SCHEMA;
 
 /// A database on a PostgreSQL server.
 #[derive(Debug)]
@@ -121,8 +122,22 @@ impl PostgresStore {
         clock: Clock,
         faults: Faults,
     ) -> std::result::Result<Self, OpenError> {
+        Self::open_with(url, ca, clock, faults, &SCHEMA).await
+    }
+
+    /// [`PostgresStore::open`]. Only tests have another schema than [`SCHEMA`].
+    ///
+    /// # Errors
+    /// [`OpenError`], with the database left as it was.
+    pub async fn open_with(
+        url: &str,
+        ca: Option<&Path>,
+        clock: Clock,
+        faults: Faults,
+        schema: &Schema,
+    ) -> std::result::Result<Self, OpenError> {
         let database = connect(url, ca, clock).await?;
-        schema::migrate(&database).await?;
+        schema::migrate(&database, schema).await?;
         let database = Arc::new(database);
         let once = upkeep::once(&database).await;
         let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;

@@ -1,4 +1,4 @@
-//! The schema of a database: its owner, its version and the migrations to the current one.
+//! The schema of a database: its owner, its version, its creation and its migrations.
 
 use std::time::Duration;
 
@@ -6,61 +6,22 @@ use tokio_postgres::Transaction;
 
 use super::connection::Database;
 use super::failure::{Failure, words};
-use crate::OpenError;
+use crate::{OpenError, Schema};
 
-/// The migrations from an empty database to the current schema.
-const MIGRATIONS: [&str; 38] = [
-    include_str!("../../../../migrations/postgres/0001_initial.sql"),
-    include_str!("../../../../migrations/postgres/0002_retention.sql"),
-    include_str!("../../../../migrations/postgres/0003_policy.sql"),
-    include_str!("../../../../migrations/postgres/0004_last_used.sql"),
-    include_str!("../../../../migrations/postgres/0005_workers.sql"),
-    include_str!("../../../../migrations/postgres/0006_dropped_months.sql"),
-    include_str!("../../../../migrations/postgres/0007_turns.sql"),
-    include_str!("../../../../migrations/postgres/0008_sweeps.sql"),
-    include_str!("../../../../migrations/postgres/0009_request_ids.sql"),
-    include_str!("../../../../migrations/postgres/0010_ledger_balances.sql"),
-    include_str!("../../../../migrations/postgres/0011_queue_pause.sql"),
-    include_str!("../../../../migrations/postgres/0012_taken_credits.sql"),
-    include_str!("../../../../migrations/postgres/0013_disabled_accounts.sql"),
-    include_str!("../../../../migrations/postgres/0014_one_table_of_tasks.sql"),
-    include_str!("../../../../migrations/postgres/0015_progress.sql"),
-    include_str!("../../../../migrations/postgres/0016_engines.sql"),
-    include_str!("../../../../migrations/postgres/0017_people.sql"),
-    include_str!("../../../../migrations/postgres/0018_audit_log.sql"),
-    include_str!("../../../../migrations/postgres/0019_previews.sql"),
-    include_str!("../../../../migrations/postgres/0020_uploads.sql"),
-    include_str!("../../../../migrations/postgres/0021_calls.sql"),
-    include_str!("../../../../migrations/postgres/0022_gallery.sql"),
-    include_str!("../../../../migrations/postgres/0023_strikes_of_people.sql"),
-    include_str!("../../../../migrations/postgres/0024_search_and_rendering.sql"),
-    include_str!("../../../../migrations/postgres/0025_audit_of_the_server.sql"),
-    include_str!("../../../../migrations/postgres/0026_sign_ups.sql"),
-    include_str!("../../../../migrations/postgres/0027_person_identities.sql"),
-    include_str!("../../../../migrations/postgres/0028_webhooks.sql"),
-    include_str!("../../../../migrations/postgres/0029_budgets_and_expiring_grants.sql"),
-    include_str!("../../../../migrations/postgres/0030_model_aliases_and_previews.sql"),
-    include_str!("../../../../migrations/postgres/0031_refunds_extend_once.sql"),
-    include_str!("../../../../migrations/postgres/0032_keys_of_account.sql"),
-    include_str!("../../../../migrations/postgres/0033_second_factor.sql"),
-    include_str!("../../../../migrations/postgres/0034_ended_journeys_and_makers.sql"),
-    include_str!("../../../../migrations/postgres/0035_failed_tasks.sql"),
-    include_str!("../../../../migrations/postgres/0036_budgets_of_operators.sql"),
-    include_str!("../../../../migrations/postgres/0037_indexes_of_account.sql"),
-    include_str!("../../../../migrations/postgres/0038_rules_in_one_place.sql"),
-];
+/// The schema in force, and the changes since the first release.
+pub const SCHEMA: Schema = Schema { in_force: include_str!("../../schema/postgres.sql"), changes: &[] };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;
 /// Time limit and interval of the attempts to lock a busy table.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Migrates the schema, or fails and leaves it unchanged. Of several processes that start at the same time the first
-/// migrates and the others wait.
-pub(super) async fn migrate(database: &Database) -> Result<(), OpenError> {
+/// Creates the schema in an empty database, or brings an earlier one up to date; or fails and leaves it unchanged. Of
+/// several processes that start at the same time the first migrates and the others wait.
+pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), OpenError> {
     let begun = database.clock.elapsed();
     loop {
-        let failure = match attempt(database).await {
+        let failure = match attempt(database, schema).await {
             Ok(outcome) => return outcome,
             Err(failure) => failure,
         };
@@ -81,7 +42,10 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
         Ok(version(&begun, &database.name()).await?)
     };
     let found: Result<_, Failure> = found.await;
-    Ok(found.map_err(|failure| unusable(database, failure))?? == MIGRATIONS.len())
+    match found.map_err(|failure| unusable(database, failure))?? {
+        Some(found) => Ok(SCHEMA.pending(found, &database.name())?.is_empty()),
+        None => Ok(false),
+    }
 }
 
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
@@ -95,16 +59,16 @@ pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
 }
 
 /// The inner error is about a database that is not migrated and stays as it is.
-async fn attempt(database: &Database) -> Result<Result<(), OpenError>, Failure> {
+async fn attempt(database: &Database, schema: &Schema) -> Result<Result<(), OpenError>, Failure> {
     let mut client = database.reader().await?;
     let begun = client.transaction().await?;
-    let outcome = steps(&begun, &database.name()).await?;
+    let outcome = steps(&begun, &database.name(), schema).await?;
     begun.commit().await?;
     Ok(outcome)
 }
 
-/// The version of the schema; 0 for an empty database.
-async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<usize, OpenError>, tokio_postgres::Error> {
+/// The version of the schema; none for an empty database.
+async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<Option<i64>, OpenError>, tokio_postgres::Error> {
     let tables = "SELECT to_regclass('tintype') IS NOT NULL,
         to_regclass('accounts') IS NOT NULL OR to_regclass('tasks') IS NOT NULL, current_setting('server_encoding')";
     let row = begun.query_one(tables, &[]).await?;
@@ -116,35 +80,43 @@ async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<usize, Op
     if !is_ours && encoding != "UTF8" {
         return Ok(Err(OpenError::Encoding { name: name.to_owned(), encoding }));
     }
-    let found: i32 = if is_ours { begun.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)? } else { 0 };
-    Ok(match usize::try_from(found) {
-        Ok(done) if done <= MIGRATIONS.len() => Ok(done),
-        _ => Err(OpenError::Newer { found: found.into(), known: MIGRATIONS.len() }),
-    })
+    if !is_ours {
+        return Ok(Ok(None));
+    }
+    let found: i32 = begun.query_one("SELECT version FROM tintype", &[]).await?.try_get(0)?;
+    Ok(Ok(Some(found.into())))
 }
 
-async fn steps(begun: &Transaction<'_>, name: &str) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
+async fn steps(
+    begun: &Transaction<'_>,
+    name: &str,
+    schema: &Schema,
+) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
     // Many processes may start at the same time, and the first may take long.
     begun.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-    let done = match version(begun, name).await? {
-        Ok(done) => done,
+    let found = match version(begun, name).await? {
+        Ok(found) => found,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    if done == MIGRATIONS.len() {
-        return Ok(Ok(()));
-    }
-    // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
-    // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
-    begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
-    for step in MIGRATIONS.iter().skip(done) {
-        begun.batch_execute(step).await?;
-    }
-    if done == 0 {
+    let pending = match found.map_or(Ok(&[][..]), |found| schema.pending(found, name)) {
+        Ok(pending) => pending,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let version = i32::try_from(schema.version()).expect("few changes");
+    if found.is_none() {
+        begun.batch_execute(schema.in_force).await?;
         let secret: [u8; 32] = rand::random();
         begun.execute("INSERT INTO secrets (name, value) VALUES ('cursor', $1)", &[&&secret[..]]).await?;
+        begun.execute("INSERT INTO tintype (version) VALUES ($1)", &[&version]).await?;
+    } else if !pending.is_empty() {
+        // A waiting ALTER TABLE blocks all later statements on the table, so give up soon and try again. The timeout is
+        // shorter than `deadlock_timeout`, so that the server never cancels other transactions instead.
+        begun.batch_execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = 0").await?;
+        for change in pending {
+            begun.batch_execute(change).await?;
+        }
+        begun.execute("UPDATE tintype SET version = $1", &[&version]).await?;
     }
-    let version = i32::try_from(MIGRATIONS.len()).expect("few migrations");
-    begun.execute("UPDATE tintype SET version = $1", &[&version]).await?;
     Ok(Ok(()))
 }

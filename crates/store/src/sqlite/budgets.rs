@@ -56,13 +56,13 @@ pub(super) fn charged_key(connection: &Connection, task_id: Id) -> rusqlite::Res
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::MIGRATIONS;
+    use super::super::schema::SCHEMA;
     use super::*;
 
     #[test]
     fn what_a_key_has_spent_is_read_from_indexes_alone() {
         let connection = Connection::open_in_memory().expect("a database");
-        MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
         let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {SPENT}")).expect("valid SQL");
         let steps = plan.query_map(params!["ada", "a", "b"], |row| row.get::<_, String>(3)).expect("a plan");
         assert_eq!(

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::{Writer, Writing};
-use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, StoreError, WorkerReport};
+use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -53,6 +53,7 @@ mod writer;
 
 use self::connection::{Readers, connect};
 pub use self::moved::{mark_as_moved, take_back};
+pub use self::schema::SCHEMA;
 use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 
@@ -121,6 +122,19 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`]; the file is then unchanged.
     pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
+        Self::open_with(path, clock, faults, &SCHEMA)
+    }
+
+    /// [`SqliteStore::open_with_faults`]. Only tests have another schema than [`SCHEMA`].
+    ///
+    /// # Errors
+    /// [`OpenError`]; the file is then unchanged.
+    pub fn open_with(
+        path: &Path,
+        clock: Clock,
+        faults: Faults,
+        schema: &Schema,
+    ) -> std::result::Result<Self, OpenError> {
         let unusable =
             |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
         if is_a_fragment(path).map_err(|error| unusable(&error))? {
@@ -134,7 +148,7 @@ impl SqliteStore {
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
-        migrate(&mut connection, path)?;
+        migrate(&mut connection, path, schema)?;
         let ids = IdSource::default();
         let (last_served, empties_log) = (HashMap::new(), false);
         let writing =

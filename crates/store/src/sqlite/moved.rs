@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::connection::connect;
-use super::schema::{APPLICATION_ID, MIGRATIONS, Schema, name, schema};
+use super::schema::{APPLICATION_ID, SCHEMA, check_current, name, state};
 use crate::OpenError;
 
 /// Application id of a database that was moved: "tinm" in ASCII.
@@ -26,13 +26,7 @@ pub(super) fn destination(connection: &Connection) -> rusqlite::Result<String> {
 /// [`OpenError`], also if it is marked already; nothing was changed.
 pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
     let mut connection = open(database)?;
-    match schema(&connection).map_err(|error| unusable(database, &error))? {
-        Schema::Moved(to) => return Err(OpenError::Moved { path: database.display().to_string(), to }),
-        Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
-        Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
-        Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-        Schema::Ours => {}
-    }
+    check_current(&connection, database)?;
     let mut write = || -> rusqlite::Result<()> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let row = (ROW, to.as_bytes());
@@ -49,17 +43,17 @@ pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
 /// [`OpenError`]; nothing was changed.
 pub fn take_back(database: &Path) -> Result<bool, OpenError> {
     let mut connection = open(database)?;
-    let mut write = || -> rusqlite::Result<bool> {
-        if !matches!(schema(&connection)?, Schema::Moved(_)) {
-            return Ok(false);
-        }
+    if !matches!(state(&connection, database, &SCHEMA), Err(OpenError::Moved { .. })) {
+        return Ok(false);
+    }
+    let mut write = || -> rusqlite::Result<()> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("DELETE FROM secrets WHERE name = ?1", [ROW])?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.commit()?;
-        Ok(true)
+        transaction.commit()
     };
-    write().map_err(|error| unusable(database, &error))
+    write().map_err(|error| unusable(database, &error))?;
+    Ok(true)
 }
 
 fn open(database: &Path) -> Result<Connection, OpenError> {

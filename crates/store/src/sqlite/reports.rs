@@ -186,13 +186,13 @@ impl Reports for SqliteStore {
 mod tests {
     use rusqlite::Connection;
 
-    use super::super::schema::MIGRATIONS;
+    use super::super::schema::SCHEMA;
     use super::*;
 
     #[test]
     fn reports_about_one_account_read_its_rows_alone() {
         let connection = Connection::open_in_memory().expect("a database");
-        MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
         let account: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         let own = of_account(Some(account));
         let mut statements: Vec<String> =

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags, ToSql};
 
 use super::connection::connect;
 use super::moved::take_back;
-use super::schema::{MIGRATIONS, Schema, check_permission, is_a_fragment, name, schema};
+use super::schema::{SCHEMA, SchemaState, check_current, check_permission, is_a_fragment, name, state};
 use super::{audit, companions, files, integrity, queue, tasks};
 use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result};
 use tintype_domain::files_marker::FilesMarker;
@@ -36,13 +36,7 @@ impl Snapshot {
     pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
         let unusable = |error: rusqlite::Error| unusable(database, &error);
         let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(unusable)?;
-        match schema(&connection).map_err(unusable)? {
-            Schema::Ours => {}
-            Schema::Older(found) => return Err(OpenError::Older { found, known: MIGRATIONS.len() }),
-            Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(database))),
-            Schema::Moved(to) => return Err(OpenError::Moved { path: database.display().to_string(), to }),
-        }
+        check_current(&connection, database)?;
         copy_into(&connection, copy)
     }
 
@@ -88,12 +82,10 @@ impl Snapshot {
         url.set_query(query);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, &error))?;
-        let current = match schema(&connection).map_err(|error| unusable(path, &error))? {
-            Schema::Ours => true,
-            Schema::Older(_) => false,
-            Schema::Newer(found) => return Err(OpenError::Newer { found, known: MIGRATIONS.len() }),
-            Schema::Empty | Schema::Foreign => return Err(OpenError::Foreign(name(path))),
-            Schema::Moved(to) => return Err(OpenError::Moved { path: path.display().to_string(), to }),
+        let current = match state(&connection, path, &SCHEMA)? {
+            SchemaState::Current => true,
+            SchemaState::Older(_) => false,
+            SchemaState::Empty => return Err(OpenError::Foreign(name(path))),
         };
         Ok(Self { connection, current })
     }

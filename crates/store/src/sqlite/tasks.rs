@@ -357,13 +357,13 @@ impl Tasks for SqliteStore {
 mod tests {
     use rusqlite::params_from_iter;
 
-    use super::super::schema::MIGRATIONS;
+    use super::super::schema::SCHEMA;
     use super::*;
 
     /// The query plan of SQLite.
     fn plan(sql: &str) -> Vec<String> {
         let connection = Connection::open_in_memory().expect("a database");
-        MIGRATIONS.iter().for_each(|step| connection.execute_batch(step).expect("valid SQL"));
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
         let parameters = ["ada", "api", "~", "20"].into_iter().take(statement.parameter_count());
         let steps = statement.query_map(params_from_iter(parameters), |row| row.get(3)).expect("a plan");

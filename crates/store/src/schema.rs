@@ -1,0 +1,41 @@
+//! The schema of a database: the one in force, and the changes that bring an earlier database to it.
+//!
+//! `crates/store/schema/sqlite.sql` and `crates/store/schema/postgres.sql` show the schema in force; a new database is made
+//! from its file. To change the schema:
+//!
+//! 1. Change both files.
+//! 2. Write the statements that bring an existing database there into
+//!    `crates/store/migrations/sqlite/NNNN_title.sql` and `crates/store/migrations/postgres/NNNN_title.sql`. NNNN is the
+//!    version that they lead to: 0101 is the first. Processes of the release before run beside it, so it only adds.
+//! 3. List them in `changes` of `SCHEMA` in `crates/store/src/sqlite/schema.rs` and `crates/store/src/postgres/schema.rs`.
+//! 4. Before the first change of all, copy both schema files to `NNNN_first.sql` beside it, with 0100 for NNNN: from it and
+//!    all changes `tests/it/store/schema.rs` makes a database and compares it with the schema in force.
+
+use crate::OpenError;
+
+/// The version of a database without any change. Unreleased versions of Tintype counted from 1 to 38.
+pub const FIRST_VERSION: i64 = 100;
+
+/// The schema of one kind of database.
+#[derive(Debug, Clone, Copy)]
+pub struct Schema {
+    /// The statements that make a new database.
+    pub in_force: &'static str,
+    /// The statements that bring a database from each version to the next, from [`FIRST_VERSION`] on.
+    pub changes: &'static [&'static str],
+}
+
+impl Schema {
+    /// The version of a database with this schema.
+    pub fn version(&self) -> i64 {
+        FIRST_VERSION + self.changes.len() as i64
+    }
+
+    /// The changes that a database of version `found` needs, if this program knows the version.
+    pub(crate) fn pending(&self, found: i64, name: &str) -> Result<&'static [&'static str], OpenError> {
+        let Ok(done) = usize::try_from(found - FIRST_VERSION) else {
+            return Err(OpenError::Unreleased { name: name.to_owned(), found });
+        };
+        self.changes.get(done..).ok_or(OpenError::Newer { found, known: self.version() })
+    }
+}

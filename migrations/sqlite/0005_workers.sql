@@ -1,1 +1,0 @@
--- One process draws, and knows by itself what it can do.

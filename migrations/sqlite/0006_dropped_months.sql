@@ -1,1 +1,0 @@
--- No months are dropped here: the rows of removed tasks stay.

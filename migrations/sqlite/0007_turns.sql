@@ -1,1 +1,0 @@
--- Whoever reads here sees no old versions of a row on the way.

@@ -1,1 +1,0 @@
--- A row has no old versions here, so each account keeps its balance and its count of unfinished tasks.

@@ -1,1 +1,0 @@
--- The tasks have been in one table here from the beginning.

@@ -1,1 +1,0 @@
--- The functions that this migration changes on PostgreSQL are code of the driver here.

@@ -1,1 +1,0 @@
--- Only the other database has something to change.
