@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, params};
 
-use super::queue::{SWEEP_BATCH, fail_all};
+use super::endings::fail_all;
+use super::queue::SWEEP_BATCH;
 use super::writer::Writing;
 use crate::{Ended, WaitingForEngine};
 use tintype_domain::model::Id;

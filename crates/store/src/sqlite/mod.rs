@@ -24,6 +24,7 @@ mod calls;
 mod columns;
 mod connection;
 mod deliveries;
+mod endings;
 mod endpoints;
 mod engines;
 mod failed_prompts;

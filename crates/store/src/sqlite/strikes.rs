@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::writer::Writing;
-use super::{accounts, audit_log, deliveries, people, queue};
+use super::{accounts, audit_log, deliveries, endings, people};
 use crate::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
@@ -17,10 +17,10 @@ pub(super) fn refuse(
     rule: Option<StrikeRule>,
 ) -> rusqlite::Result<Refusal> {
     let origin = match rule {
-        Some(_) => queue::origin_of(&writing.connection, lease.task_id)?,
+        Some(_) => endings::origin_of(&writing.connection, lease.task_id)?,
         None => Origin::default(),
     };
-    if queue::fail(writing, lease, error)? == crate::LeaseWrite::Lost {
+    if endings::fail(writing, lease, error)? == crate::LeaseWrite::Lost {
         return Ok(Refusal::Lost);
     }
     let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };

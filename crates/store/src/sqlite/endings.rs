@@ -1,0 +1,164 @@
+//! The end of tasks that fail: each leaves the queue and gets its credits back in one commit.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::accounts::refused;
+use super::columns::word;
+use super::writer::{Writing, in_savepoint};
+use super::{budgets, deliveries, failed_prompts, ledger};
+use crate::ledger::NewEntry;
+use crate::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Rescued};
+use tintype_domain::event::EventType;
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
+use tintype_system::clock::Timestamp;
+
+/// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
+pub(super) fn give_up(
+    writing: &mut Writing,
+    lease: Lease,
+    delay: Duration,
+    last_error: &str,
+) -> rusqlite::Result<Rescued> {
+    let lost: Option<u32> = writing
+        .connection
+        .prepare_cached(
+            "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = ?3
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL RETURNING lost_leases",
+        )?
+        .query_row(params![lease.task_id, lease.epoch, writing.ready_after(delay)], |row| row.get(0))
+        .optional()?;
+    Ok(match lost {
+        None => Rescued::default(),
+        Some(lost) if lost < MAX_LOST_LEASES => Rescued { queued: 1, failed: Vec::new() },
+        Some(_) => Rescued { queued: 0, failed: Vec::from_iter(fail_unleased(writing, lease.task_id, last_error)?) },
+    })
+}
+
+/// Fails and refunds a leased task.
+pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
+    match leave_queue(&writing.connection, lease)? {
+        Some(left) => refund(writing, lease.task_id, &left, error).map(|_| LeaseWrite::Done),
+        None => Ok(LeaseWrite::Lost),
+    }
+}
+
+/// The key with which a queued task was submitted, or the person who created it.
+pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
+    let found = connection
+        .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
+        .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, ..Origin::default() }))
+        .optional()?;
+    Ok(found.unwrap_or_default())
+}
+
+/// Fails and refunds a task that waits, or whose lease nobody holds.
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {
+    let left = writing
+        .connection
+        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id, claimed_at, taken")?
+        .query_row([id], left)
+        .optional()?;
+    left.map(|left| refund(writing, id, &left, error)).transpose()
+}
+
+/// Fails and refunds a waiting task for its account.
+pub(super) fn cancel(
+    writing: &mut Writing,
+    account_id: Id,
+    surface: Surface,
+    id: Id,
+    error: &str,
+) -> rusqlite::Result<Option<Ended>> {
+    let left = writing
+        .connection
+        .prepare_cached(
+            "DELETE FROM queue WHERE task_id = ?1 AND account_id = ?2 AND lease_until IS NULL
+             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3) RETURNING account_id, claimed_at, taken",
+        )?
+        .query_row(params![id, account_id, surface.as_str()], left)
+        .optional()?;
+    left.map(|left| refund(writing, id, &left, error)).transpose()
+}
+
+/// A row that has left the queue.
+pub(super) struct Left {
+    pub(super) account_id: Id,
+    pub(super) claimed_at: Option<Timestamp>,
+    /// The credits of expiring grants that its task took.
+    taken: Option<String>,
+}
+
+fn left(row: &Row<'_>) -> rusqlite::Result<Left> {
+    Ok(Left { account_id: row.get(0)?, claimed_at: row.get(1)?, taken: row.get(2)? })
+}
+
+/// Removes a leased task from the queue; `None` if the lease was lost.
+pub(super) fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Result<Option<Left>> {
+    let left = connection
+        .prepare_cached(
+            "SELECT account_id, claimed_at, taken FROM queue
+             WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
+        )?
+        .query_row(params![lease.task_id, lease.epoch], left)
+        .optional()?;
+    if left.is_some() {
+        connection.prepare_cached("DELETE FROM queue WHERE task_id = ?1")?.execute([lease.task_id])?;
+    }
+    Ok(left)
+}
+
+/// Fails and refunds a task that has just left the queue.
+fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Result<Ended> {
+    let (account_id, connection) = (left.account_id, &writing.connection);
+    let now = writing.clock.now();
+    let (n, surface): (i64, Surface) = connection
+        .prepare_cached(
+            "UPDATE tasks SET status = 'failed', error = ?2, updated_at = max(updated_at, ?3)
+             WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
+        )?
+        .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
+    failed_prompts::keep(connection, id, account_id)?;
+    let amount = n * CREDITS_PER_IMAGE;
+    let balance = ledger::without_grants(connection, account_id)?.refund(amount).map_err(refused)?;
+    ledger::set_balance(connection, account_id, balance)?;
+    connection
+        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
+        .execute([account_id])?;
+    let key_id = budgets::charged_key(connection, id)?;
+    let refund = NewEntry { task_id: Some(id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
+    let entry_id = ledger::record(connection, &refund, account_id, balance, now)?;
+    if let Some(taken) = &left.taken {
+        ledger::give_back(connection, account_id, entry_id, id, taken, now)?;
+    }
+    deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
+    Ok(Ended { task_id: id, account_id, surface })
+}
+
+/// Fails and refunds tasks, each for itself.
+pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+    tasks.sort_unstable();
+    let mut failed = Vec::new();
+    for id in tasks {
+        failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());
+    }
+    Ok(failed)
+}
+
+/// Runs a write for one task of many in a savepoint. If it fails, for example on a damaged row, the writes for the other
+/// tasks continue, unless SQLite has rolled back the whole transaction.
+pub(super) fn sparing_others<T>(
+    writing: &mut Writing,
+    task_id: Id,
+    write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    match in_savepoint(writing, write) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(error) if writing.connection.is_autocommit() => Err(error),
+        Err(error) => {
+            tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
+            Ok(None)
+        }
+    }
+}
