@@ -42,8 +42,9 @@ pub enum AccountChange {
     Disable,
     /// Sets the balance below which its endpoints are told of low credits, or ends that. At least 1.
     LowBalance(Option<i64>),
-    /// Disables it for good, revokes its keys and removes its people, endpoints, calls and uploads, unless it has unfinished tasks. It takes no submit afterwards. Its
-    /// ledger stays, and its tasks until [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
+    /// Disables it for good, revokes its keys and removes its people, endpoints, calls and uploads, unless it has
+    /// unfinished tasks. It takes no submit afterwards. Its ledger stays, and its tasks until
+    /// [`Upkeep::remove_tasks_of`](super::Upkeep::remove_tasks_of).
     Delete,
 }
 
@@ -68,18 +69,19 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     /// All accounts, sorted by name.
     async fn list_accounts(&self) -> Result<Vec<Account>>;
 
-    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does one
-    /// that has unfinished tasks and would be deleted.
+    /// Changes an account and returns it; `None` if it does not exist. A deleted account stays as it is, and so does
+    /// one that has unfinished tasks and would be deleted.
     async fn change_account(&self, id: Id, change: AccountChange) -> Result<Option<Account>>;
 
-    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is not
-    /// positive or would raise the balance above [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE).
+    /// Adds credits and returns the new balance; `None` if the account does not exist. An amount is an error if it is
+    /// not positive or would raise the balance above [`MAX_BALANCE`](tintype_domain::model::MAX_BALANCE).
     async fn grant(&self, account_id: Id, amount: i64, note: Option<&str>) -> Result<Option<i64>> {
         self.grant_until(account_id, amount, note, None).await
     }
 
-    /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and those
-    /// that never do last. A refund goes back to its grant; after its expiry, it can be spent for [`REFUND_LIFE`](tintype_domain::ledger::REFUND_LIFE), once.
+    /// [`Accounts::grant`] of credits that expire, if there is a time. Tasks spend those that expire soonest first, and
+    /// those that never do last. A refund goes back to its grant; after its expiry, it can be spent for
+    /// [`REFUND_LIFE`](tintype_domain::ledger::REFUND_LIFE), once.
     async fn grant_until(
         &self,
         account_id: Id,
@@ -88,13 +90,12 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>>;
 
-    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks spend
-    /// them.
+    /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks
+    /// spend them.
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>>;
 
-    /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then those
-    /// that expire last. `None` if the account does not exist.
-    /// An amount that is not positive is an error.
+    /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
+    /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>>;
 
     /// Ledger entries of an account, newest first, older than the entry `before`.

@@ -36,10 +36,11 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
-/// The grants that expire, with the entries about them, for both databases. The entry of a charge names the grant of credits
-/// that were refunded a second time after their expiry.
+/// The grants that expire, with the entries about them, for both databases. The entry of a charge names the grant of
+/// credits that were refunded a second time after their expiry.
 pub(super) const GRANTS: &str = "
-    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount), x.account_id, x.amount
+    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount),
+        x.account_id, x.amount
     FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
     LEFT JOIN ledger x ON x.grant_id = g.entry_id ORDER BY g.entry_id";
 
@@ -121,7 +122,8 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    /// The number of references that the task has. `None` if they cannot be read, which ends the task when it is claimed.
+    /// The number of references that the task has. `None` if they cannot be read, which ends the task when it is
+    /// claimed.
     fn references(&self) -> Option<i64> {
         let Some(references) = &self.references else { return Some(0) };
         let references: Vec<IgnoredAny> = serde_json::from_str(references).ok()?;
@@ -230,7 +232,8 @@ impl Books {
         }
     }
 
-    /// Checks that the charge of a task in the queue names its key, and notes the credits of expiring grants that it took.
+    /// Checks that the charge of a task in the queue names its key, and notes the credits of expiring grants that it
+    /// took.
     fn check_queued(&mut self, task: &Task, queued: &Queued, entries: &[TaskEntry]) {
         if entries.iter().any(|entry| entry.kind == EntryKind::Charge && entry.key_id != queued.key_id) {
             let fault = "its charge does not name the key of its queue row".into();
@@ -257,8 +260,8 @@ impl Books {
         }
     }
 
-    /// Compares the next grant that expires with its entries, after all tasks: no credit of it may be there twice, and what
-    /// lapsed was taken from the balance by one entry.
+    /// Compares the next grant that expires with its entries, after all tasks: no credit of it may be there twice, and
+    /// what lapsed was taken from the balance by one entry.
     pub(super) fn match_grant(&mut self, grant: &Grant) {
         let Grant { entry_id, account_id, amount, remaining, lapsed, source, expiry } = *grant;
         let lapsed = lapsed.unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The audit log: each change that somebody made to accounts, credits, keys, people, the queue or a task, and who made it.
+//! The audit log: each change that somebody made to accounts, credits, keys, people, the queue or a task, and who made
+//! it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -12,8 +12,8 @@ use tintype_system::clock::Timestamp;
 /// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
 /// minutes, and a client that waits for two attempts before it comes back within half an hour.
 pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// The same for a call of a client that does not count its attempts: the task ends within ten minutes, and the client comes
-/// back at once.
+/// The same for a call of a client that does not count its attempts: the task ends within ten minutes, and the client
+/// comes back at once.
 pub const FOUND_UNCOUNTED_WITHIN: Duration = Duration::from_secs(11 * 60);
 /// Calls and their idempotency keys are known for this long at least.
 pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -37,7 +37,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The tasks that it may take over: those of fewer attempts than this number, submitted at this time at the earliest.
+    /// The tasks that it may take over: those of fewer attempts than this number, submitted at this time at the
+    /// earliest.
     pub(super) fn reach(&self, now: Timestamp) -> (u32, Id) {
         let (attempts, within) = if self.counted { (self.attempt, FOUND_WITHIN) } else { (1, FOUND_UNCOUNTED_WITHIN) };
         (attempts, Id::floor(now.saturating_sub(within)))

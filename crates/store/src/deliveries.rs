@@ -1,5 +1,5 @@
-//! Deliveries of events to endpoints. Events are written by the methods that make them happen: the end of a task and the
-//! suspension of a key are told in their own commit.
+//! Deliveries of events to endpoints. Events are written by the methods that make them happen: the end of a task and
+//! the suspension of a key are told in their own commit.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tintype_domain::event::Event;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-/// Longest time between two attempts. A delivery that is due later than that was postponed before the clock was set back,
-/// and counts as due.
+/// Longest time between two attempts. A delivery that is due later than that was postponed before the clock was set
+/// back, and counts as due.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30 * 60 * 60);
 
 /// An endpoint with deliveries that are due.
@@ -96,12 +96,13 @@ pub enum AttemptWrite {
 #[async_trait]
 pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     /// Writes an event that tries an endpoint, to be sent before all others and without regard to the wait of the
-    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not exist.
+    /// endpoint, unless one waits to be sent so. Returns its delivery; `None` if the endpoint is disabled or does not
+    /// exist.
     async fn test_endpoint(&self, id: Id) -> Result<Option<Id>>;
 
-    /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once; before all
-    /// others and without regard to the wait of the endpoint. While the event waits to be sent so, that is enough. Returns
-    /// the delivery that is sent; `None` if there is none, or its endpoint is disabled.
+    /// Sends a delivery that has ended once more, as a new delivery of the same event, or one that waits at once;
+    /// before all others and without regard to the wait of the endpoint. While the event waits to be sent so, that is
+    /// enough. Returns the delivery that is sent; `None` if there is none, or its endpoint is disabled.
     async fn replay_delivery(&self, id: Id) -> Result<Option<Id>>;
 
     /// The delivery with this id.
@@ -113,15 +114,15 @@ pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
     async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>>;
 
-    /// Begins attempts at the deliveries that have been due for longest, up to so many of each of these endpoints. A delivery
-    /// is due again after `lease`, unless [`Deliveries::end_attempt`] comes first.
+    /// Begins attempts at the deliveries that have been due for longest, up to so many of each of these endpoints. A
+    /// delivery is due again after `lease`, unless [`Deliveries::end_attempt`] comes first.
     async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>>;
 
     /// Ends the attempt of this number at a delivery.
     async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite>;
 
-    /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting` that wait
-    /// for an endpoint. Returns the number of both.
+    /// Deletes the deliveries that were written before `cutoff`, and gives up the oldest of more than `most_waiting`
+    /// that wait for an endpoint. Returns the number of both.
     async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize>;
 
     /// Number of deliveries that wait for an attempt or its end.

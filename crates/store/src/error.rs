@@ -60,7 +60,8 @@ pub enum OpenError {
     Foreign(String),
     /// The content of the database was moved to another one, or an interrupted command was about to move it.
     #[error(
-        "{path} was moved to the {to}: use that one with --database postgres://…; `tintype migrate --from sqlite:{path} --take-back` \
+        "{path} was moved to the {to}: use that one with --database postgres://…; \
+            `tintype migrate --from sqlite:{path} --take-back` \
          returns to the state before the move"
     )]
     Moved {
@@ -88,8 +89,8 @@ pub enum OpenError {
     },
     /// An unreleased program wrote the database.
     #[error(
-        "the {name} was made before release 0.1.0 (schema {found}): stop all processes, make a copy of it, and bring it over \
-         once with `tools/bring-over` of the source code"
+        "the {name} was made before release 0.1.0 (schema {found}): stop all processes, make a copy of it, and \
+         bring it over once with `tools/bring-over` of the source code"
     )]
     Unreleased {
         /// The database and its file or host.
@@ -107,7 +108,8 @@ pub enum OpenError {
     },
     /// A later release wrote the database.
     #[error(
-        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or restore a backup"
+        "the database was written by a newer Tintype (schema {found}; this one knows {known}): upgrade this binary or \
+         restore a backup"
     )]
     Newer {
         /// The schema found.

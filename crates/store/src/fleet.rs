@@ -136,11 +136,12 @@ pub enum EndingsElsewhere {
 #[async_trait]
 pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
     /// Publishes the state of a worker to all processes of this database. The worker counts as gone after
-    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces those
-    /// of the same engine by workers that are gone.
+    /// [`WORKER_SILENCE`] unless it repeats the report, and its engine after [`ENGINE_SILENCE`]. A report replaces
+    /// those of the same engine by workers that are gone.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
 
-    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this process.
+    /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
+    /// process.
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;
 
     /// The engines of this installation, sorted by name: those of all reports within [`ENGINE_SILENCE`].

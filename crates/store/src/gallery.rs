@@ -76,8 +76,8 @@ impl GalleryFilter {
 pub struct GalleryPage {
     /// The tasks, newest first.
     pub records: Vec<TaskRecord>,
-    /// The next page begins before this id; `None` on the last page. A page may have fewer tasks than were asked for, even
-    /// none, and yet be followed by others: each looks at a limited number of tasks.
+    /// The next page begins before this id; `None` on the last page. A page may have fewer tasks than were asked for,
+    /// even none, and yet be followed by others: each looks at a limited number of tasks.
     pub older: Option<Id>,
 }
 
@@ -101,8 +101,8 @@ pub enum BoardWrite {
     NotPossible,
 }
 
-/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks of
-/// the account on the surface `web`, or that were deleted.
+/// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
+/// of the account on the surface `web`, or that were deleted.
 #[async_trait]
 pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
     /// Up to `limit` tasks of an account that fit, newest first, older than the task `before`.
@@ -135,14 +135,15 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
     /// Puts tasks on a board of the account, or takes them off. Returns whether there is such a board.
     async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
 
-    /// Deletes tasks that have ended, which hides them at once. Returns those that were deleted. Their ledger entries stay.
+    /// Deletes tasks that have ended, which hides them at once. Returns those that were deleted. Their ledger entries
+    /// stay.
     async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
 
     /// Brings tasks back that were deleted at `since` or later and not yet erased. Returns them.
     async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>>;
 
-    /// Erases tasks that were deleted before `cutoff`, up to some hundred: requests, entries of the search, stars and places
-    /// on boards. Returns their number.
+    /// Erases tasks that were deleted before `cutoff`, up to some hundred: requests, entries of the search, stars and
+    /// places on boards. Returns their number.
     async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize>;
 
     /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.

@@ -12,8 +12,8 @@ use tintype_domain::person::Person;
 pub enum Linking {
     /// The person has the identity.
     Linked,
-    /// Nothing changed: the identity is another person's, the person has another one of this provider, or there is no such
-    /// person.
+    /// Nothing changed: the identity is another person's, the person has another one of this provider, or there is no
+    /// such person.
     Taken,
 }
 

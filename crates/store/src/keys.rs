@@ -71,8 +71,8 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>>;
 
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
-    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest. `None`
-    /// when there is no such key or it is revoked.
+    /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest.
+    /// `None` when there is no such key or it is revoked.
     async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.

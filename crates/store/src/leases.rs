@@ -13,8 +13,8 @@ pub const MAX_LOST_LEASES: u32 = 3;
 /// Longest lease. A lease with more time left than this was given before the clock was set back, and counts as lost.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
 
-/// Longest time for which a task is postponed; it ends before. One that is postponed for longer was before the clock was set
-/// back, and is claimable.
+/// Longest time for which a task is postponed; it ends before. One that is postponed for longer was before the clock
+/// was set back, and is claimable.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(10 * 60);
 
 /// A lease: the right to work on a task until it expires or is taken away.

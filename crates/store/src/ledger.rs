@@ -27,7 +27,8 @@ impl NewEntry<'_> {
     }
 }
 
-/// The parts of grants that a task took, for its row in the queue: JSON pairs of grant and credits; `None` if it took none.
+/// The parts of grants that a task took, for its row in the queue: JSON pairs of grant and credits; `None` if it took
+/// none.
 pub fn to_json(parts: &[Part]) -> Option<String> {
     let pairs: Vec<(i64, i64)> = parts.iter().map(|part| (part.grant, part.credits)).collect();
     (!pairs.is_empty()).then(|| serde_json::to_string(&pairs).expect("numbers are always JSON"))

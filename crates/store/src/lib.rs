@@ -74,8 +74,8 @@ pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::upkeep::Upkeep;
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
-/// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was set
-/// back, and counts as due.
+/// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was
+/// set back, and counts as due.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
@@ -134,7 +134,8 @@ pub enum Submission {
         /// Time until fewer of them count.
         wait: Duration,
     },
-    /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides it.
+    /// Nothing happened: the account has no such picture as this reference names, counted from 0. The service decides
+    /// it.
     NoReference {
         /// The place of the reference.
         index: usize,
@@ -269,9 +270,10 @@ pub struct TaskFiles {
 /// Tasks as their owners and the operator see them.
 #[async_trait]
 pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
-    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few credits,
-    /// too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats one. Nothing happens
-    /// unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the task may exist and be charged.
+    /// Charges and queues a task, unless the account has `max_unfinished` unfinished tasks (0: no limit) or too few
+    /// credits, too little is left of the key's budget, or the call in `origin`, which is recorded with it, repeats
+    /// one. Nothing happens unless the transaction begins before `start` is over. After [`StoreError::Unknown`] the
+    /// task may exist and be charged.
     async fn submit_before(
         &self,
         start: StartLimit,
@@ -314,7 +316,8 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The ids of the page that [`Tasks::list_tasks`] returns.
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>>;
 
-    /// The tasks that [`Tasks::list_tasks`] returns, with their requests. A page with a row that cannot be read is an error.
+    /// The tasks that [`Tasks::list_tasks`] returns, with their requests. A page with a row that cannot be read is an
+    /// error.
     async fn list_records(
         &self,
         account_id: Id,
@@ -335,8 +338,8 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// The latest preview of the present attempt at a task that this account created on this surface: a small PNG.
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>>;
 
-    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen. An
-    /// attempt that does not report how far it is counts as far enough.
+    /// The latest previews of the present attempts at such tasks on a surface, of those that are due and not yet seen.
+    /// An attempt that does not report how far it is counts as far enough.
     async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>>;
 
     /// Any task, for the operator, including removed ones.
@@ -345,8 +348,8 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
     /// Tasks of one account or of all, newest first, for the operator.
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>>;
 
-    /// Completed tasks and uploads of all accounts and surfaces that have their files, oldest first, newer than the task or
-    /// upload `after`, for the operator.
+    /// Completed tasks and uploads of all accounts and surfaces that have their files, oldest first, newer than the
+    /// task or upload `after`, for the operator.
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>>;
 
     /// The state of the existing tasks and uploads among `ids`, in any order, including removed ones.
@@ -356,16 +359,16 @@ pub trait Tasks: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks that have not ended, and the leases on them.
 #[async_trait]
 pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
-    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within one.
-    /// None while the queue is paused.
+    /// Leases up to `max` waiting tasks for `lease` that name no engine: round robin over accounts, oldest first within
+    /// one. None while the queue is paused.
     async fn claim(&self, max: usize, lease: Duration) -> Result<Vec<Claim>> {
         self.claim_within(max, "", ANY_REFERENCES, lease, &[]).await
     }
 
-    /// [`Queue::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without the
-    /// accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is served twice.
-    /// Claims with different engines or `max_references` take turns of their own, so that none keeps an account from the
-    /// others.
+    /// [`Queue::claim`] of tasks that name no engine or this one, with up to `max_references` reference images, without
+    /// the accounts `passed_over`. Once an account is no longer excluded, it is served before any other account is
+    /// served twice. Claims with different engines or `max_references` take turns of their own, so that none keeps an
+    /// account from the others.
     async fn claim_within(
         &self,
         max: usize,
@@ -378,19 +381,20 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Extends leases to `lease` from now; returns the leases that had been lost.
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>>;
 
-    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no effect.
-    /// [`Tasks::poll_task`] shows a report until the lease ends, and [`Upkeep::rescue`] deletes it afterwards. A report
-    /// may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
+    /// Writes down how far attempts are, apart from the tasks. The report of an attempt whose lease is lost has no
+    /// effect. [`Tasks::poll_task`] shows a report until the lease ends, and [`Upkeep::rescue`] deletes it afterwards.
+    /// A report may get lost: no backup keeps it, no other database gets it, and a crash of the database may erase it.
     async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()>;
 
-    /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of [`Queue::report_progress`].
+    /// Keeps the latest preview of attempts, a small PNG each. It lasts as long as a report of
+    /// [`Queue::report_progress`].
     async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()>;
 
     /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
     async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite>;
 
-    /// Gives up an attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost leases,
-    /// it fails with `last_error` and is refunded.
+    /// Gives up an attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
+    /// leases, it fails with `last_error` and is refunded.
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
 
     /// Completes a task with the names of its result files, at least one.
@@ -406,8 +410,8 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>>;
 
-    /// Fails and refunds a task of an account and a surface while it waits for a worker; `None` if it does not wait. At most
-    /// one of this and a claim takes the task.
+    /// Fails and refunds a task of an account and a surface while it waits for a worker; `None` if it does not wait. At
+    /// most one of this and a claim takes the task.
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>>;
 
     /// Number of unfinished tasks.

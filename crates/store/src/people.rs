@@ -29,8 +29,8 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
-    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and journeys to a provider of
-    /// the person.
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and journeys to a
+    /// provider of the person.
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
@@ -56,8 +56,8 @@ pub struct NewSession {
     pub agent: String,
 }
 
-/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed, the code is typed or the
-/// provider answers, so it is compared in the transaction that begins the session.
+/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed, the code is typed or
+/// the provider answers, so it is compared in the transaction that begins the session.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
     /// The password with this hash, of a person without a second factor.
@@ -66,8 +66,8 @@ pub enum Proof {
     PasswordAndCode(String, FactorCode),
     /// The password with this hash, which the person has just set in another session.
     NewPassword(String),
-    /// An identity at a provider, which is responsible for second factors, and to which the browser set out at this time. It
-    /// counts for nothing if a new password or the end of all sessions came later.
+    /// An identity at a provider, which is responsible for second factors, and to which the browser set out at this
+    /// time. It counts for nothing if a new password or the end of all sessions came later.
     Identity(Identity, Timestamp),
 }
 
@@ -111,8 +111,8 @@ pub struct Candidate {
 pub enum Credential {
     /// The Argon2id hash of a password in PHC format.
     Password(String),
-    /// An identity at a provider, which has no person yet. The id of the person is added to a name that is taken, because the
-    /// person does not sign in by it.
+    /// An identity at a provider, which has no person yet. The id of the person is added to a name that is taken,
+    /// because the person does not sign in by it.
     Identity(Identity),
 }
 
@@ -223,8 +223,8 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a person to an account.
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation>;
 
-    /// Opens an account, which is no administrator's, with its owner and its first credits, and counts the attempt. The audit
-    /// log names the person as the one who did it.
+    /// Opens an account, which is no administrator's, with its owner and its first credits, and counts the attempt. The
+    /// audit log names the person as the one who did it.
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp>;
 
     /// Adds a person with an identity to an account. The audit log names the person as the one who did it.
@@ -263,26 +263,27 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
         session: NewSession,
     ) -> Result<Option<Session>>;
 
-    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no longer
-    /// that of the person; a caller that knows the person otherwise gives none.
+    /// Begins a session of a person. `None` if there is no such person, the account is disabled, or `proof` is no
+    /// longer that of the person; a caller that knows the person otherwise gives none.
     async fn begin_session(&self, person_id: Id, proof: Option<Proof>, session: NewSession) -> Result<Option<Session>>;
 
     /// The second factor of a person; `None` if the person has none.
     async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>>;
 
-    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the id
-    /// `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
+    /// Turns on the second factor of a person who has none, and ends all of the person's sessions but the one with the
+    /// id `kept`, and all sign-in links. Returns whether it is on now; `false` if the person has one already.
     async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool>;
 
-    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns whether
-    /// there was one.
+    /// Removes the second factor of a person with its recovery codes, and ends sessions and sign-in links. Returns
+    /// whether there was one.
     async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool>;
 
     /// Replaces all recovery codes of a person. Returns whether the person has a second factor, without which nothing
     /// changes.
     async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool>;
 
-    /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the person.
+    /// Uses a code up. Returns whether it worked: it does once, and only while it belongs to the second factor of the
+    /// person.
     async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool>;
 
     /// The session with this hash, unless it has ended or its account is disabled.
@@ -297,11 +298,12 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Records that a session was used now, and moves its end to `expires_at` if that is later.
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
 
-    /// Ends one session of a person; or all but one, with the person's sign-in links and journeys to a provider. Returns the
-    /// number of sessions.
+    /// Ends one session of a person; or all but one, with the person's sign-in links and journeys to a provider.
+    /// Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links and sessions of everybody; with all of them, journeys to a provider end, too. Returns their number.
+    /// Deletes links and sessions of everybody; with all of them, journeys to a provider end, too. Returns their
+    /// number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
 

@@ -1,4 +1,5 @@
-//! The look-ups of operators and owners: accounts, the use of credits, how tasks went, workers, and struck keys and people.
+//! The look-ups of operators and owners: accounts, the use of credits, how tasks went, workers, and struck keys and
+//! people.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -97,8 +98,8 @@ pub struct UsageRow {
     pub account_id: Option<Id>,
     /// The key, if keys are told apart and the tasks came with one.
     pub key_id: Option<Id>,
-    /// If keys are told apart and none is known, the surface of the tasks: the studio, or the API before ledger entries named
-    /// their keys.
+    /// If keys are told apart and none is known, the surface of the tasks: the studio, or the API before ledger entries
+    /// named their keys.
     pub surface: Option<Surface>,
     /// Tasks charged.
     pub tasks: u64,
@@ -216,12 +217,12 @@ pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<LedgerEntry>>;
 
-    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order. Counts
-    /// ledger entries with an id above `after` only.
+    /// The use of credits by an account, on each day since `since` on which it was charged or refunded, in order.
+    /// Counts ledger entries with an id above `after` only.
     async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>>;
 
-    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time of an
-    /// account, this reads its whole ledger.
+    /// The charges and refunds that pass a filter, added up: exactly those of the ledger. Without a bound on the time
+    /// of an account, this reads its whole ledger.
     async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>>;
 
     /// How the tasks went that were created within an hour from `begin`.

@@ -1,8 +1,9 @@
 //! The rights by which callers write.
 //!
 //! A caller's right is read when its request arrives, and the effect comes later: after a body, a hash, a queue or a
-//! download. So a store that acts by a right ([`AuditLog::with_right`](super::AuditLog::with_right)) checks it once more in
-//! the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was lost.
+//! download. So a store that acts by a right ([`AuditLog::with_right`](super::AuditLog::with_right)) checks it once
+//! more in the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was
+//! lost.
 
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Person, Role, TokenHash};
@@ -16,8 +17,8 @@ pub enum Right {
     Session(SessionRight),
 }
 
-/// The right of a signed-in person: it holds while the session lasts, the account is enabled, and the person has at least
-/// the rights with which the request was judged.
+/// The right of a signed-in person: it holds while the session lasts, the account is enabled, and the person has at
+/// least the rights with which the request was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionRight {
     /// The hash of the session's token.

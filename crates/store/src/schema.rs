@@ -1,15 +1,15 @@
 //! The schema of a database: the one in force, and the changes that bring an earlier database to it.
 //!
-//! `crates/store/schema/sqlite.sql` and `crates/store/schema/postgres.sql` show the schema in force; a new database is made
-//! from its file. To change the schema:
+//! `crates/store/schema/sqlite.sql` and `crates/store/schema/postgres.sql` show the schema in force; a new database is
+//! made from its file. To change the schema:
 //!
 //! 1. Change both files.
-//! 2. Write the statements that bring an existing database there into
-//!    `crates/store/migrations/sqlite/NNNN_title.sql` and `crates/store/migrations/postgres/NNNN_title.sql`. NNNN is the
-//!    version that they lead to: 0101 is the first. Processes of the release before run beside it, so it only adds.
-//! 3. List them in `changes` of `SCHEMA` in `crates/store/src/sqlite/schema.rs` and `crates/store/src/postgres/schema.rs`.
-//! 4. Before the first change of all, copy both schema files to `NNNN_first.sql` beside it, with 0100 for NNNN: from it and
-//!    all changes `tests/it/store/schema.rs` makes a database and compares it with the schema in force.
+//! 2. Write the statements that bring an existing database there into `NNNN_title.sql` in
+//!    `crates/store/migrations/sqlite` and `crates/store/migrations/postgres`. NNNN is the version that they lead to:
+//!    0101 is the first. Processes of the release before run beside it, so it only adds.
+//! 3. List them in `changes` of `SCHEMA`, in `schema.rs` of each driver.
+//! 4. Before the first change of all, copy both schema files to `0100_first.sql` beside it. From these and all changes
+//!    `tests/it/store/schema.rs` makes databases and compares them with the schema in force.
 
 use crate::OpenError;
 

@@ -17,23 +17,26 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// leases. Also deletes the progress of attempts that have ended.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
-    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any order.
+    /// Fails and refunds every unfinished task created at or before `cutoff` of [`Fleet::now`]; returns them in any
+    /// order.
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>>;
 
-    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any order.
+    /// Fails and refunds every waiting task with more than `max_references` reference images; returns them in any
+    /// order.
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>>;
 
-    /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each from its
-    /// account. Returns the number of grants.
+    /// Ends the grants that have expired by [`Fleet::now`]: an entry of the kind `expiry` takes what is left of each
+    /// from its account. Returns the number of grants.
     async fn lapse_grants(&self) -> Result<usize>;
 
-    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images than
-    /// its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that it takes.
+    /// Fails and refunds every waiting task that names an engine which is not among these, or has more reference images
+    /// than its engine takes; returns them in any order. Each of `engines` is a name and the most reference images that
+    /// it takes.
     async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>>;
 
-    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every lookup
-    /// except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files stay.
-    /// Returns the number of tasks.
+    /// Removes every task that ended before `cutoff` of [`Fleet::now`]: erases its request and hides it from every
+    /// lookup except [`Tasks::inspect_task`] and [`Tasks::task_files`]. Its ledger entries and the names of its files
+    /// stay. Returns the number of tasks.
     async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize>;
 
     /// Removes the tasks of one account that ended before `cutoff` of [`Fleet::now`], as [`Upkeep::remove_tasks`] does.
@@ -49,8 +52,8 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Recomputes every balance and matches every task with its charge and refund.
     async fn audit(&self) -> Result<Audit>;
 
-    /// When the `nth` latest of the account's tasks that failed after `since`, and not after `until`, did so, counted from 1;
-    /// `None` if fewer failed.
+    /// When the `nth` latest of the account's tasks that failed after `since`, and not after `until`, did so, counted
+    /// from 1; `None` if fewer failed.
     async fn failed_at(
         &self,
         account_id: Id,
@@ -59,7 +62,7 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
         nth: u32,
     ) -> Result<Option<Timestamp>>;
 
-    /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of [`Fleet::now`], and of
-    /// each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
+    /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of
+    /// [`Fleet::now`], and of each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize>;
 }

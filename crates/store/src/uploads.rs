@@ -32,14 +32,15 @@ pub struct UploadedPicture {
     pub height: u32,
 }
 
-/// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is stored.
+/// Uploads. An upload is begun, which reserves its place among those of its account, and finished when its file is
+/// stored.
 #[async_trait]
 pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
     /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
     async fn begin_upload(&self, account_id: Id, surface: Surface, most: u32) -> Result<Option<Id>>;
 
-    /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the file
-    /// then.
+    /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
+    /// file then.
     async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool>;
 
     /// The number of an account's uploads that were not removed, including those that are not finished.

@@ -52,8 +52,8 @@ async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> std:
     Ok(())
 }
 
-/// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its keys,
-/// unless it has unfinished tasks.
+/// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
+/// keys, unless it has unfinished tasks.
 async fn delete(begun: &Transaction<'_>, id: Id, now: Timestamp) -> std::result::Result<(), Failure> {
     // Without the horizon, which is only an estimate.
     if begun.query_opt("SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1", &[&id]).await?.is_some() {

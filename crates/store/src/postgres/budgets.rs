@@ -16,8 +16,8 @@ pub(super) fn budget(row: &Row) -> Result<Option<Budget>> {
     Ok(Some(Budget { credits, period: word(row, "budget_period")? }))
 }
 
-/// The budget of the key $1 and what its line has spent of it on tasks from the ids $2 on and below the ids $3, which are those
-/// of a day, a week and a month. A refund is summed with the charge of its task, whenever it came.
+/// The budget of the key $1 and what its line has spent of it on tasks from the ids $2 on and below the ids $3, which
+/// are those of a day, a week and a month. A refund is summed with the charge of its task, whenever it came.
 const ALLOWANCE: &str = "
     SELECT k.budget, k.budget_period, (
         SELECT coalesce(-sum(l.amount), 0)::bigint FROM api_keys line JOIN ledger l ON l.key_id = line.id
@@ -57,8 +57,8 @@ pub(super) async fn allowance_within(
     Ok(found(begun.query_opt(ALLOWANCE, &[&key_id, &begins, &ends]).await?.as_ref(), at)?)
 }
 
-/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation also
-/// locks the first key of the line, so that it adds no key meanwhile.
+/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation
+/// also locks the first key of the line, so that it adds no key meanwhile.
 pub(super) async fn set(
     begun: &Transaction<'_>,
     key_id: Id,

@@ -10,8 +10,8 @@ use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// Takes over a task of fewer attempts than $3 for the attempt $7 of the holder $4. The lock makes concurrent attempts wait
-/// for each other; the update repeats the conditions, because the row may have changed before the lock.
+/// Takes over a task of fewer attempts than $3 for the attempt $7 of the holder $4. The lock makes concurrent attempts
+/// wait for each other; the update repeats the conditions, because the row may have changed before the lock.
 const ATTACH: &str = "
     WITH free AS MATERIALIZED (
         SELECT task_id FROM calls

@@ -21,8 +21,8 @@ const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count
 pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
 
 /// Claims up to $4 tasks with up to $7 references that name no engine or $8, of accounts that are not in $5, for $6
-/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the clock was
-/// set back, and is claimed as well.
+/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the
+/// clock was set back, and is claimed as well.
 fn statement() -> String {
     // Two ranges of the index `queue_of_account`, so that tasks which name another engine cost nothing.
     let of_account = |account: &str, limit: &str| {
@@ -82,8 +82,8 @@ fn statement() -> String {
     )
 }
 
-/// Claims up to `max` tasks that name no engine or this one, with up to `max_references` references, of accounts that are not
-/// passed over. `last` is the account that this process served last.
+/// Claims up to `max` tasks that name no engine or this one, with up to `max_references` references, of accounts that
+/// are not passed over. `last` is the account that this process served last.
 pub(super) async fn claim(
     database: &Database,
     last: &ServedLast,

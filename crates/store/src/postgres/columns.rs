@@ -82,9 +82,9 @@ pub(super) fn account(row: &Row) -> Result<Account> {
 
 /// The columns of a key, listed by name. After a later release adds a column, a prepared `SELECT *` would fail once on
 /// every connection.
-pub(super) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, budget_period, expires_at, disabled, revoked_at, \
-                              leaked_at, last_used_at, suspended_at, suspended_for, EXISTS (SELECT 1 FROM accounts a \
-                              WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
+pub(super) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, \
+    budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
+    EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
 
 /// The suspension of a key or a person.
 pub(super) fn suspension(row: &Row) -> Result<Option<Suspension>> {
@@ -119,7 +119,8 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
     })
 }
 
-/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one account.
+/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one
+/// account.
 pub(super) fn of_account(account_id: Option<Id>) -> &'static str {
     if account_id.is_some() { "account_id = $1" } else { "$1::text IS NULL" }
 }

@@ -32,8 +32,8 @@ pub(super) fn session() -> String {
 }
 
 /// Settings of a session whose statements look up rows by the indexes that they were written for, whatever the
-/// statistics say: those of the queue are always outdated, and a plan that was made while it was empty would read all of
-/// it when it is full. The server keeps one plan for each statement and connection.
+/// statistics say: those of the queue are always outdated, and a plan that was made while it was empty would read all
+/// of it when it is full. The server keeps one plan for each statement and connection.
 pub(super) const BY_INDEX: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
@@ -80,8 +80,8 @@ fn is_local(config: &Config) -> bool {
     config.get_hosts().iter().all(of_host) && config.get_hostaddrs().iter().all(std::net::IpAddr::is_loopback)
 }
 
-/// TLS that trusts the public authorities and those in the file `ca`, or only those that the URL names. The connector is
-/// not used where the URL asks for no TLS. An error is a sentence for the operator.
+/// TLS that trusts the public authorities and those in the file `ca`, or only those that the URL names. The connector
+/// is not used where the URL asks for no TLS. An error is a sentence for the operator.
 pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
     let is_used = config.get_ssl_mode() != SslMode::Disable;
     let (flag, file) = match (&trust.authorities, ca) {

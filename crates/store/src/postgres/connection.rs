@@ -168,8 +168,8 @@ impl Database {
     }
 
     /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
-    /// connection while it fails without effect because the connection was broken or the server is read-only. Returns the
-    /// connection, too.
+    /// connection while it fails without effect because the connection was broken or the server is read-only. Returns
+    /// the connection, too.
     async fn query(
         &self,
         pool: &Pool,
@@ -259,8 +259,8 @@ impl Database {
     }
 }
 
-/// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together reach
-/// the server together, in any order.
+/// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together
+/// reach the server together, in any order.
 pub(super) struct Transaction<'a>(&'a Client);
 
 impl Transaction<'_> {
@@ -329,8 +329,8 @@ impl Drop for Borrowed {
     }
 }
 
-/// Whether a retry soon cannot help: a wrong password stays wrong, but a server that starts, stops (class 57) or has too
-/// many connections (class 53) recovers.
+/// Whether a retry soon cannot help: a wrong password stays wrong, but a server that starts, stops (class 57) or has
+/// too many connections (class 53) recovers.
 fn is_final(error: &PoolError) -> bool {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {

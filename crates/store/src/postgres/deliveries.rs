@@ -1,5 +1,5 @@
-//! Statements for deliveries. Those that lock an endpoint and deliveries to it lock the endpoint first; others wait for no
-//! lock on a delivery while they hold one.
+//! Statements for deliveries. Those that lock an endpoint and deliveries to it lock the endpoint first; others wait for
+//! no lock on a delivery while they hold one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -53,8 +53,8 @@ pub(super) async fn tell_end(
     }
 }
 
-/// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a transaction, when
-/// all other locks are held. The end of a task has no data of its own: they are those of the task.
+/// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
+/// transaction, when all other locks are held. The end of a task has no data of its own: they are those of the task.
 async fn write(
     database: &Database,
     begun: &Transaction<'_>,
@@ -101,8 +101,8 @@ async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> std::result::Result<bo
     Ok(begun.query_opt(sql, &[&id]).await?.is_some())
 }
 
-/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery that
-/// is due at 0, a test or a replay, does not wait for its endpoint.
+/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery
+/// that is due at 0, a test or a replay, does not wait for its endpoint.
 const DUE: &str = "
     WITH RECURSIVE waiting (id) AS (
         SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > $1
@@ -184,8 +184,8 @@ const DELIVERED: &str = "
 const LOCK_OF: &str = "
     SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1) FOR NO KEY UPDATE";
 
-/// Records the failure of the attempt $2 at the delivery $1. 0 or null: a replay, or the end of the endpoint, came during the
-/// attempt.
+/// Records the failure of the attempt $2 at the delivery $1. 0 or null: a replay, or the end of the endpoint, came
+/// during the attempt.
 const FAILED: &str = "
     UPDATE deliveries
     SET next_attempt_at = CASE WHEN coalesce(next_attempt_at, 0) = 0 THEN next_attempt_at ELSE $3::bigint END,
@@ -262,7 +262,8 @@ impl PostgresStore {
             let endpoint_id: Id = row.try_get(0)?;
             let give_up = "WITH locked AS MATERIALIZED (SELECT id FROM endpoints WHERE id = $1 FOR NO KEY UPDATE)
                 UPDATE deliveries SET next_attempt_at = NULL WHERE id = ANY (ARRAY (
-                    SELECT id FROM deliveries WHERE endpoint_id = (SELECT id FROM locked) AND next_attempt_at IS NOT NULL
+                    SELECT id FROM deliveries WHERE endpoint_id = (SELECT id FROM locked)
+                        AND next_attempt_at IS NOT NULL
                     ORDER BY id DESC LIMIT $3 OFFSET $2)) RETURNING 1";
             given_up += self.database.write(give_up, &[&endpoint_id, &most_waiting, &BATCH]).await?.len();
         }

@@ -28,8 +28,8 @@ pub(super) struct Lost {
     /// The credits of expiring grants that its task took.
     taken: Option<String>,
     lost_leases: i64,
-    /// The surface and the number of images of its task; `None` if the row is damaged, because only a task that is processing
-    /// can fail.
+    /// The surface and the number of images of its task; `None` if the row is damaged, because only a task that is
+    /// processing can fail.
     task: Option<(Surface, i64)>,
 }
 
@@ -138,8 +138,8 @@ impl<'a> Loss<'a> {
         self.give_up_rows(database, begun, &rows).await
     }
 
-    /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it if this
-    /// was its last attempt. A damaged one stays as it was.
+    /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
+    /// if this was its last attempt. A damaged one stays as it was.
     pub(super) async fn give_up_rows(
         &self,
         database: &Database,

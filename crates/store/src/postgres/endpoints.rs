@@ -61,8 +61,8 @@ async fn enable(begun: &Transaction<'_>, id: Id) -> std::result::Result<(), Fail
     Ok(())
 }
 
-/// Gives up what waits for an endpoint, which this transaction has locked: a statement of its own sees all that was written
-/// before the lock.
+/// Gives up what waits for an endpoint, which this transaction has locked: a statement of its own sees all that was
+/// written before the lock.
 async fn give_up(begun: &Transaction<'_>, id: Id) -> std::result::Result<(), Failure> {
     let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
     begun.execute(sql, &[&id]).await?;

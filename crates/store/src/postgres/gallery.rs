@@ -15,8 +15,8 @@ use tintype_domain::search::{Sought, sought, terms};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// Of so many tasks at least one has the sought words if reading on in the order of tasks is better than to ask the index
-/// of words, which gives all of them at once.
+/// Of so many tasks at least one has the sought words if reading on in the order of tasks is better than to ask the
+/// index of words, which gives all of them at once.
 const COMMON: i64 = 20;
 
 /// Most tasks that the index of words gives at once, for each of those that a page looks at.
@@ -39,8 +39,8 @@ const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS 
     AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
-/// The newest tasks before $3, of which a page looks at $10: in the smallest table that has all that fit. No other index has
-/// its order.
+/// The newest tasks before $3, of which a page looks at $10: in the smallest table that has all that fit. No other
+/// index has its order.
 fn source(filter: &GalleryFilter) -> &'static str {
     if filter.board.is_some() {
         "SELECT task_id AS id FROM board_tasks WHERE board_id = $8 AND task_id >= $2 AND task_id < $3
@@ -60,7 +60,8 @@ fn scan(filter: &GalleryFilter) -> String {
         "WITH newest AS MATERIALIZED ({}),
          seen AS MATERIALIZED (
              SELECT n.id, {FITS} AS fits,
-                 $9::text IS NULL OR EXISTS (SELECT 1 FROM prompts p WHERE p.task_id = n.id AND p.words @@ $9::text::tsquery)
+                 $9::text IS NULL OR EXISTS (SELECT 1 FROM prompts p WHERE p.task_id = n.id
+                     AND p.words @@ $9::text::tsquery)
                  AS has_words
              FROM newest n JOIN tasks t ON t.id = n.id
          )
@@ -71,11 +72,12 @@ fn scan(filter: &GalleryFilter) -> String {
     )
 }
 
-/// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and says
-/// so: the index of words has no order, so it would have to give all of them.
+/// Finds up to $11 tasks that fit by their words $9, unless more than $10 tasks have the words. It then finds none, and
+/// says so: the index of words has no order, so it would have to give all of them.
 ///
-/// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts; the
-/// server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order of the hits.
+/// The planner expects that `hits` is read to its end, and so asks the index of words and not the rows of all accounts;
+/// the server reads no more of it than `bounded` takes. OFFSET makes it look up one task after the other, in the order
+/// of the hits.
 fn find() -> String {
     format!(
         "WITH hits AS MATERIALIZED (
@@ -354,8 +356,8 @@ impl Gallery for PostgresStore {
     }
 }
 
-/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
-/// none. The statements after this one see all that was committed before the lock, which this one may not.
+/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there
+/// is none. The statements after this one see all that was committed before the lock, which this one may not.
 async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
     let sql = "SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE";
     Ok(begun.query_opt(sql, &[&account_id]).await?.is_some())

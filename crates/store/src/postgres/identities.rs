@@ -13,7 +13,8 @@ use tintype_system::fault::Effect;
 /// Finds the person with the identity $1, $2.
 pub(super) fn find() -> String {
     format!(
-        "SELECT {PERSON} FROM people p JOIN person_identities i ON i.person_id = p.id WHERE i.issuer = $1 AND i.subject = $2"
+        "SELECT {PERSON} FROM people p JOIN person_identities i ON i.person_id = p.id
+         WHERE i.issuer = $1 AND i.subject = $2"
     )
 }
 

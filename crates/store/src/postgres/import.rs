@@ -11,9 +11,9 @@ use crate::{Audit, Result, StoreError};
 /// Rows per batch.
 const PIECE: u32 = 1_000;
 
-/// The tables that both databases have, without `progress` and `previews`, which workers report again, and without sessions
-/// and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first columns are
-/// their key: one unless it is said otherwise.
+/// The tables that both databases have, without `progress` and `previews`, which workers report again, and without
+/// sessions and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first
+/// columns are their key: one unless it is said otherwise.
 const TABLES: [&str; 24] = [
     "secrets",
     "accounts",
@@ -107,7 +107,8 @@ impl PostgresStore {
         let names: Vec<&str> = target.columns().iter().map(|column| column.name()).collect();
         // The rows of a batch as one text of JSON, of which the server converts each value for its column.
         let insert = format!(
-            "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
+            "INSERT INTO {table} OVERRIDING SYSTEM VALUE
+             SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
         );
         let keys =
             if ["board_tasks", "person_identities", "recovery_codes", "sign_ups"].contains(&table) { 2 } else { 1 };

@@ -67,8 +67,8 @@ const ROTATE: &str = "
         expires_at, disabled, suspended_at, suspended_for, made_by
     FROM old";
 
-/// Raises the time of the last use of keys. They are locked in the order of their ids, because other processes update the
-/// same keys.
+/// Raises the time of the last use of keys. They are locked in the order of their ids, because other processes update
+/// the same keys.
 const TOUCH: &str = "
     WITH uses AS (
         SELECT id, max(at) AS at FROM unnest($1::text[], $2::bigint[]) AS u (id, at) GROUP BY id
@@ -79,8 +79,8 @@ const TOUCH: &str = "
     UPDATE api_keys k SET last_used_at = uses.at FROM uses JOIN locked USING (id)
     WHERE k.id = uses.id AND (k.last_used_at IS NULL OR k.last_used_at < uses.at)";
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made that, or to
-/// its person.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
+/// that, or to its person.
 pub(super) async fn refuse(
     database: &Database,
     lease: Lease,
@@ -209,8 +209,8 @@ impl Keys for PostgresStore {
         let (new_id, hash, end) = (self.database.new_id(), &hash[..], self.database.now().saturating_add(overlap));
         let sql = format!("{ROTATE} RETURNING {KEY}");
         let rotate = async |begun: &Transaction<'_>| {
-            // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
-            // budget wait. The next statement sees everything that was committed before.
+            // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of
+            // their budget wait. The next statement sees everything that was committed before.
             let lock = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1))
                 ORDER BY id FOR NO KEY UPDATE";
             begun.execute(lock, &[&id]).await?;

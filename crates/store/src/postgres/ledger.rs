@@ -1,8 +1,8 @@
 //! Credits: what `domain::ledger` decides is loaded and written here.
 //!
-//! The balance of an account is that of its newest ledger entry. Its row in `accounts` is the lock on its credits and never
-//! changes with them, so no transaction leaves dead tuples there. A statement that comes after [`lock`] sees everything
-//! that was committed before.
+//! The balance of an account is that of its newest ledger entry. Its row in `accounts` is the lock on its credits and
+//! never changes with them, so no transaction leaves dead tuples there. A statement that comes after [`lock`] sees
+//! everything that was committed before.
 
 use tokio::try_join;
 use tokio_postgres::Row;
@@ -205,8 +205,8 @@ pub(super) async fn lapse(database: &Database) -> Result<usize> {
     Ok(all)
 }
 
-/// Ends the grants of an account that have expired. Of each that has credits left, an entry takes them from the balance. Skips
-/// an account that another transaction has locked.
+/// Ends the grants of an account that have expired. Of each that has credits left, an entry takes them from the
+/// balance. Skips an account that another transaction has locked.
 async fn end_grants(database: &Database, begun: &Transaction<'_>, account_id: Id, now: Timestamp) -> Done<usize> {
     let lock = "SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED";
     if begun.query_opt(lock, &[&account_id]).await?.is_none() {

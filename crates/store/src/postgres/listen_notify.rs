@@ -127,7 +127,8 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
         if let Err(error) = listen(&database, &shared, &mut told).await
             && !std::mem::replace(&mut told, true)
         {
-            tracing::warn!(%error, "could not listen for notifications of other processes; workers poll for tasks every second");
+            tracing::warn!(%error, "could not listen for notifications of other processes; \
+                workers poll for tasks every second");
         }
         // Notifications of this process may have been lost with the connection.
         shared.announce_endings.miss();

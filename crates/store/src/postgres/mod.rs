@@ -1,8 +1,8 @@
 //! PostgreSQL: one database that many processes share.
 //!
-//! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it, and
-//! writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions never wait in a circle: people,
-//! rows of the queue, one account, keys, endpoints.
+//! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it,
+//! and writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions never wait in a
+//! circle: people, rows of the queue, one account, keys, endpoints.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -85,7 +85,8 @@ pub struct Parts {
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
     submitter: Submitter,
-    /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a time.
+    /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a
+    /// time.
     ping: tokio::sync::Mutex<()>,
     /// The accounts that the last claims of this process ended with.
     served_last: ServedLast,
@@ -154,8 +155,8 @@ impl PostgresStore {
         Ok(Self { parts: Arc::new(parts), actor: None, right: None })
     }
 
-    /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which stays
-    /// as it is.
+    /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which
+    /// stays as it is.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -29,8 +29,8 @@ const CREATE: &str = "
     AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
     ON CONFLICT DO NOTHING RETURNING id";
 
-/// Uses the link $1 up at the time $2 and begins the session $3 of its person, who has no second factor unless $7 says that
-/// a code of it was used. Of two processes that use the same link, one deletes it.
+/// Uses the link $1 up at the time $2 and begins the session $3 of its person, who has no second factor unless $7 says
+/// that a code of it was used. Of two processes that use the same link, one deletes it.
 const SIGN_IN_BY_LINK: &str = "
     WITH used AS (
         DELETE FROM sign_in_links l USING people p, accounts a
@@ -40,9 +40,9 @@ const SIGN_IN_BY_LINK: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent)
     SELECT $3, $4, person_id, $2, $5, $6 FROM used";
 
-/// Begins the session $1 of the person $6, who has no second factor if $11 says so. The proof is the password $7, or the identity
-/// $8, $9 after a journey that began at $10. The lock makes a change of the password wait, which then ends this session, or waits
-/// for that change and compares anew.
+/// Begins the session $1 of the person $6, who has no second factor if $11 says so. The proof is the password $7, or
+/// the identity $8, $9 after a journey that began at $10. The lock makes a change of the password wait, which then ends
+/// this session, or waits for that change and compares anew.
 const BEGIN_SESSION: &str = "
     INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
     SELECT $1, $2, p.id, $3, $4, $5, $8::text IS NOT NULL

@@ -1,7 +1,7 @@
 //! Refuses poolers that give each transaction another session of the server, before anything is written.
 //!
-//! Prepared statements, session settings, LISTEN and advisory locks of a session all fail there, some of them without an
-//! error. Poolers are told apart by their behaviour, because none says how it is configured.
+//! Prepared statements, session settings, LISTEN and advisory locks of a session all fail there, some of them without
+//! an error. Poolers are told apart by their behaviour, because none says how it is configured.
 
 use std::time::Duration;
 
@@ -13,13 +13,15 @@ use super::failure::Failure;
 use super::schema::unusable;
 use crate::{OpenError, StoreError};
 
-/// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client wait.
+/// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client
+/// wait.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The mark of a session, and the process of the server behind it.
 type Seen = (Option<String>, Option<String>);
 
-/// Fails unless two connections have a session each, and keep it. Uses the simple protocol, which every pooler forwards.
+/// Fails unless two connections have a session each, and keep it. Uses the simple protocol, which every pooler
+/// forwards.
 pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     let (one, two) = database.bare_pair().await.map_err(|error| unusable(database, error.into()))?;
     match database.within(LIMIT, have_sessions(&one, &two)).await {

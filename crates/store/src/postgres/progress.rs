@@ -1,5 +1,5 @@
-//! Statements for the progress of attempts and their previews. A row counts while the queue has the lease of its epoch. Nothing here waits
-//! for a row that ends a task, and no statement that ends a task touches these tables.
+//! Statements for the progress of attempts and their previews. A row counts while the queue has the lease of its epoch.
+//! Nothing here waits for a row that ends a task, and no statement that ends a task touches these tables.
 
 use std::time::Duration;
 

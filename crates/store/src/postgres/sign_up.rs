@@ -10,16 +10,17 @@ use crate::{Actor, Credential, Deed, Result, SignUp, SigningUp};
 use tintype_domain::identity::Identity;
 use tintype_domain::person::{Person, Role};
 
-/// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each other.
+/// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
+/// other.
 const COUNT: &str = "
     INSERT INTO sign_ups (source, day, count) SELECT $1, $2, 1 WHERE $3::bigint > 0
     ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
 
 const TAKEN: &str = "SELECT 1 FROM people WHERE name = $1 OR id = $1";
 
-/// Opens the account $1 of its owner $2 with the name $3, the password $4 and $5 credits, noted as $7, at the time $6. The
-/// unique name of the person decides between concurrent sign-ups. That of the account may be taken where that of the person
-/// is not; only the operator sees it.
+/// Opens the account $1 of its owner $2 with the name $3, the password $4 and $5 credits, noted as $7, at the time $6.
+/// The unique name of the person decides between concurrent sign-ups. That of the account may be taken where that of
+/// the person is not; only the operator sees it.
 const SIGN_UP: &str = "
     WITH owner AS (
         INSERT INTO people (id, account_id, name, role, password)

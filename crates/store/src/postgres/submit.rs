@@ -1,7 +1,7 @@
 //! Submits: one transaction charges and queues a task.
 //!
-//! Submits of an account wait for each other in this process before they take a connection, so that an account with many
-//! of them leaves the others to its neighbours.
+//! Submits of an account wait for each other in this process before they take a connection, so that an account with
+//! many of them leaves the others to its neighbours.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -103,10 +103,11 @@ impl Submitter {
         Ok(submission)
     }
 
-    /// Finds out what became of a submit whose answer was lost. It locked the account before it sent anything that lasts, so
-    /// a transaction that locks the account later sees its task, or that never exists.
+    /// Finds out what became of a submit whose answer was lost. It locked the account before it sent anything that
+    /// lasts, so a transaction that locks the account later sees its task, or that never exists.
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
-        tracing::warn!(task = %id, %error, "the answer to a submit was lost; asking the database whether its task exists");
+        tracing::warn!(task = %id, %error, "the answer to a submit was lost; \
+            asking the database whether its task exists");
         let look = async |begun: &Transaction<'_>| {
             ledger::lock_any(begun, order.account_id).await?;
             Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())

@@ -1,5 +1,5 @@
-//! Sweeps: taking away lost leases, and failing overdue tasks. Account by account, so that one whose rows are damaged or
-//! locked delays no other.
+//! Sweeps: taking away lost leases, and failing overdue tasks. Account by account, so that one whose rows are damaged
+//! or locked delays no other.
 
 use tokio_postgres::types::ToSql;
 
@@ -69,7 +69,8 @@ impl<'a> Sweep<'a> {
             match self.sweep_account(database, account).await {
                 Ok(rescued) => all.add(rescued),
                 Err(Failure::Busy(error) | Failure::Refused(error)) => {
-                    tracing::error!(account, %error, "cannot sweep the tasks of an account; see `tintype credits audit`");
+                    tracing::error!(account, %error, "cannot sweep the tasks of an account; \
+                        see `tintype credits audit`");
                 }
                 Err(failure) => return Err(failure.into()),
             }
@@ -77,8 +78,8 @@ impl<'a> Sweep<'a> {
         Ok(all)
     }
 
-    /// Skips tasks that another transaction is about to end, and an account that another transaction has locked, so that
-    /// it never waits.
+    /// Skips tasks that another transaction is about to end, and an account that another transaction has locked, so
+    /// that it never waits.
     async fn sweep_account(&self, database: &Database, account: &str) -> std::result::Result<Rescued, Failure> {
         let condition = format!(
             "{} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3 ORDER BY q.task_id COLLATE \"POSIX\"",

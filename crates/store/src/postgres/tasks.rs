@@ -23,8 +23,8 @@ use tintype_system::fault::Effect;
 /// Tasks that are removed in one transaction.
 pub(super) const REMOVAL_BATCH: usize = 1000;
 
-/// Removes up to [`REMOVAL_BATCH`] tasks of an account; returns their number. No task ends before it is created, so $2 is
-/// the lowest id of the cutoff. Only the index `tasks_of_account`, which holds no removed task, is in the order of
+/// Removes up to [`REMOVAL_BATCH`] tasks of an account; returns their number. No task ends before it is created, so $2
+/// is the lowest id of the cutoff. Only the index `tasks_of_account`, which holds no removed task, is in the order of
 /// surfaces.
 pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestamp) -> Result<usize> {
     let sql = "UPDATE tasks SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
@@ -49,8 +49,8 @@ fn task_files(row: &Row) -> Result<TaskFiles> {
 }
 
 impl PostgresStore {
-    /// One page of an account's tasks: a range of the index `tasks_of_account`. No other index has the order of surfaces,
-    /// so that the planner cannot prefer to read the tasks of all accounts.
+    /// One page of an account's tasks: a range of the index `tasks_of_account`. No other index has the order of
+    /// surfaces, so that the planner cannot prefer to read the tasks of all accounts.
     async fn page(
         &self,
         columns: &str,
@@ -196,7 +196,9 @@ impl Tasks for PostgresStore {
     }
 
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
-        let sql = "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at, removed_at FROM tasks
+        let sql = "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
+                removed_at
+            FROM tasks
             WHERE id = ANY ($1)
             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,
                 CASE WHEN name IS NULL THEN '[]' ELSE json_build_array(name)::text END, updated_at, removed_at

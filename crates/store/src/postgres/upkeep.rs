@@ -74,8 +74,8 @@ const POSTPONE: &str = "
     ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
 
 impl Database {
-    /// Estimate of the server's time, which this process advances with its own monotonic clock. Setting the clock of this
-    /// machine therefore has no effect.
+    /// Estimate of the server's time, which this process advances with its own monotonic clock. Setting the clock of
+    /// this machine therefore has no effect.
     pub(super) fn now(&self) -> Timestamp {
         if self.clock.is_manual() {
             return self.clock.now();
@@ -101,10 +101,10 @@ impl Database {
         Ok(self.now().as_millis() - self.clock.now().as_millis())
     }
 
-    /// The horizon: a lower bound of the ids of unfinished tasks, at which statements begin. Vacuum removes no dead tuple of
-    /// the queue while a reader keeps an old snapshot, such as a backup, and a scan from the beginning would pass over all
-    /// of them. The horizon is only an estimate: a task below it that comes late, after its process was frozen, waits until
-    /// the next reading includes it.
+    /// The horizon: a lower bound of the ids of unfinished tasks, at which statements begin. Vacuum removes no dead
+    /// tuple of the queue while a reader keeps an old snapshot, such as a backup, and a scan from the beginning would
+    /// pass over all of them. The horizon is only an estimate: a task below it that comes late, after its process was
+    /// frozen, waits until the next reading includes it.
     pub(super) fn horizon(&self) -> Id {
         Id::floor(Timestamp::from_millis(self.horizon_ms.load(Ordering::Relaxed)))
     }
@@ -131,7 +131,8 @@ impl Upkeep for PostgresStore {
             self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
         // The tasks are rescued all the same.
         if let Err(error) = progress::forget_ended(&self.database).await {
-            tracing::debug!(%error, "could not delete the progress of attempts that have ended; the next sweep tries again");
+            tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
+                the next sweep tries again");
         }
         Ok(rescued)
     }

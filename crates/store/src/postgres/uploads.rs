@@ -10,8 +10,8 @@ use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// Begins the upload $1 of the account $2, which has fewer than $5 uploads. The lock makes concurrent uploads of the account
-/// wait for each other.
+/// Begins the upload $1 of the account $2, which has fewer than $5 uploads. The lock makes concurrent uploads of the
+/// account wait for each other.
 const BEGIN: &str = "
     WITH account AS MATERIALIZED (
         SELECT id FROM accounts WHERE id = $2 AND disabled_at IS NULL FOR NO KEY UPDATE
@@ -98,7 +98,8 @@ impl Uploads for PostgresStore {
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
         let sql = "UPDATE uploads SET removed_at = $3
-            WHERE removed_at IS NULL AND id < CASE WHEN name IS NULL OR surface = 'api' THEN $2::text ELSE $1::text END RETURNING id";
+            WHERE removed_at IS NULL AND id < CASE WHEN name IS NULL OR surface = 'api' THEN $2::text ELSE $1::text END
+            RETURNING id";
         let remove = async {
             let (finished, begun) = (Id::floor(finished_before), Id::floor(begun_before));
             Ok(self.database.write(sql, &[&finished, &begun, &self.database.now()]).await?.len())

@@ -15,8 +15,8 @@ use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-/// Stores a report. Deletes those of the same engine by workers that are gone, and of all engines that have not been seen
-/// for long. It skips a row that another process is writing.
+/// Stores a report. Deletes those of the same engine by workers that are gone, and of all engines that have not been
+/// seen for long. It skips a row that another process is writing.
 const REPORT: &str = "
     WITH gone AS (DELETE FROM workers WHERE id = ANY (ARRAY (
         SELECT id FROM workers WHERE id <> $1
@@ -24,7 +24,8 @@ const REPORT: &str = "
         FOR UPDATE SKIP LOCKED)))
     INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, image_ms, is_available, seen_at)
     VALUES ($1, $2, $3, $4, $5, $10, $6, tintype_now($7))
-    ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10, is_available = $6,
+    ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10,
+        is_available = $6,
         seen_at = tintype_now($7)";
 
 /// Condition for a row of `workers` whose worker is alive, with the parameters `$now` and `$silence`. A report from the

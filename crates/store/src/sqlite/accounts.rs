@@ -165,7 +165,8 @@ pub(super) fn create_key(writing: &mut Writing, account_id: Id, key: &NewKey) ->
     writing
         .connection
         .prepare_cached(
-            "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
+            "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at,
+             budget,
                                    budget_period)
              SELECT :id, :id, id, :hash, :name, :hint, :submit_rate, :read_rate, :expires_at, :budget, :period
              FROM accounts WHERE id = :account",

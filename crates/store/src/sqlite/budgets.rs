@@ -7,8 +7,8 @@ use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-/// The credits that the keys of the line ?1 have spent on tasks from the id ?2 on and below ?3. A refund is summed with the
-/// charge of its task, whenever it came.
+/// The credits that the keys of the line ?1 have spent on tasks from the id ?2 on and below ?3. A refund is summed with
+/// the charge of its task, whenever it came.
 const SPENT: &str = "
     SELECT coalesce(-sum(l.amount), 0) FROM api_keys k JOIN ledger l ON l.key_id = k.id
     WHERE k.first_id = ?1 AND l.key_id IS NOT NULL AND l.task_id >= ?2 AND l.task_id < ?3";

@@ -35,7 +35,8 @@ pub(super) fn to_json(strings: &[String]) -> String {
     serde_json::to_string(strings).expect("strings are always JSON")
 }
 
-/// The condition that keeps the rows of the account ?1, or of all. One that held for both would read all rows for one account.
+/// The condition that keeps the rows of the account ?1, or of all. One that held for both would read all rows for one
+/// account.
 pub(super) fn of_account(account_id: Option<Id>) -> &'static str {
     if account_id.is_some() { "account_id = ?1" } else { "?1 IS NULL" }
 }

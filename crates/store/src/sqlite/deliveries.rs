@@ -171,8 +171,8 @@ fn replay(writing: &mut Writing, id: Id) -> rusqlite::Result<Option<Id>> {
     add(writing, endpoint_id, &event).map(Some)
 }
 
-/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery that
-/// is due at 0, a test or a replay, does not wait for its endpoint.
+/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due. A delivery
+/// that is due at 0, a test or a replay, does not wait for its endpoint.
 const DUE: &str = "
     WITH RECURSIVE waiting (id) AS (
         SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > ?1
@@ -220,7 +220,8 @@ fn claim(writing: &mut Writing, wanted: &[(Id, u32)], lease: Duration) -> rusqli
                 Ok(claim) => claims.push(claim),
                 // A damaged row must not stop the other deliveries. It comes again after the lease.
                 Err(error) => {
-                    tracing::error!(delivery = %id, %error, "could not read a delivery; check the database with `tintype doctor`");
+                    tracing::error!(delivery = %id, %error, "could not read a delivery; \
+                        check the database with `tintype doctor`");
                 }
             }
         }

@@ -14,7 +14,8 @@ use tintype_domain::event::EventType;
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
 use tintype_system::clock::Timestamp;
 
-/// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last attempt.
+/// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last
+/// attempt.
 pub(super) fn give_up(
     writing: &mut Writing,
     lease: Lease,
@@ -146,8 +147,8 @@ pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -
     Ok(failed)
 }
 
-/// Runs a write for one task of many in a savepoint. If it fails, for example on a damaged row, the writes for the other
-/// tasks continue, unless SQLite has rolled back the whole transaction.
+/// Runs a write for one task of many in a savepoint. If it fails, for example on a damaged row, the writes for the
+/// other tasks continue, unless SQLite has rolled back the whole transaction.
 pub(super) fn sparing_others<T>(
     writing: &mut Writing,
     task_id: Id,

@@ -64,7 +64,8 @@ fn change(writing: &mut Writing, id: Id, change: &EndpointChange) -> rusqlite::R
         EndpointChange::Enable => {
             connection
                 .prepare_cached(
-                    "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
+                    "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL,
+                        resume_at = NULL
                      WHERE id = ?1 AND disabled_at IS NOT NULL",
                 )?
                 .execute([id])?;

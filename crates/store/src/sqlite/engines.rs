@@ -8,8 +8,8 @@ use super::writer::Writing;
 use crate::{Ended, WaitingForEngine};
 use tintype_domain::model::Id;
 
-/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes fewer
-/// references than they have.
+/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes
+/// fewer references than they have.
 pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, error: &str) -> rusqlite::Result<Vec<Ended>> {
     let unmatched: Vec<Id> = writing
         .connection

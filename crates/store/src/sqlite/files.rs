@@ -17,7 +17,8 @@ pub(super) fn of_tasks(connection: &Connection, ids: &[Id]) -> rusqlite::Result<
         .prepare_cached(
             "SELECT id, status = 'processing', images, updated_at, removed_at FROM tasks
              WHERE id IN (SELECT value FROM json_each(?1))
-             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL, iif(name IS NULL, NULL, json_array(name)), updated_at,
+             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL, iif(name IS NULL, NULL, json_array(name)),
+             updated_at,
              removed_at FROM uploads WHERE id IN (SELECT value FROM json_each(?1))",
         )?
         .query_map([wanted], task_files)?
@@ -62,7 +63,8 @@ pub(super) fn postpone_sweep(writing: &mut Writing, sweep: &str, pause: Duration
     writing
         .connection
         .prepare_cached(
-            "INSERT INTO sweeps (name, due_at) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at",
+            "INSERT INTO sweeps (name, due_at) VALUES (?1, ?2)
+             ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at",
         )?
         .execute(params![sweep, now.saturating_add(pause)])
         .map(drop)

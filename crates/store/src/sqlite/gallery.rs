@@ -39,7 +39,8 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
          ORDER BY m.task_id DESC"
     } else if filter.starred {
         "stars m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
+         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
+         AND :first < :end
          ORDER BY m.task_id DESC"
     } else {
         "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
@@ -125,12 +126,12 @@ fn owns(connection: &Connection, account_id: Id, board: Id) -> rusqlite::Result<
     connection.prepare_cached(sql)?.query_row(params![account_id, board], |row| row.get(0))
 }
 
-/// Terms that one commit overwrites in the index of words, besides those of its last task. Each costs the only writer some
-/// 20 µs, and a prompt may have ten thousand.
+/// Terms that one commit overwrites in the index of words, besides those of its last task. Each costs the only writer
+/// some 20 µs, and a prompt may have ten thousand.
 pub(super) const TERMS_AT_A_TIME: usize = 2_000;
 
-/// Takes a task out of the search. It still has its prompt: the index of words is told which of them to overwrite. Returns
-/// their number.
+/// Takes a task out of the search. It still has its prompt: the index of words is told which of them to overwrite.
+/// Returns their number.
 pub(super) fn unsearch(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
     let connection = &writing.connection;
     let mut overwritten = 0;
@@ -216,8 +217,8 @@ fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
     Ok(erased)
 }
 
-/// The number of a task in the index: its rank, or the next free one, so that a search reads the newest tasks first, also
-/// after the clock was set back.
+/// The number of a task in the index: its rank, or the next free one, so that a search reads the newest tasks first,
+/// also after the clock was set back.
 fn number(connection: &Connection, task: Id) -> rusqlite::Result<i64> {
     let mut taken = connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM prompts WHERE number = ?1)")?;
     let mut number = task.rank();

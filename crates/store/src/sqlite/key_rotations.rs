@@ -71,7 +71,8 @@ pub(super) fn rotate_key(
     writing
         .connection
         .prepare_cached(
-            "UPDATE api_keys SET (first_id, operator_budget) = (SELECT first_id, operator_budget FROM api_keys WHERE id = ?1)
+            "UPDATE api_keys SET (first_id, operator_budget) =
+             (SELECT first_id, operator_budget FROM api_keys WHERE id = ?1)
              WHERE id = ?2",
         )?
         .execute([old.id, new.id])?;

@@ -95,7 +95,8 @@ pub(super) fn add_grant(
 ) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining) VALUES (?1, ?2, ?3, ?4, ?3)",
+            "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
+             VALUES (?1, ?2, ?3, ?4, ?3)",
         )?
         .execute(params![entry_id, account_id, amount, expires_at])?;
     Ok(())
@@ -159,8 +160,8 @@ pub(super) struct Swept {
     pub(super) failed: usize,
 }
 
-/// Ends up to [`SWEEP_BATCH`] grants that have expired, after the first `skipped`. Of each that has credits left, an entry
-/// takes them from the balance.
+/// Ends up to [`SWEEP_BATCH`] grants that have expired, after the first `skipped`. Of each that has credits left, an
+/// entry takes them from the balance.
 pub(super) fn lapse(writing: &mut Writing, skipped: usize) -> rusqlite::Result<Swept> {
     let now = writing.clock.now();
     let due: Vec<(Id, Grant)> = writing

@@ -206,7 +206,8 @@ impl SqliteStore {
             self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
         if busy {
             tracing::warn!(
-                "another program reads the database, so the write-ahead log of the last run stays; the next checkpoint tries again"
+                "another program reads the database, so the write-ahead log of the last run stays; \
+                    the next checkpoint tries again"
             );
         }
         Ok(())
@@ -216,8 +217,8 @@ impl SqliteStore {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so does
-    /// the other half of two cores.
+    /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so
+    /// does the other half of two cores.
     async fn read_apart<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -317,8 +318,8 @@ impl Fleet for SqliteStore {
     }
 
     async fn ping(&self) -> Result<()> {
-        // Rewrites a page with the same content: nothing changes, but a full disk refuses the write. The version is read
-        // first, because a command of a later release may have migrated the database.
+        // Rewrites a page with the same content: nothing changes, but a full disk refuses the write. The version is
+        // read first, because a command of a later release may have migrated the database.
         let write = |writing: &mut Writing| {
             let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
             writing.connection.pragma_update(None, "user_version", version)

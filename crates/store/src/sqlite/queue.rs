@@ -51,7 +51,8 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
             .execute(params![task_id, now.saturating_add(lease), now])?;
         let claim = connection
             .prepare_cached(&format!(
-                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id WHERE task_id = ?1"
+                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id
+                 WHERE task_id = ?1"
             ))?
             .query_row([task_id], |row| {
                 let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
@@ -63,7 +64,8 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
             Ok(claim) => claims.push(claim),
             // A damaged row must not stop the other claims. Its lease expires.
             Err(error) => {
-                tracing::error!(task = %task_id, %error, "could not read a claimed task; check the database with `tintype doctor`");
+                tracing::error!(task = %task_id, %error, "could not read a claimed task; \
+                    check the database with `tintype doctor`");
             }
         }
         *last_served = account_id.as_str().to_owned();

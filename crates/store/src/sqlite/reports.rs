@@ -52,7 +52,8 @@ impl Reports for SqliteStore {
                     "SELECT a.*, (SELECT count(*) FROM people p WHERE p.account_id = a.id) AS people,
                          (SELECT count(*) FROM api_keys k WHERE k.account_id = a.id AND k.suspended_at IS NOT NULL
                           AND k.revoked_at IS NULL) AS suspended_keys
-                     FROM accounts a WHERE a.name > ?2 AND instr(lower(a.name), lower(?1)) > 0 ORDER BY a.name LIMIT ?3",
+                     FROM accounts a WHERE a.name > ?2 AND instr(lower(a.name), lower(?1)) > 0
+                     ORDER BY a.name LIMIT ?3",
                 )?
                 .query_map(params![text, after, limit], |row| {
                     let (suspended_keys, people) = (row.get("suspended_keys")?, row.get("people")?);

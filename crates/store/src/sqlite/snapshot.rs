@@ -127,8 +127,8 @@ impl Snapshot {
         Ok(files::marker(&self.connection)?)
     }
 
-    /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first row if
-    /// that is empty.
+    /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
+    /// row if that is empty.
     pub(crate) fn rows(
         &self,
         table: &str,

@@ -8,8 +8,8 @@ use crate::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
-/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made that, or to
-/// its person.
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
+/// that, or to its person.
 pub(super) fn refuse(
     writing: &mut Writing,
     lease: Lease,
@@ -79,7 +79,8 @@ fn strike(writing: &mut Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> r
     Ok(suspended == 1)
 }
 
-/// Adds one strike to a person, if there still is one; returns `true` if it suspends the person, which the audit log tells.
+/// Adds one strike to a person, if there still is one; returns `true` if it suspends the person, which the audit log
+/// tells.
 fn strike_person(writing: &mut Writing, task_id: Id, person_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
     let connection = &writing.connection;
     let now = writing.clock.now();

@@ -91,8 +91,8 @@ pub(super) fn submit(
     }))
 }
 
-/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks are
-/// few.
+/// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks
+/// are few.
 const UNFINISHED: &str = "
     SELECT count(*) FROM tasks WHERE surface = ?2 AND id IN (
         SELECT task_id FROM queue WHERE account_id = ?1 AND engine = '' AND lease_until IS NULL

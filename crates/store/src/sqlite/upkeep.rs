@@ -38,7 +38,8 @@ pub(super) fn accounts(connection: &Connection, cutoff: Timestamp) -> rusqlite::
 pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -> rusqlite::Result<usize> {
     let connection = &writing.connection;
     let due = format!(
-        "SELECT id, surface = 'web' FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE} LIMIT ?4"
+        "SELECT id, surface = 'web' FROM tasks INDEXED BY tasks_of_account WHERE account_id = ?3 AND {REMOVABLE}
+         LIMIT ?4"
     );
     let parameters = params![cutoff, Id::floor(cutoff), account_id, BATCH];
     let due: Vec<(Id, bool)> = connection

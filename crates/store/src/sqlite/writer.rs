@@ -42,8 +42,8 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose clock is
-    /// behind or was set back.
+    /// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose
+    /// clock is behind or was set back.
     pub(super) fn ready_after(&self, delay: Duration) -> Timestamp {
         let later = || self.clock.now().saturating_add(delay.min(LONGEST_DELAY));
         if delay.is_zero() { Timestamp::from_millis(0) } else { later() }
@@ -244,7 +244,8 @@ fn on_disk(writing: &Writing, effect: Effect, act: impl FnOnce() -> rusqlite::Re
 }
 
 /// Exits after an I/O error. It is then unknown whether the write reached the disk, and a wrong guess would lose or
-/// double a charge. The next start reads the write-ahead log, which settles it. A read-only file system is an exception: nothing was written.
+/// double a charge. The next start reads the write-ahead log, which settles it. A read-only file system is an
+/// exception: nothing was written.
 fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if error.sqlite_error_code() != Some(ErrorCode::SystemIoFailure) {
         return;
@@ -253,7 +254,8 @@ fn stop_on_io_failure(connection: &Connection, error: &rusqlite::Error) {
     if extended == Some(ffi::SQLITE_IOERR_WRITE) && connection.path().is_some_and(is_read_only) {
         return;
     }
-    tracing::error!(%error, "an I/O error left the outcome of a write unknown, so the process exits; check the disk, then restart");
+    tracing::error!(%error, "an I/O error left the outcome of a write unknown, \
+        so the process exits; check the disk, then restart");
     tintype_system::output::flush();
     std::process::exit(EXIT_IO_ERROR);
 }
