@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use crate::files::{Files, MARKER};
 use tintype_store::sqlite::Snapshot;
 use tintype_store::{Audit, Drift};
+use tintype_system::data_dir;
 use tintype_system::owner::with_destination_rights;
 
 mod restore;
@@ -94,13 +95,16 @@ pub async fn take(
     }
 }
 
-/// The temporary path of a backup, and the directory in which the backup will appear.
+/// The temporary path of a backup, and the directory in which the backup will appear, which is created if it is missing.
 fn destination(to: &Path) -> Result<(PathBuf, PathBuf), String> {
     let Some(name) = to.file_name() else {
         return Err(format!("{} is not a name for a new directory", to.display()));
     };
     let absolute = std::path::absolute(to).map_err(|error| format!("cannot use {}: {error}", to.display()))?;
     let parent = absolute.parent().unwrap_or(Path::new("/")).to_owned();
+    if !parent.exists() {
+        data_dir::create(&parent)?;
+    }
     let around = fs::metadata(&parent).map_err(|error| format!("cannot use {}: {error}", parent.display()))?;
     match fs::read_dir(to).map(|mut entries| entries.next().is_some()) {
         Ok(true) => {

@@ -25,11 +25,11 @@ pub(super) enum AccountCommand {
     Create(CreateArgs),
     /// List all accounts
     List(ListArgs),
-    /// Print a link that signs the owner of an account in to the studio once
+    /// Print a one-time sign-in link for an account's owner
     Link(LinkArgs),
-    /// Set the balance below which the endpoints of an account are told, once, that its credits are low
+    /// Set the balance below which an account's webhooks get one `credits.low` event
     LowBalance(LowBalanceArgs),
-    /// Disable an account until it is enabled again: its keys stop working, and its unfinished tasks go on
+    /// Disable an account until it is enabled again: its keys stop working, its unfinished tasks continue
     Disable(OneAccountArgs),
     /// Enable a disabled account
     Enable(OneAccountArgs),
@@ -136,13 +136,13 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         let known = store.list_accounts().await?;
         if let Some(known) = known.iter().find(|known| known.name != args.name && names::is_alike(&known.name, &looks))
         {
-            return Err(Failure(format!("this name looks like that of the account {:?}", known.name)));
+            return Err(Failure(format!("this name looks like the account {:?}", known.name)));
         }
     }
     match store.create_account_as(&args.name, args.credits, rank).await? {
         AccountCreation::Created(account) => show(args.json, &account, || {
             let credits = counted(account.credits, "credit", "credits");
-            let rank = if account.admin { " It is an administrator's." } else { "" };
+            let rank = if account.admin { " It is an admin account." } else { "" };
             format!("Created account {} ({}) with {credits}.{rank}", account.name, account.id)
         }),
         AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
@@ -184,9 +184,9 @@ async fn low_balance(args: LowBalanceArgs, data: &DataSettings) -> Outcome {
     let changed = store.change_account(found.id, change).await?.ok_or("the account no longer exists")?;
     show(account.json, &changed, || match changed.low_balance {
         Some(threshold) => {
-            format!("Endpoints of {} are told when it has fewer than {threshold} credits.", changed.name)
+            format!("Webhooks of {} fire when its balance drops below {threshold} credits.", changed.name)
         }
-        None => format!("Endpoints of {} are not told of low credits.", changed.name),
+        None => format!("Webhooks of {} do not fire for a low balance.", changed.name),
     })
 }
 

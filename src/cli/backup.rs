@@ -23,7 +23,7 @@ an interrupted one. The command audits the copy. If it finds drifts, such as a m
 backup, reports them and exits with 1. A backup contains prompts, so only its owner can read it. It contains no \
 models: `tintype model pull` fetches them again.")]
 pub(super) struct BackupArgs {
-    /// Directory to create; an existing one must be empty
+    /// Directory to create, with its parents; an existing one must be empty
     to: PathBuf,
     #[command(flatten)]
     pub(super) files: FilesSettings,
@@ -59,7 +59,7 @@ impl<'a> Copied<'a> {
 
     /// Text output: the drifts, then a summary that starts with `done`.
     pub(super) fn text(&self, done: &str) -> String {
-        let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
+        let mut lines: Vec<String> = self.drifts.iter().map(|drift| describe(drift, "")).collect();
         let drifts = self.drifts.len() as u64 + self.drifts_left_out;
         let verdict = if drifts == 0 { String::new() } else { format!(": {}", counted(drifts, "drift", "drifts")) };
         lines.push(format!(

@@ -6,6 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytesize::ByteSize;
+
 use super::person::link_of_account;
 use super::{Failure, find_account, say};
 use crate::service::people::LINK_LIFE;
@@ -124,12 +126,12 @@ pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Opt
     let offer = offers().iter().find(|offer| is_usable(&offer.pipeline) && offer.licence.commercial)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seconds = offer.cpu_seconds.map(|seconds| (seconds / cores as f64).ceil());
-    let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s for each on {cores} cores"));
+    let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s per image"));
     let (program, name) = (quoted(&program()), &offer.name);
-    let (disk, memory) = (offer.disk_gb, offer.memory_gb);
+    let (disk, memory) = (ByteSize(offer.disk_bytes()), ByteSize(offer.memory_bytes()));
     let lines = format!(
         "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
-        That takes {disk} GB of disk and {memory} GB of memory{seconds}; then start again.",
+        It takes {disk} of disk and {memory} of memory{seconds}. Then start the server again.",
         quoted(data)
     );
     (sketches && !has_models).then_some(lines)

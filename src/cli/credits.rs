@@ -7,12 +7,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::account::MAX_GRANT;
-use super::owners::open_account;
+use super::owners::{Owners, open_account};
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
 use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
-use tintype_domain::model::LedgerEntry;
+use tintype_domain::model::{EntryKind, LedgerEntry};
 use tintype_domain::text::{self, counted};
 use tintype_store::{Audit, Drift, Store, Taking};
 
@@ -23,11 +23,11 @@ const HISTORY_PAGE: u32 = 1_000;
 pub(super) enum CreditsCommand {
     /// Grant credits to an account
     Grant(GrantArgs),
-    /// Take credits from an account, down to none
+    /// Take credits from an account, at most its balance
     Take(TakeArgs),
     /// Show the balance of an account
     Balance(AccountArgs),
-    /// List the grants of an account that expire and are not spent, in the order in which tasks spend them
+    /// List the unspent expiring grants of an account, in spending order
     Grants(AccountArgs),
     /// Show the ledger of an account, newest entries first
     History(HistoryArgs),
@@ -54,7 +54,7 @@ pub(super) struct GrantArgs {
     /// Note for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
     note: Option<String>,
-    /// Time after which what is left of these credits expires, such as 90d [default: never]
+    /// When unspent credits of this grant expire, such as 90d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires_in: Option<Duration>,
     /// Print JSON
@@ -177,13 +177,21 @@ async fn history(args: HistoryArgs, data: &DataSettings) -> Outcome {
     entries.truncate(limit);
     show(args.account.json, &entries, || {
         let rows = entries.iter().map(|entry| {
-            let kind = entry.kind.as_str().to_owned();
+            let kind = kind(entry).to_owned();
             let amount = format!("{:+}", entry.amount);
             let about = entry.task_id.map(|id| id.to_string()).or_else(|| entry.note.clone());
             [entry.created_at.to_string(), kind, amount, entry.balance.to_string(), or_dash(about)]
         });
         table(["WHEN", "KIND", "AMOUNT", "BALANCE", "TASK OR NOTE"], rows)
     })
+}
+
+/// The kind of an entry, for people: the credits that an operator took are a grant with a negative amount.
+fn kind(entry: &LedgerEntry) -> &'static str {
+    match entry.kind {
+        EntryKind::Grant if entry.amount < 0 => "taken",
+        kind => kind.as_str(),
+    }
 }
 
 async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
@@ -197,7 +205,8 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
         }
     };
     let findings = Findings::new(books, check);
-    show(args.json, &findings, || findings.text())?;
+    let owners = Owners::read(&*store, None).await?;
+    show(args.json, &findings, || findings.text(&owners))?;
     Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -246,8 +255,9 @@ impl Findings {
         Self { accounts: books.accounts, tasks: books.tasks, entries: books.entries, files, drifts, drifts_left_out }
     }
 
-    fn text(&self) -> String {
-        let mut lines: Vec<String> = self.drifts.iter().map(describe).collect();
+    fn text(&self, owners: &Owners) -> String {
+        let line = |drift: &Drift| describe(drift, owners.name(drift.account_id));
+        let mut lines: Vec<String> = self.drifts.iter().map(line).collect();
         let (files, sound) = match self.files {
             Some(files) => (
                 format!(", {}", counted(files, "result file", "result files")),

@@ -121,7 +121,7 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     if !is_there(&data.data)? {
         if let DatabaseUrl::Sqlite(_) = data.database()? {
             return Err(format!(
-                "there is no directory {}: name that of the installation with --data; the first start of a new one creates it",
+                "there is no directory {}: name the installation's directory with --data; the first start of a new one creates it",
                 data.data.display()
             ));
         }
@@ -243,7 +243,7 @@ async fn queue(data: &DataSettings) -> Result<String, String> {
     if let Some(since) = depth.paused_at {
         return Err(format!("paused since {since}; {TASKS_EXPIRE}; `tintype queue resume` ends the pause"));
     }
-    let found = format!("{} waiting, {} worked on", depth.waiting, depth.leased);
+    let found = format!("{} waiting, {} running", depth.waiting, depth.leased);
     match engines.and_then(|(engines, named)| without_engine(&depth, &engines, &named)) {
         Some(missing) => Err(format!("{found}; {missing}; {TASKS_EXPIRE}")),
         None => Ok(found),

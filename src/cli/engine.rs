@@ -1,6 +1,5 @@
 //! `tintype engine`: which engine renders, whether it takes work, and one picture to try it.
 
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +10,9 @@ use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 use serde::Serialize;
 
+use super::following::{save, unfinished};
 use super::library::{self, LibraryArgs};
+use super::progress::Stages;
 use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
@@ -31,7 +32,7 @@ const SEED: u64 = 1;
 pub(super) enum EngineCommand {
     /// Show the engines of the settings, and the kinds of engines that this release knows
     List(ListArgs),
-    /// Check whether an engine takes work
+    /// Check whether an engine is ready
     Check(CheckArgs),
     /// Render one picture with an engine, save it as PNG and show how long each stage took
     Try(TryArgs),
@@ -151,7 +152,7 @@ impl ShownDevice {
 
 fn devices_text(devices: &[ShownDevice]) -> String {
     if devices.is_empty() {
-        return "\n  device: the engine does not tell".into();
+        return "\n  device: not reported".into();
     }
     devices.iter().map(ShownDevice::text).collect()
 }
@@ -171,8 +172,8 @@ struct Checked {
 impl Checked {
     fn text(&self) -> String {
         let outcome = match &self.error {
-            None => format!("takes work (answered within {:.0} ms)", self.seconds * 1e3),
-            Some(error) => format!("takes no work: {error}"),
+            None => format!("ready (answered in {:.0} ms)", self.seconds * 1e3),
+            Some(error) => format!("not ready: {error}"),
         };
         format!("{}\n  {outcome}{}", self.shown.text(), devices_text(&self.devices))
     }
@@ -339,10 +340,11 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure>
 async fn try_out(args: TryArgs, data: &Path) -> Outcome {
     let (width, height) = args.aspect.size();
     // Before the render, which may cost money.
-    let mut file = std::fs::File::create_new(&args.out)
-        .map_err(|error| format!("cannot create {}: {error}", args.out.display()))?;
-    let tried = paint(&args, data, (width, height), &mut file).await;
-    let tried = tried.inspect_err(|_| drop(std::fs::remove_file(&args.out)))?;
+    check_free(&args.out)?;
+    let stages = Stages::new(!args.json);
+    let tried = paint(&args, data, (width, height), &stages).await;
+    stages.end();
+    let tried = tried?;
     show(args.json, &tried, || {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
         let file = args.out.display();
@@ -352,6 +354,16 @@ async fn try_out(args: TryArgs, data: &Path) -> Outcome {
             "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared}"
         )
     })
+}
+
+/// Checks that a file can be created, and leaves nothing behind.
+fn check_free(out: &Path) -> Result<(), String> {
+    if std::fs::symlink_metadata(out).is_ok() {
+        return Err(format!("{} exists: choose another file with --out", out.display()));
+    }
+    let probe = unfinished(out);
+    let created = std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe));
+    created.map_err(|error| format!("cannot create {}: {error}", out.display()))
 }
 
 /// An engine that is ready, for one picture of the operator.
@@ -369,32 +381,29 @@ fn owns(data: &Path) -> bool {
     std::fs::metadata(data).is_ok_and(|found| found.uid() == geteuid().as_raw())
 }
 
-async fn paint(
-    args: &TryArgs,
-    data: &Path,
-    (width, height): (u32, u32),
-    file: &mut std::fs::File,
-) -> Result<Tried, Failure> {
+async fn paint(args: &TryArgs, data: &Path, (width, height): (u32, u32), stages: &Stages) -> Result<Tried, Failure> {
     let named = args.engine.engine_named(&args.name)?;
+    stages.begin(&format!("starting the engine {}", named.name));
     let (engine, info) = ready(&named, data, args.timeout).await?;
+    stages.begin(&format!("rendering with {}", info.description));
     let (native_width, native_height) = info.sizes.nearest(width, height);
     let clock = Clock::system();
     let seconds = |begun: Duration| (clock.elapsed() - begun).as_secs_f64();
     let begun = clock.elapsed();
-    let picture = one_picture(args, &engine, (native_width, native_height)).await?;
+    let picture = one_picture(args, &engine, (native_width, native_height), stages).await?;
     let (render_seconds, native) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
     let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
     let measured = engine.measured().map(ShownMeasured::from);
     // Two models may not fit into the memory.
     drop(engine);
-    let compared = if args.compare { Some(compare(args, named.clone(), data, &picture).await?) } else { None };
+    let compared = if args.compare { Some(compare(args, named.clone(), data, &picture, stages).await?) } else { None };
     let begun = clock.elapsed();
     let picture = picture.fit(width, height);
     let resize_seconds = seconds(begun);
     let begun = clock.elapsed();
     let png = picture.to_png();
     let encode_seconds = seconds(begun);
-    file.write_all(&png).map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
+    save(&args.out, &png).map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
     Ok(Tried {
         engine: named.name,
         file: args.out.clone(),
@@ -410,7 +419,12 @@ async fn paint(
     })
 }
 
-async fn one_picture(args: &TryArgs, engine: &Arc<dyn Engine>, size: (u32, u32)) -> Result<Picture, Failure> {
+async fn one_picture(
+    args: &TryArgs,
+    engine: &Arc<dyn Engine>,
+    size: (u32, u32),
+    stages: &Stages,
+) -> Result<Picture, Failure> {
     let brief = Brief {
         prompt: args.prompt.clone(),
         width: size.0,
@@ -419,14 +433,21 @@ async fn one_picture(args: &TryArgs, engine: &Arc<dyn Engine>, size: (u32, u32))
         references: Vec::new(),
         time_limit: args.timeout,
     };
-    let rendering = engine.render(brief, Progress::default(), CancellationToken::new());
-    let rendered = tokio::time::timeout(args.timeout, rendering).await;
+    let progress = Progress::default();
+    let rendering = engine.render(brief, progress.clone(), CancellationToken::new());
+    let rendered = tokio::time::timeout(args.timeout, stages.follow(&progress, rendering)).await;
     let rendered = rendered.map_err(|_| format!("no picture within {} s", args.timeout.as_secs()))??;
     Ok(rendered.into_iter().next().ok_or("the engine returned no picture")?)
 }
 
 /// Renders the same picture in the other numbers.
-async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &Picture) -> Result<Compared, Failure> {
+async fn compare(
+    args: &TryArgs,
+    mut named: NamedEngine,
+    data: &Path,
+    picture: &Picture,
+    stages: &Stages,
+) -> Result<Compared, Failure> {
     let settings = &mut named.settings;
     if settings.target() != EngineTarget::Diffusion {
         return Err(Failure("--compare is for the diffusion engine".into()));
@@ -438,13 +459,14 @@ async fn compare(args: &TryArgs, mut named: NamedEngine, data: &Path, picture: &
         EnginePrecision::W8a8 | EnginePrecision::F16 | EnginePrecision::Bf16 => (EnginePrecision::F32, used),
     };
     settings.engine_precision = Some(narrow);
+    stages.begin("comparing with other numbers");
     let asked = Asked { prompt: args.prompt.clone(), size: (picture.width(), picture.height()), seed: args.seed };
     let comparing = tintype_engines::diffusion::compare(settings, data, owns(data), asked);
     let relative = tokio::time::timeout(args.timeout, comparing).await;
     let relative = relative.map_err(|_| format!("no comparison within {} s", args.timeout.as_secs()))??;
     settings.engine_precision = Some(other);
     let (engine, _) = ready(&named, data, args.timeout).await?;
-    let other = one_picture(args, &engine, (picture.width(), picture.height())).await?;
+    let other = one_picture(args, &engine, (picture.width(), picture.height()), stages).await?;
     if (other.width(), other.height()) != (picture.width(), picture.height()) {
         return Err(Failure("the other picture would not be done in time at the same size: raise --timeout".into()));
     }

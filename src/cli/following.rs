@@ -267,7 +267,7 @@ fn no_connection(error: &ClientError, url: &str) -> Option<String> {
             Some(format!("nothing listens at {url} (connection refused): is `tintype serve` running there?"))
         }
         ClientError::Certificate(cause) => {
-            let advice = "if it is the right server, give its certificate, or that of its authority, as --ca FILE";
+            let advice = "if it is the right server, pass its certificate or its authority's as --ca FILE";
             Some(format!("the certificate of {url} is not accepted ({cause}): {advice}"))
         }
         ClientError::NotTls => {
@@ -309,9 +309,14 @@ async fn save_all(client: &Client, task_id: &TaskId, args: &FollowArgs, report: 
     }
 }
 
+/// The path of a file until it is whole.
+pub(super) fn unfinished(path: &Path) -> PathBuf {
+    path.with_added_extension(format!("{}.part", std::process::id()))
+}
+
 /// Writes a file atomically, and never over another.
-fn save(path: &Path, content: &[u8]) -> io::Result<()> {
-    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
+pub(super) fn save(path: &Path, content: &[u8]) -> io::Result<()> {
+    let unfinished = unfinished(path);
     let write = || {
         let mut file = File::create_new(&unfinished)?;
         file.write_all(content)?;

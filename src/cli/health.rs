@@ -30,10 +30,10 @@ pub(super) struct HealthArgs {
     /// Check the workers on this data directory, which need no address
     #[arg(long, conflicts_with = "alive")]
     worker: bool,
-    /// Only ask whether the process answers, not whether it can work
+    /// Only check that the process responds, not that it is ready
     #[arg(long)]
     alive: bool,
-    /// Longest wait for the answer
+    /// How long to wait for a response
     #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = duration)]
     timeout: Duration,
     /// Print JSON

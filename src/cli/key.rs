@@ -27,7 +27,7 @@ pub(super) enum KeyCommand {
     List(ListArgs),
     /// Show one key without its secret
     Show(OneKeyArgs),
-    /// Set or end the budget of a key, and of those that it was rotated from and to
+    /// Set or remove the budget that a key shares with its rotations
     Budget(BudgetArgs),
     /// Disable a key until it is enabled again
     Disable(OneKeyArgs),
@@ -37,8 +37,7 @@ pub(super) enum KeyCommand {
     Lift(OneKeyArgs),
     /// Disable a key permanently
     Revoke(OneKeyArgs),
-    /// Replace a key by a new one; both work during the overlap. A disabled or suspended key is replaced by a disabled
-    /// or suspended one
+    /// Replace a key with a new one in the same state; both work during the overlap
     Rotate(RotateArgs),
 }
 
@@ -50,13 +49,13 @@ pub(super) struct CreateArgs {
     /// Label of the key, at most 100 characters
     #[arg(long, default_value = "", value_name = "LABEL", value_parser = text::key_label)]
     name: String,
-    /// Submits per minute; 0 means unlimited [default: the limit of the server]
+    /// Submits per minute; 0 means unlimited [default: the server's limit]
     #[arg(long, value_name = "N", value_parser = rate)]
     submit_rate: Option<u32>,
-    /// Reads per minute; 0 means unlimited [default: the limit of the server]
+    /// Reads per minute; 0 means unlimited [default: the server's limit]
     #[arg(long, value_name = "N", value_parser = rate)]
     read_rate: Option<u32>,
-    /// Credits that the key may spend in a day, a week or a month in UTC, such as 500/day [default: those of the account]
+    /// Credits that the key may spend in a day, a week or a month in UTC, such as 500/day [default: no budget]
     #[arg(long, value_name = "N/PERIOD")]
     budget: Option<Budget>,
     /// Lifetime of the key, such as 90d [default: unlimited]
@@ -206,7 +205,7 @@ fn introduction(key: &ApiKey) -> String {
     let off = off.map_or_else(String::new, |off| {
         format!("\n\nIt is {off}, like the key that it replaces: `tintype key enable {}` enables it.", key.id)
     });
-    format!("This is key {}. It will not be shown again, so keep it in a safe place.{off}", key.id)
+    format!("This is key {}. It will not be shown again: store it safely.{off}", key.id)
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
@@ -241,7 +240,7 @@ async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
     let used = allowance.map(UsedBudget::from);
     show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
-            None => "that of the server".to_owned(),
+            None => "server default".to_owned(),
             Some(0) => "unlimited".to_owned(),
             Some(rate) => format!("{rate}/min"),
         };

@@ -101,7 +101,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
 pub(super) fn report_dropped(dropped: u64, reason: Reason) {
     match reason {
         Reason::Unread => {
-            tracing::warn!(dropped, "log lines were dropped, because nobody read standard error in time");
+            tracing::warn!(dropped, "log lines were dropped, because standard error was not read in time");
         }
         Reason::Unwritable(error) => {
             tracing::warn!(dropped, %error, "log lines were dropped, because standard error could not be written");

@@ -40,6 +40,7 @@ mod following;
 mod generate;
 mod get;
 mod health;
+mod help;
 mod key;
 mod library;
 mod logging;
@@ -62,6 +63,7 @@ mod systemd;
 mod task;
 mod terminal;
 mod usage;
+mod version;
 mod waiting;
 mod webhook;
 
@@ -111,9 +113,9 @@ enum Command {
     /// Grant, take, show and audit credits
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
-    /// Add up the use of credits by key, day or account
+    /// Sum up credits spent by key, day, account or person
     Usage(usage::UsageArgs),
-    /// Add, list, test, rotate and disable the endpoints that are told of events, and show what was sent to them
+    /// Add, list, test, rotate and disable webhook endpoints, and show their deliveries
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
     /// List, show and fail tasks
@@ -138,7 +140,7 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Wait for a task of a running server and save its images
     Get(get::GetArgs),
-    /// Give an agent the tools of a running server (Model Context Protocol, over standard input and output)
+    /// Connect an agent to a running server (Model Context Protocol over stdin and stdout)
     Mcp(mcp::McpArgs),
     /// Back up the database and the result files of a running or stopped server
     Backup(backup::BackupArgs),
@@ -153,6 +155,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Ask a server on this machine whether it works
     Health(health::HealthArgs),
+    /// Print the version of this program
+    Version(version::VersionArgs),
     /// Print the OpenAPI description of the API
     Openapi,
     /// Print the script that completes this command in a shell
@@ -211,7 +215,7 @@ pub fn main() -> ExitCode {
         // The child of the diffusion engine confines itself too.
         return diffusion::main(arguments.get(2..).unwrap_or_default());
     }
-    let read = match tintype_config::read(Cli::command(), &arguments) {
+    let read = match tintype_config::read(help::without_global_options(Cli::command()), &arguments) {
         Ok(read) => read,
         Err(error) => return explain(error),
     };
@@ -313,6 +317,7 @@ fn run(
             Command::Config(command) => configuration::run(command, &read.settings),
             Command::Doctor(args) => doctor::run(args, data, &read.adopted).await,
             Command::Health(args) => health::run(args, data).await,
+            Command::Version(args) => version::run(&args),
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
             Command::Openapi => {
                 print_line(&crate::http::docs::openapi_json());
@@ -413,9 +418,10 @@ fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [St
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Describes a drift for people.
-fn describe(drift: &Drift) -> String {
-    format!("account {}, task {}: {}", drift.account_id, or_dash(drift.task_id), drift.fault)
+/// Describes a drift for people. The account is named as far as its name is known.
+fn describe(drift: &Drift, account: &str) -> String {
+    let account = if account.is_empty() { drift.account_id.as_str() } else { account };
+    format!("account {account}, task {}: {}", or_dash(drift.task_id), drift.fault)
 }
 
 fn or_dash(value: Option<impl Display>) -> String {

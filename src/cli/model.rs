@@ -22,9 +22,9 @@ use tintype_system::clock::Clock;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelCommand {
-    /// Fetch a model from the hub of Hugging Face, or continue an interrupted fetch
+    /// Download a model from Hugging Face, or resume an interrupted download
     Pull(PullArgs),
-    /// Use a model that lies in a folder of this machine, without copying it
+    /// Use a model in a local folder, without copying it
     Add(AddArgs),
     /// List the installed models, and those that can be fetched by name
     List(ListArgs),
@@ -45,7 +45,7 @@ pub(super) struct PullArgs {
     /// Commit, tag or branch of the repository [default: the commit in the catalogue, or main]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
-    /// Accept the licence of the model; without a terminal nobody can be asked
+    /// Accept the licence of the model; required without a terminal
     #[arg(long, visible_alias = "accept-license")]
     accept_licence: bool,
     #[command(flatten)]
@@ -57,12 +57,12 @@ pub(super) struct PullArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AddArgs {
-    /// Folder with the model_index.json of a model, as diffusers writes it
+    /// Folder of a model in the diffusers layout, with its model_index.json
     folder: PathBuf,
-    /// Name to use [default: that of the folder]
+    /// Name to use [default: the folder's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Note the checksum of every file, so that `tintype model verify` can compare them
+    /// Record the checksum of every file for `tintype model verify`
     #[arg(long)]
     hash: bool,
     /// Print JSON
@@ -238,7 +238,7 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let AddArgs { folder, name, hash, json } = args;
     let real = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
     let name = name.or_else(|| models::name_of_folder(&real));
-    let name = name.ok_or("the name of the folder cannot be that of a model: give one as --name")?;
+    let name = name.ok_or("the folder's name is not a valid model name: choose one with --name")?;
     let transfer = Arc::new(Transfer::new(!json));
     let added = models::add(&data.data, &real, &name, hash, &*transfer);
     let installed = prepare(added.inspect_err(|_| transfer.end())?, &transfer).await?;

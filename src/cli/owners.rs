@@ -33,19 +33,25 @@ impl ListArgs {
     /// Opens the database and finds the owners.
     pub(super) async fn open(&self, data: &DataSettings) -> Result<(Arc<dyn Store>, Owners), Failure> {
         let store = open_store(data).await?;
-        let (only, accounts) = match &self.account {
+        let owners = Owners::read(&*store, self.account.as_deref()).await?;
+        Ok((store, owners))
+    }
+}
+
+impl Owners {
+    /// All accounts, or the only one.
+    pub(super) async fn read(store: &dyn Store, only: Option<&str>) -> Result<Self, Failure> {
+        let (only, accounts) = match only {
             Some(name) => {
-                let account = find_account(&*store, name).await?;
+                let account = find_account(store, name).await?;
                 (Some(account.id), vec![account])
             }
             None => (None, store.list_accounts().await?),
         };
         let names = accounts.into_iter().map(|account| (account.id, account.name)).collect();
-        Ok((store, Owners { only, names }))
+        Ok(Self { only, names })
     }
-}
 
-impl Owners {
     /// The name of an owner; empty for one that was added after the list was asked for.
     pub(super) fn name(&self, id: Id) -> &str {
         self.names.get(&id).map_or("", String::as_str)

@@ -27,11 +27,11 @@ const LINK_PATH: &str = "/studio/sign-in/";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PersonCommand {
-    /// Add a person, who then signs in by a link or with a password
+    /// Add a person, who signs in with a link or a password
     Add(AddArgs),
     /// List people
     List(ListArgs),
-    /// Print a link that signs a person in once
+    /// Print a one-time sign-in link for a person
     Link(LinkArgs),
     /// Give a person another role: viewer, member or owner
     Role(RoleArgs),
@@ -53,10 +53,10 @@ pub(super) struct AddArgs {
     /// Name or id of the account
     #[arg(long, value_name = "NAME")]
     account: String,
-    /// Rights of the person: viewer (looks), member (makes pictures) or owner (manages keys and people)
+    /// Rights of the person: viewer (sees pictures), member (also creates them) or owner (also manages keys and people)
     #[arg(long, default_value_t = Role::Member, value_name = "ROLE")]
     role: Role,
-    /// File that holds the password [default: none, so that only links sign the person in]
+    /// File that holds the password [default: no password, sign-in by link only]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// Print JSON
@@ -75,7 +75,7 @@ pub(super) struct LinkArgs {
 /// How a sign-in link is shown.
 #[derive(Debug, Args)]
 pub(super) struct ShownLinkArgs {
-    /// URL at which people reach the studio
+    /// URL of the studio
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = root_url)]
     public_url: String,
     /// Print JSON
@@ -216,7 +216,7 @@ pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Accoun
 
 async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.public_url).await?;
-    let text = format!("{url}\n\nThis link signs {} in once, until {expires_at}.", person.name);
+    let text = format!("{url}\n\nOne-time sign-in link for {}, valid until {expires_at}.", person.name);
     show_once(shown.json, &ShownLink { url, expires_at }, || text)?
         .map_err(|error| Failure(format!("the link could not be printed, so repeat this for another one: {error}")))?;
     Ok(ExitCode::SUCCESS)

@@ -36,6 +36,7 @@ impl Command {
             | Self::Mcp(_)
             | Self::Config(_)
             | Self::Health(_)
+            | Self::Version(_)
             | Self::Openapi
             | Self::Completions(_)
             | Self::Man(_)

@@ -1,12 +1,16 @@
 //! Progress of long-running commands, shown on a terminal.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use tintype_engines::models::Watch;
+
+use tintype_engine::{Progress, Stage};
 
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
 pub(super) fn bar(visible: bool) -> ProgressBar {
@@ -15,6 +19,60 @@ pub(super) fn bar(visible: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// How often a render is looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Shows the stages of a render: a bar on a terminal, otherwise a line for each stage.
+pub(super) struct Stages {
+    bar: ProgressBar,
+    lines: bool,
+    latest: Cell<Option<Stage>>,
+}
+
+impl Stages {
+    pub(super) fn new(visible: bool) -> Self {
+        let lines = visible && !io::stderr().is_terminal();
+        Self { bar: bar(visible), lines, latest: Cell::new(None) }
+    }
+
+    /// Begins a part of the command.
+    pub(super) fn begin(&self, part: &str) {
+        self.latest.set(None);
+        self.say(part.to_owned());
+    }
+
+    /// Waits for the end of a render, and shows its stages until then.
+    pub(super) async fn follow<T>(&self, progress: &Progress, render: impl Future<Output = T>) -> T {
+        let mut render = pin!(render);
+        let mut ticks = tokio::time::interval(TICK);
+        let rendered = loop {
+            tokio::select! {
+                rendered = &mut render => break rendered,
+                _ = ticks.tick() => self.show(progress.latest()),
+            }
+        };
+        self.show(progress.latest());
+        rendered
+    }
+
+    fn show(&self, stage: Option<Stage>) {
+        if let Some(stage) = stage.filter(|stage| self.latest.replace(Some(*stage)) != Some(*stage)) {
+            self.say(stage.to_string());
+        }
+    }
+
+    fn say(&self, line: String) {
+        if self.lines {
+            eprintln!("{line}");
+        }
+        self.bar.set_message(line);
+    }
+
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Shows how bytes come on: a bar on a terminal, otherwise a line for every tenth.

@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use super::{Outcome, open_store, show};
 use tintype_config::DataSettings;
-use tintype_domain::text::counted;
 use tintype_store::{QueueDepth, Store, StoreError, WaitingForEngine};
 use tintype_system::clock::Timestamp;
 
@@ -14,7 +13,7 @@ pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes aft
 
 #[derive(Debug, Subcommand)]
 pub(super) enum QueueCommand {
-    /// Stop claiming tasks on every worker, for maintenance
+    /// Stop all workers from claiming tasks, for maintenance
     #[command(after_help = "\
 Within a second no worker claims another task; tasks that a worker is working on are finished. Submits are still \
 accepted and wait, but a task that is not finished 9 minutes after its submit fails and is refunded. The pause is kept \
@@ -22,7 +21,7 @@ in the database: it survives restarts, backups and migrations, until `tintype qu
     Pause(JsonArgs),
     /// Claim tasks again
     Resume(JsonArgs),
-    /// Show how many tasks wait, how many are worked on, and whether the queue is paused
+    /// Show how many tasks are waiting and running, and whether the queue is paused
     Show(JsonArgs),
 }
 
@@ -54,10 +53,9 @@ impl ShownQueue {
     fn text(&self) -> String {
         let oldest =
             self.oldest_submitted_at.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
-        let waits = if self.waiting == 1 { "waits" } else { "wait" };
-        let mut text = format!("{} {waits}, {} worked on{oldest}", counted(self.waiting, "task", "tasks"), self.leased);
+        let mut text = format!("{} waiting, {} running{oldest}", self.waiting, self.leased);
         for WaitingForEngine { engine, tasks, .. } in &self.waiting_for_engines {
-            text.push_str(&format!("\n{} for the engine {engine}", counted(*tasks, "task waits", "tasks wait")));
+            text.push_str(&format!("\n{tasks} waiting for the engine {engine}"));
         }
         text
     }

@@ -26,8 +26,10 @@ use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
-use tintype_config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings};
-use tintype_engines::{EngineChoice, Surroundings};
+use tintype_config::{
+    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings,
+};
+use tintype_engines::{EngineChoice, Surroundings, models};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres::PostgresStore;
 use tintype_store::sqlite::SqliteStore;
@@ -239,7 +241,7 @@ async fn open_parts(
             let settings = ApiSettings::new(server, url)?;
             if settings.redis.is_none() && shared.store.is_shared() {
                 tracing::info!(
-                    "this process counts rate limits on its own; to share the counts between processes, give each of them --redis"
+                    "this process counts rate limits on its own; to share counts between processes, give each of them --redis"
                 );
             }
             Some(ApiState::open(settings, shared.clone(), quickest(server, &engines)?).await?)
@@ -284,7 +286,7 @@ async fn check_aliases(server: &ServerSettings, store: &dyn Store, engines: &[Ch
         tracing::warn!(
             model = name,
             engine,
-            "no worker with the engine of --model-alias has reported within a day: tasks of this model fail until one does"
+            "no worker with the engine of this --model-alias has reported within a day: tasks for this model fail until one does"
         );
     }
     Ok(())
@@ -303,7 +305,14 @@ fn assumed_duration(engine: &NamedEngine) -> Duration {
 
 fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
     let choose = |engine: NamedEngine| {
+        // A model that is damaged may be mended while the server runs; a name without a model is a mistake.
+        if let (Some(EngineTarget::Diffusion), Some(model)) = (&engine.settings.engine, &engine.settings.model)
+            && !models::exists(data, model)
+        {
+            return Err(Failure(format!("--model {model}: {}", models::missing(data, model))));
+        }
         let choice = tintype_engines::choose(&engine.settings, data);
+
         let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
         Ok(Chosen { engine, choice })
     };
@@ -430,7 +439,7 @@ fn warn_about_callers(server: &ServerSettings, listening: &[SocketAddr], tls: bo
     }
     if !server.production && listening.iter().any(|address| !address.ip().is_loopback()) {
         tracing::warn!(
-            "callers send their keys over plain HTTP, which anybody on the network can read: use HTTPS and --production"
+            "API keys are sent over plain HTTP, readable by anyone on the network: use HTTPS and --production"
         );
     }
 }

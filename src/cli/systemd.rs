@@ -26,7 +26,7 @@ pub(super) fn notify(state: &str) {
         socket.send_to_addr(state.as_bytes(), &address)
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, "could not tell systemd the state of this server");
+        tracing::warn!(%error, "could not notify systemd of the server's state");
     }
 }
 
@@ -51,7 +51,9 @@ pub(super) async fn keep_alive(api: Option<Address>) {
         };
         match silent {
             false => notify("WATCHDOG=1"),
-            true => tracing::error!("the server does not answer itself; if that lasts, systemd restarts it"),
+            true => {
+                tracing::error!("the server does not respond to its own probe; if that continues, systemd restarts it")
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::owners::find_only;
+use super::owners::{Owners, owner_name};
 use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::Endings;
@@ -56,7 +56,7 @@ pub(super) struct OneTaskArgs {
 pub(super) struct FailArgs {
     #[command(flatten)]
     task: OneTaskArgs,
-    /// Error that the owner of the task sees, at most 500 characters
+    /// Error message shown to the owner of the task, at most 500 characters
     #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT", value_parser = text::failure_reason)]
     reason: String,
 }
@@ -66,6 +66,8 @@ pub(super) struct FailArgs {
 struct ShownTask {
     task_id: TaskId,
     account_id: Id,
+    /// Name of the account.
+    account: String,
     surface: Surface,
     status: &'static str,
     files: Vec<String>,
@@ -89,8 +91,8 @@ fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
     text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
 }
 
-impl From<Task> for ShownTask {
-    fn from(task: Task) -> Self {
+impl ShownTask {
+    fn new(task: Task, account: &str) -> Self {
         let (task_id, created_at, status) = (task.task_id(), task.created_at(), task.status.as_str());
         let (files, error) = match task.status {
             Status::Processing => (Vec::new(), None),
@@ -98,7 +100,8 @@ impl From<Task> for ShownTask {
             Status::Failed(error) => (Vec::new(), Some(error)),
         };
         let Task { account_id, surface, updated_at, .. } = task;
-        Self { task_id, account_id, surface, status, files, error, created_at, updated_at }
+        let account = account.to_owned();
+        Self { task_id, account_id, account, surface, status, files, error, created_at, updated_at }
     }
 }
 
@@ -112,16 +115,17 @@ pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let account = find_only(&*store, args.account.as_deref()).await?;
-    let tasks = store.recent_tasks(account, args.limit).await?;
-    let tasks: Vec<ShownTask> = tasks.into_iter().map(ShownTask::from).collect();
+    let owners = Owners::read(&*store, args.account.as_deref()).await?;
+    let tasks = store.recent_tasks(owners.only, args.limit).await?;
+    let shown = |task: Task| ShownTask::new(task.clone(), owners.name(task.account_id));
+    let tasks: Vec<ShownTask> = tasks.into_iter().map(shown).collect();
     show(args.json, &tasks, || {
         let rows = tasks.iter().map(|task| {
             [
                 task.task_id.to_string(),
                 task.status.to_owned(),
                 task.surface.as_str().to_owned(),
-                task.account_id.to_string(),
+                task.account.clone(),
                 task.created_at.to_string(),
                 task.error.clone().unwrap_or_default(),
             ]
@@ -135,7 +139,9 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, lost_leases, removed_at } = record;
     let request_id = request.request_id.clone();
-    let record = ShownRecord { task: task.into(), request, request_id, lost_leases, removed_at };
+    let account = owner_name(&*store, task.account_id).await?;
+    let task = ShownTask::new(task, &account);
+    let record = ShownRecord { task, request, request_id, lost_leases, removed_at };
     // JSON is the most readable layout for nested values.
     show(true, &record, String::new)
 }
@@ -150,7 +156,8 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
-    let shown = ShownTask::from(record.task);
+    let account = owner_name(&*store, record.task.account_id).await?;
+    let shown = ShownTask::new(record.task, &account);
     show(args.task.json, &shown, || format!("Task {} was failed and refunded.", shown.task_id))
 }
 

@@ -16,7 +16,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Args)]
 pub(super) struct UsageArgs {
-    /// Rows to tell apart
+    /// Group rows by
     #[arg(long, value_enum, default_value_t = By::Account)]
     by: By,
     /// Count only this account
@@ -25,7 +25,7 @@ pub(super) struct UsageArgs {
     /// Days to count, up to today in UTC
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500), conflicts_with_all = ["since", "until"])]
     days: u32,
-    /// First day to count, such as 2026-11-01 [default with --until: the first of the ledger]
+    /// First day to count, such as 2026-11-01 [default with --until: the first day in the ledger]
     #[arg(long, value_name = "DAY", value_parser = day)]
     since: Option<Timestamp>,
     /// Last day to count, such as 2026-11-30 [default: today]

@@ -21,6 +21,7 @@ use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
+use tintype_system::clock::in_words;
 
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
@@ -34,11 +35,11 @@ pub(super) enum WebhookCommand {
     Add(AddArgs),
     /// List endpoints without their secrets
     List(ListArgs),
-    /// Send an event of the type webhook.test, and show what became of it
+    /// Send a `webhook.test` event and show the result
     Test(OneEndpointArgs),
-    /// Send no more events to an endpoint, and give up those that wait
+    /// Stop sending events to an endpoint and discard pending ones
     Disable(OneEndpointArgs),
-    /// Send events to a disabled endpoint again, from now on
+    /// Send new events to a disabled endpoint again
     Enable(OneEndpointArgs),
     /// Give an endpoint a new secret; both sign during the overlap
     Rotate(RotateArgs),
@@ -80,7 +81,7 @@ pub(super) struct OneEndpointArgs {
 pub(super) struct RotateArgs {
     #[command(flatten)]
     endpoint: OneEndpointArgs,
-    /// Time for which the old secret signs, too
+    /// How long deliveries are also signed with the old secret
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
     overlap: Duration,
 }
@@ -230,7 +231,7 @@ fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &s
     let secret = secret.reveal();
     show_once(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, || {
         format!(
-            "{secret}\n\nThis secret signs what endpoint {} gets. It will not be shown again, so keep it in a safe place.{note}",
+            "{secret}\n\nSigning secret of endpoint {}. It will not be shown again: store it safely.{note}",
             endpoint.id
         )
     })
@@ -275,8 +276,8 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let (id, secret) = (args.endpoint.id, SigningSecret::random());
     let endpoint = store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
-    let overlap = humantime::format_duration(args.overlap);
-    let note = format!("\nThe secret before it signs, too, for {overlap}.");
+    let overlap = in_words(args.overlap);
+    let note = format!("\nThe previous secret stays valid for {overlap}.");
     let note = if args.overlap.is_zero() { "" } else { note.as_str() };
     // The present secret is lost with a rotation, so the new one has to be on paper first.
     show_secret(args.endpoint.json, &endpoint, &secret, note)?

@@ -114,7 +114,7 @@ impl Bucket {
                     Err(error) if is_final(&error) => return Err(error.into()),
                     Err(error) => last = error.into(),
                 }
-                tracing::warn!(error = %last, "could not write a result file to the bucket; trying again");
+                tracing::warn!(error = %last, "could not write a result file to the bucket; retrying");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

@@ -27,7 +27,7 @@ impl ProcessMetrics {
         let cpu_seconds = Counter::new("process_cpu_seconds_total", "Processor time used, in user and system mode");
         let log_lines_dropped = IntCounter::new(
             "tintype_log_lines_dropped_total",
-            "Lines of the log that were dropped because nobody read standard error in time, or it could not be written",
+            "Log lines dropped because standard error was not read in time or could not be written",
         );
         Self {
             log_lines_dropped: registered(registry, log_lines_dropped),

@@ -20,8 +20,10 @@ pub(super) struct QueueMetrics {
 impl QueueMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
         let gauge = |name, help| registered(registry, IntGauge::new(name, help));
-        let available =
-            Opts::new("tintype_engine_available", "1 while a worker of any process has this engine and it takes work");
+        let available = Opts::new(
+            "tintype_engine_available",
+            "1 while a worker of any process has this engine and it is available",
+        );
         Self {
             waiting: gauge("tintype_queue_waiting", "Tasks waiting for a worker"),
             leased: gauge("tintype_queue_leased", "Tasks leased to a worker"),

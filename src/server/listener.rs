@@ -54,6 +54,11 @@ impl Listener {
             ErrorKind::AddrInUse => {
                 format!("{address} is in use by another program: stop it, or choose another address with {flag}")
             }
+            ErrorKind::PermissionDenied if !matches!(address, ListenAddress::Socket(_)) => format!(
+                "cannot listen on {address}: this user may not use ports below 1024. Choose a higher port with {flag}, \
+                 set AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or lower the limit with `sysctl \
+                 net.ipv4.ip_unprivileged_port_start=80`"
+            ),
             _ => format!("cannot listen on {address}: {error}"),
         };
         let tcp = |listener| vec![Self::Tcp(listener)];
@@ -164,7 +169,7 @@ impl Drop for SocketListener {
         // A process that took over the path has a file of its own there.
         let is_ours = self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity);
         if is_ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "could not remove the socket; the next start does");
+            tracing::warn!(%error, path = %self.path.display(), "could not remove the socket; the next start will");
         }
     }
 }

@@ -119,7 +119,7 @@ pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop:
     }
     for listener in &listeners {
         if let Err(error) = listener.bound(front.limits.write_stall) {
-            tracing::warn!(%error, "could not bound the memory of connections: slow readers cost the kernel more of it");
+            tracing::warn!(%error, "could not limit the send buffers of connections: slow clients will use more kernel memory");
         }
     }
     let admitting = listeners.into_iter().map(|listener| door.admit(listener, &stop));
@@ -146,7 +146,7 @@ impl Door {
                 Ok(Accepted::Tcp(stream, address)) => self.enter_from(stream, address.ip()),
                 Ok(Accepted::Socket(stream)) => self.enter_from_socket(stream),
                 Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection; trying again");
+                    tracing::warn!(%error, "could not accept a connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -270,7 +270,7 @@ impl Endings {
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);
             failed.iter().for_each(|ended| self.ended(*ended, How::Failed));
-            tracing::warn!(queued, failed = failed.len(), "expired leases taken away");
+            tracing::warn!(queued, failed = failed.len(), "reclaimed expired leases");
         }
         Ok(lost)
     }

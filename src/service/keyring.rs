@@ -87,7 +87,7 @@ impl Keyring {
         let uses: Vec<_> = std::mem::take(&mut *self.uses()).into_iter().collect();
         for batch in uses.chunks(USES_BATCH) {
             if let Err(error) = self.store.touch_keys(batch.to_vec()).await {
-                tracing::error!(%error, "could not record when keys were used; trying again later");
+                tracing::error!(%error, "could not record when keys were used; retrying later");
                 self.note_uses(batch.iter().copied());
             }
         }

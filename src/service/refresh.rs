@@ -43,7 +43,7 @@ impl Refresh {
         match refreshed {
             Ok(refreshed) => store(refreshed),
             Err(error) => {
-                tracing::warn!(%error, "could not query the queue; the next refresh tries again, and until then the estimate uses the last known state");
+                tracing::warn!(%error, "could not query the queue; estimates use the last known state until the next refresh");
             }
         }
     }

@@ -67,7 +67,7 @@ impl Thumbnails {
             return Ok(Some(made));
         }
         if let Err(error) = files.keep_thumbnail(name, made.clone()).await {
-            tracing::warn!(name = name.as_str(), %error, "could not keep a thumbnail; it is made again when somebody asks for it");
+            tracing::warn!(name = name.as_str(), %error, "could not store a thumbnail; it will be created again on demand");
         }
         Ok(Some(made))
     }

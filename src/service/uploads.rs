@@ -204,7 +204,7 @@ impl Uploads {
     async fn remove(self: Arc<Self>, account_id: Id, ids: Vec<Id>) {
         for id in ids {
             if let Err(error) = self.shared.store.remove_upload(account_id, Surface::Api, id).await {
-                tracing::warn!(upload = %id, %error, "could not remove an upload; the sweep does so");
+                tracing::warn!(upload = %id, %error, "could not remove an upload; the next sweep will");
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) async fn join(
 ) -> Result<Response<Body>, PageError> {
     let account = studio.shared.store.find_account(&rule.account).await?;
     let Some(account) = account.filter(|account| account.deleted_at.is_none()) else {
-        tracing::warn!(%rule, "a rule of --oidc-join names an account that does not exist: nobody joins by it");
+        tracing::warn!(%rule, "a rule of --oidc-join names an account that does not exist, so it has no effect");
         return Err(unknown());
     };
     if account.disabled_at.is_some() {
@@ -41,12 +41,12 @@ pub(super) async fn join(
     };
     let person = match studio.shared.store.join(new).await? {
         Joining::Done(person) => {
-            tracing::info!(person = %person.id, account = %account.id, %rule, "somebody joined an account by a rule");
+            tracing::info!(person = %person.id, account = %account.id, %rule, "a person joined an account by a rule");
             person
         }
         Joining::Known(person) => person,
         Joining::NotPossible => {
-            tracing::warn!(%rule, "somebody cannot join by a rule of --oidc-join: the account has no room for people");
+            tracing::warn!(%rule, "cannot add a person by a rule of --oidc-join: the account has reached its limit of people");
             return Err(unknown());
         }
     };
@@ -68,7 +68,7 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
         Standing::Free => Ok(()),
         Standing::Member(role) if role == person.role => Ok(()),
         Standing::Member(role) if role < Role::Owner && is_last_owner(studio, person, &account).await? => {
-            tracing::warn!(person = %person.id, account = %account.id, %role, "the last owner of an account keeps that role");
+            tracing::warn!(person = %person.id, account = %account.id, %role, "kept the role of an account's last owner");
             Ok(())
         }
         Standing::Member(role) => {

@@ -182,7 +182,7 @@ impl Live {
         let live: HashSet<TokenHash> = match self.shared.store.live_sessions(&hashes).await {
             Ok(live) => live.into_iter().collect(),
             Err(error) => {
-                tracing::warn!(%error, "could not check the sessions of open pages; trying again");
+                tracing::warn!(%error, "could not check the sessions of open pages; retrying");
                 return;
             }
         };
@@ -210,7 +210,7 @@ impl Live {
         let found = match self.shared.store.unfinished(&accounts, Surface::Web).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "could not look for changes of the studio's tasks; trying again");
+                tracing::warn!(%error, "could not poll for changes of studio tasks; retrying");
                 return;
             }
         };

@@ -122,7 +122,7 @@ fn failed(error: &ProviderError) -> PageError {
         ProviderError::Unusable(_) => {
             tracing::warn!(
                 %error,
-                "the OpenID Connect provider cannot be used: check --oidc-issuer, and that this server reaches it"
+                "the OpenID Connect provider cannot be used: check --oidc-issuer, and that this server can reach it"
             );
             PageError::new(StatusCode::SERVICE_UNAVAILABLE, "oidc-unusable")
         }
@@ -163,7 +163,7 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         return Err(lost());
     }
     if field("code").is_empty() {
-        tracing::info!(error = word(field("error")), "the OpenID Connect provider signed nobody in");
+        tracing::info!(error = word(field("error")), "sign-in at the OpenID Connect provider failed");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
     let arrived = exchange(studio, visit, &journey, field("code")).await?;
@@ -240,7 +240,7 @@ async fn welcome(
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
         Welcome::Done(signed_in) => {
-            tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up with an identity");
+            tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
             Ok(enter(studio, visit, &signed_in))
         }
         Welcome::TooMany => {

@@ -118,7 +118,7 @@ async fn log_failure(studio: &Studio, name: &str, visit: &Visit) -> Result<(), P
     let address = Address(visit.source);
     match known {
         Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
-        None => tracing::warn!(%address, "sign-in failed: nobody has that name"),
+        None => tracing::warn!(%address, "sign-in failed: unknown name"),
     }
     Ok(())
 }

@@ -72,7 +72,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     drop(place);
     match welcome {
         Welcome::Done(signed_in) => {
-            tracing::info!(account = %signed_in.session.person.account_id, "somebody signed up");
+            tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
             Ok(enter(&studio, &visit, &signed_in))
         }
         Welcome::Invalid(invalid) => refuse(words(invalid)),

@@ -77,7 +77,7 @@ impl Sending {
         let all_sent = tokio::time::timeout(FINISH_LIMIT, self.task).await.is_ok();
         let lost = self.lost.load(Ordering::Relaxed);
         if lost > 0 || !all_sent {
-            tracing::warn!(lost, all_sent, "the collector of traces did not take all spans of this process");
+            tracing::warn!(lost, all_sent, "the trace collector did not accept all spans of this process");
         }
     }
 }
@@ -127,11 +127,11 @@ impl Collector {
             Some(cause) if !was_down => tracing::warn!(
                 url = self.url,
                 cause,
-                "the collector takes no spans, and they are lost until it does: check --otlp and the collector"
+                "the trace collector rejects spans, and they are lost until it accepts them: check --otlp and the collector"
             ),
             None if was_down => {
                 let lost = self.lost.load(Ordering::Relaxed);
-                tracing::info!(url = self.url, lost, "the collector takes spans again");
+                tracing::info!(url = self.url, lost, "the trace collector accepts spans again");
             }
             _ => {}
         }

@@ -136,7 +136,7 @@ impl Worker {
             self.shared.endings.retry(claim, delay, cause).await;
             return LOST;
         }
-        tracing::warn!(%task, cause, seconds = delay.as_secs(), "the engine turned a task away; it is tried again later");
+        tracing::warn!(%task, cause, seconds = delay.as_secs(), "the engine rejected a task; retrying later");
         self.release(claim.lease, delay).await;
         RELEASED
     }

@@ -222,7 +222,7 @@ impl Worker {
             tracing::error!(
                 engine = self.engine,
                 cause,
-                "the engine is not available; no task is claimed for it until a probe succeeds: start it, or see `tintype doctor`"
+                "the engine is not available; no task is claimed for it until a probe succeeds: start it, or run `tintype doctor`"
             );
         }
     }
@@ -265,7 +265,7 @@ impl Worker {
         let Claimed { claims, queue } = match self.claim(permits.len()).await {
             Ok(claimed) => claimed,
             Err(error) => {
-                tracing::error!(%error, "could not claim tasks; trying again soon");
+                tracing::error!(%error, "could not claim tasks; retrying");
                 return QueueState::Drained;
             }
         };
@@ -330,7 +330,7 @@ impl Worker {
         }
         match self.shared.store.renew(leases, self.settings.lease).await {
             Ok(lost) => self.cancel(lost),
-            Err(error) => tracing::error!(%error, "could not renew leases; trying again at the next heartbeat"),
+            Err(error) => tracing::error!(%error, "could not renew leases; retrying at the next heartbeat"),
         }
     }
 

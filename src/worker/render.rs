@@ -139,7 +139,7 @@ impl Renderer for EngineRenderer {
         control: RenderControl,
     ) -> Result<Vec<Bytes>, RenderError> {
         let pictures = self.pictures(claim, references, control).await.map_err(|error| {
-            tracing::info!(task = %claim.lease.task_id, %error, "the engine gave no pictures");
+            tracing::info!(task = %claim.lease.task_id, %error, "the engine returned no images");
             match error {
                 EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
                 EngineError::Permanent(_) => RenderError::Final(CANNOT_RENDER.into()),
@@ -224,7 +224,7 @@ impl EngineRenderer {
             Verdict::Passed => Ok(()),
             Verdict::Unasked(cause) => {
                 self.shared.metrics.unmoderated.inc();
-                tracing::warn!(task = %claim.lease.task_id, cause, "passed without moderation: no answer");
+                tracing::warn!(task = %claim.lease.task_id, cause, "accepted without moderation: the service did not respond");
                 Ok(())
             }
             Verdict::Refused(violation) => Err(RenderError::Refused(violation)),

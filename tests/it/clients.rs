@@ -135,15 +135,20 @@ async fn the_service_behaves_as_the_document_says() {
     let service = Service::start_with(&flags).await;
     let caller = service.caller("ada", 10_000_000).await;
     let authorization = format!("Authorization: {}", caller.authorization());
-    let document = format!("http://{}/openapi.json", service.address);
+    let url = format!("http://{}", service.address);
     let effort = match std::env::var("SCHEMATHESIS_SECONDS") {
         Ok(seconds) => vec!["--max-time".to_owned(), seconds, "--max-examples".to_owned(), "1000000".to_owned()],
-        Err(_) => ["--max-examples", "6", "--seed", "1"].map(str::to_owned).into(),
+        Err(_) => ["--max-examples", "20", "--seed", "1"].map(str::to_owned).into(),
     };
     let said = tokio::task::spawn_blocking(move || {
         let folder = workshop();
+        // No task ends here, so a call that asks for a wait gets its answer only after that time. The example asks for 5 s in
+        // most calls, which took 190 of 205 s.
+        let document = openapi_json().replace("wait=5", "wait=0");
+        std::fs::write(folder.path().join("openapi.json"), document).expect("a file");
         let mut command = python_program(folder.path(), "schemathesis");
-        command.args(["--config-file", "schemathesis.toml", "run", &document, "--header", &authorization]);
+        command.args(["--config-file", "schemathesis.toml", "run", "openapi.json", "--url", &url]);
+        command.args(["--header", &authorization]);
         command.args(["--no-color", "--checks", "all", "--generation-database", "none"]).args(effort);
         run(&mut command)
     });

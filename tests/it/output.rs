@@ -143,7 +143,7 @@ async fn dropped_lines_are_reported_to_a_reader_that_comes_back_and_the_last_lin
     assert!(lines.last().is_some_and(|line| line.ends_with("stopped")), "{lines:?}");
     let reported: u64 = lines
         .iter()
-        .filter(|line| line.contains("log lines were dropped, because nobody read standard error in time"))
+        .filter(|line| line.contains("log lines were dropped, because standard error was not read in time"))
         .map(|line| line.split_once("dropped=").expect("a number").1.trim().parse::<u64>().expect("a number"))
         .sum();
     assert!(reported >= dropped, "{reported} of {dropped}: {lines:?}");

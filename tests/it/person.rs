@@ -42,7 +42,7 @@ fn a_new_name_looks_like_no_other_and_a_password_is_not_one_that_everybody_tries
     json(data.path(), &["account", "create", "coco"]);
     let (mixed, alike) = ("c\u{43e}co", "\u{441}\u{43e}\u{441}\u{43e}");
     assert!(refused(&data, &["account", "create", mixed]).contains("letters of one script"));
-    assert!(refused(&data, &["account", "create", alike]).contains("looks like that of the account \"coco\""));
+    assert!(refused(&data, &["account", "create", alike]).contains("looks like the account \"coco\""));
     json(data.path(), &["person", "add", "coco", "--account", "coco"]);
     assert!(refused(&data, &["person", "add", "a\u{202e}b", "--account", "coco"]).contains("invisible"));
     assert!(refused(&data, &["person", "add", alike, "--account", "coco"]).contains("named \"coco\" already"));
@@ -69,7 +69,7 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     let origin = Origin { person_id: id(&person).parse().ok(), ..Origin::default() };
     violate(&data, origin, Surface::Web).await;
     let listed = json(path, &["person", "list"]);
-    assert_eq!(listed[0]["suspension"]["reason"], "1 violations of the content policy within 1h", "{listed}");
+    assert_eq!(listed[0]["suspension"]["reason"], "1 violations of the content policy within 1 hour", "{listed}");
     let shown = String::from_utf8(binary::run(path, ["person", "list"]).stdout).expect("text");
     assert!(shown.contains("STATE") && shown.contains("suspended (1 violations"), "{shown}");
     assert!(json(path, &["person", "lift", "bob"])["suspension"].is_null());

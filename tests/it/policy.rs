@@ -152,10 +152,10 @@ async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server()
     }
     until("the key is suspended", async || keys(data.path())[0]["state"] == "suspended").await;
     let listed = keys(data.path());
-    assert_eq!(listed[0]["suspension"]["reason"], "3 violations of the content policy within 1h");
+    assert_eq!(listed[0]["suspension"]["reason"], "3 violations of the content policy within 1 hour");
     assert!(listed[0]["suspension"]["at"].is_string());
     let shown = String::from_utf8(binary::run(data.path(), ["key", "list"]).stdout).expect("text");
-    assert!(shown.contains("suspended (3 violations of the content policy within 1h; suspended at 2"), "{shown}");
+    assert!(shown.contains("suspended (3 violations of the content policy within 1 hour; suspended at 2"), "{shown}");
     let status = async || send(server.address, "GET", TASKS, &key, "").await.status;
     until("the suspended key is refused", async || status().await == 401).await;
     let id = listed[0]["id"].as_str().expect("an id");
@@ -275,7 +275,8 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
         let output = binary::run(data.path(), all);
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))
     };
-    let said = "The policy is valid: 1 rule, a key is suspended after 3 violations of the content policy within 1h.\n";
+    let said =
+        "The policy is valid: 1 rule, a key is suspended after 3 violations of the content policy within 1 hour.\n";
     assert_eq!(check(&[]), (Some(0), said.into()));
     assert_eq!(check(&["a boat"]), (Some(0), "No rule refuses this prompt.\n".into()));
     assert_eq!(check(&["a BOMB"]), (Some(1), "Refused by arms.\n".into()));

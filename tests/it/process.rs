@@ -97,7 +97,7 @@ fn a_server_waits_for_the_end_of_the_one_that_was_killed() {
     command.stderr(end);
     let start = std::thread::spawn(|| Server::spawn(command));
     let mut said = Vec::new();
-    while !said.ends_with(b"waiting for its end") && !said.ends_with(b"stop it") {
+    while !said.ends_with(b"waiting for it to exit") && !said.ends_with(b"stop it") {
         let mut byte = [0];
         log.read_exact(&mut byte).expect("the server still runs");
         said.extend(byte);

@@ -212,9 +212,9 @@ async fn a_collector_that_is_gone_costs_one_warning_and_nothing_else() {
     }
     server.stop();
     let log = std::fs::read_to_string(log).expect("a log");
-    assert_eq!(log.matches("the collector takes no spans").count(), 1, "{log}");
+    assert_eq!(log.matches("the trace collector rejects spans").count(), 1, "{log}");
     assert!(log.contains(&gone.address.to_string()) && log.contains("check --otlp"), "{log}");
-    assert!(log.contains("did not take all spans") && !log.contains("lighthouse"), "{log}");
+    assert!(log.contains("did not accept all spans") && !log.contains("lighthouse"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,8 +232,8 @@ async fn a_collector_that_refuses_is_warned_of_once_and_heard_of_when_it_is_back
     server.stop();
     assert_eq!(of(request_of(&collector.spans(), &last), "http.response.status_code").as_deref(), Some("401"));
     let log = std::fs::read_to_string(log).expect("a log");
-    assert_eq!(log.matches("the collector takes no spans").count(), 1, "{log}");
-    assert!(log.contains("it answered 503") && log.contains("the collector takes spans again"), "{log}");
+    assert_eq!(log.matches("the trace collector rejects spans").count(), 1, "{log}");
+    assert!(log.contains("it answered 503") && log.contains("the trace collector accepts spans again"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ import type { Generated } from "./task.js";
 /**
  * Writes the pictures as `TASK_ID-1.png` and so on, and makes the folder if it is missing. Returns the paths.
  *
- * A file is complete or absent. Rejects with the code `EEXIST` for a name that another file has; a picture that an
+ * A file is written completely or not at all. Rejects with the code `EEXIST` for a name that another file has; a picture that an
  * earlier call saved stays as it is.
  */
 export async function save({ task, pictures }: Generated, folder = "."): Promise<string[]> {

@@ -29,30 +29,30 @@ pub struct EngineSettings {
     /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
     #[arg(long, env = "TINTYPE_ENGINE_PROFILE", value_name = "PROFILE", value_enum)]
     pub engine_profile: Option<EngineProfile>,
-    /// Model to render with. For diffusion: an installed model, or a folder as diffusers writes it. For servers: the model
-    /// that they are asked for [default: the server's own, and gpt-image-1 at OpenAI]
+    /// Model to render with. For diffusion: an installed model, or a folder in the diffusers layout. For servers: the model
+    /// name in requests [default: the server's own, and gpt-image-1 at OpenAI]
     #[arg(long, env = "TINTYPE_MODEL", value_name = "NAME|DIR", alias = "engine-model")]
     pub model: Option<String>,
-    /// Most memory that the process of the diffusion engine takes besides the files of its model, such as 6GiB [default:
-    /// four fifths of this machine's]
+    /// Memory limit of the diffusion engine's process, not counting the model's files, such as 6GiB [default: four
+    /// fifths of this machine's]
     #[arg(long, env = "TINTYPE_ENGINE_MEMORY", value_name = "SIZE")]
     pub engine_memory: Option<ByteSize>,
-    /// Steps of each picture of the diffusion engine [default: as many as the model was made for]
+    /// Steps per image of the diffusion engine [default: as many as the model was trained for]
     #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub engine_steps: Option<u32>,
-    /// Numbers that the diffusion engine computes with: w8a8 needs an installed model, f16 and bf16 need --engine-runtime
+    /// Precision of the diffusion engine: w8a8 needs an installed model, f16 and bf16 need --engine-runtime
     /// [default: on a processor w8a8 for FLUX.2 and Z-Image, else f32; on a GPU bf16 for these, else f16]
     #[arg(long, env = "TINTYPE_ENGINE_PRECISION", value_name = "PRECISION", value_enum)]
     pub engine_precision: Option<EnginePrecision>,
-    /// Program that the diffusion engine computes with: rten is built in; the others are a library that `tintype engine
-    /// library` fetches, and the device that it computes on [default: rten]
+    /// Runtime and device of the diffusion engine: rten is built in; the others need the library that `tintype engine
+    /// library` downloads [default: rten]
     #[arg(long, env = "TINTYPE_ENGINE_RUNTIME", value_name = "RUNTIME[:DEVICE]", value_enum)]
     pub engine_runtime: Option<EngineRuntime>,
-    /// Pictures of 512x512 that the diffusion engine makes at a time, of several tasks if they wait; a larger picture counts
-    /// as several [default: 1 on a processor, 4 on a GPU]
+    /// Batch size of the diffusion engine in images of 512x512, from one or several tasks; a larger image counts as
+    /// several [default: 1 on a processor, 4 on a GPU]
     #[arg(long, env = "TINTYPE_ENGINE_BATCH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub engine_batch: Option<u32>,
-    /// Key that is sent to the engine and to no other host
+    /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
     /// File that holds --engine-key
@@ -61,17 +61,17 @@ pub struct EngineSettings {
     /// PEM file with certificate authorities to trust for the engine, in addition to the public ones
     #[arg(long, env = "TINTYPE_ENGINE_CA", value_name = "FILE")]
     pub engine_ca: Option<PathBuf>,
-    /// Sizes that the model renders well; others are made from the nearest [default: any, or those of OpenAI's model]
+    /// Sizes that the model renders well; other sizes are scaled from the nearest [default: any, or those of OpenAI's model]
     #[arg(long, env = "TINTYPE_ENGINE_SIZES", value_name = "WxH", value_delimiter = ',', value_parser = picture_size)]
     pub engine_sizes: Vec<(u32, u32)>,
-    /// Most reference images that the model takes; 0 for a model that renders from text alone [default: 0 with the
+    /// Maximum number of reference images; 0 for a text-only model [default: 0 with the
     /// profile localai, those of OpenAI's model, as many as the workflow has nodes for, or 4]
     #[arg(long, env = "TINTYPE_ENGINE_REFERENCES", value_name = "N")]
     pub engine_references: Option<usize>,
-    /// Workflow in ComfyUI's API format, which --engine comfyui:URL runs for each picture
+    /// Workflow in ComfyUI's API format, for --engine comfyui:URL
     #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW", value_name = "FILE")]
     pub engine_workflow: Option<PathBuf>,
-    /// Nodes of that workflow that get the prompt, the seed and so on: a list of {type, key, node_ids} as in Open WebUI
+    /// Nodes of that workflow that receive the prompt, the seed and so on: a list of {type, key, node_ids} as in Open WebUI
     #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW_NODES", value_name = "FILE")]
     pub engine_workflow_nodes: Option<PathBuf>,
     /// Program that --engine sd-server runs: stable-diffusion.cpp's server
@@ -81,7 +81,7 @@ pub struct EngineSettings {
     /// without --listen-ip, --listen-port and --verbose
     #[arg(long, env = "TINTYPE_ENGINE_ARGS", default_value = "", value_name = "ARGS", allow_hyphen_values = true)]
     pub engine_args: String,
-    /// Devices on which that program runs, once on each, such as 0,1 [default: once, and the program chooses]
+    /// Devices to run that program on, one process each, such as 0,1 [default: once, and the program chooses]
     #[arg(long, env = "TINTYPE_ENGINE_DEVICES", value_name = "DEVICE", value_delimiter = ',', value_parser = device)]
     pub engine_devices: Vec<String>,
     /// The tables of the config file, as the layers of settings pass them on

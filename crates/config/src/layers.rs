@@ -334,8 +334,20 @@ fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Ve
 }
 
 /// Commands that keep their own settings: they run or create an installation, or talk to a server elsewhere.
-const OWN_SETTINGS: [&str; 11] =
-    ["serve", "api", "worker", "restore", "migrate", "config", "generate", "get", "mcp", "openapi", "completions"];
+const OWN_SETTINGS: [&str; 12] = [
+    "serve",
+    "api",
+    "worker",
+    "restore",
+    "migrate",
+    "config",
+    "generate",
+    "get",
+    "mcp",
+    "version",
+    "openapi",
+    "completions",
+];
 
 /// Applies the settings of the server on the command's data directory. They override the command's own environment, which
 /// may belong to another installation; the command's own flags override them.

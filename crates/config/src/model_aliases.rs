@@ -16,8 +16,8 @@ const MAX_ALIASES: usize = 256;
 /// The flag for names of models.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ModelAliasSettings {
-    /// Name of a model that stands for an engine: a call of OpenAI's API with it waits for a worker with that engine; every
-    /// other name is served by any engine. In the config file also a table [model-alias] of NAME = "ENGINE"
+    /// Map a model name in OpenAI calls to an engine: only workers with that engine serve such a call, and any engine
+    /// serves other names. In the config file also a table [model-alias] of NAME = "ENGINE"
     #[arg(long, env = "TINTYPE_MODEL_ALIAS", value_name = "NAME=ENGINE", num_args = 1.., value_delimiter = ',')]
     pub model_alias: Vec<ModelAlias>,
 }

@@ -12,14 +12,14 @@ use tintype_domain::provider::OidcProvider;
 /// The provider of an organisation, and this server as it is registered there.
 #[derive(Debug, Clone, Args)]
 pub struct OidcSettings {
-    /// URL of an OpenID Connect provider at which people may sign in to the studio. Its redirect URI is
+    /// URL of an OpenID Connect provider for sign-in to the studio. Register the redirect URI
     /// `PUBLIC-URL/studio/oidc/callback` [default: none]
     #[arg(long, env = "TINTYPE_OIDC_ISSUER", value_name = "URL", value_parser = issuer, requires = "oidc_client_id")]
     oidc_issuer: Option<String>,
-    /// Id of this server at the provider
+    /// Client ID of this server at the provider
     #[arg(long, env = "TINTYPE_OIDC_CLIENT_ID", value_name = "ID", requires = "oidc_issuer")]
     oidc_client_id: Option<String>,
-    /// File that holds the secret of this server at the provider [default: a client without a secret]
+    /// File that holds the client secret [default: a public client]
     #[arg(long, env = "TINTYPE_OIDC_CLIENT_SECRET_FILE", value_name = "FILE", requires = "oidc_issuer")]
     oidc_client_secret_file: Option<PathBuf>,
     /// Other audiences that the provider may name beside this server in an ID token that does not say to whom it was issued
@@ -31,16 +31,15 @@ pub struct OidcSettings {
     /// Scopes to ask the provider for, besides `openid profile email`
     #[arg(long, env = "TINTYPE_OIDC_SCOPE", value_name = "SCOPE", num_args = 1.., value_delimiter = ',', requires = "oidc_issuer")]
     oidc_scope: Vec<String>,
-    /// Rule by which somebody new who signs in at the provider joins an account: `domain:DOMAIN=ACCOUNT:ROLE` for a verified
-    /// e-mail address in a domain, `group:GROUP=ACCOUNT:ROLE` for a group. The first one that matches counts. In the environment,
-    /// write a semicolon between two
+    /// Rule by which new people join an account at sign-in: `domain:DOMAIN=ACCOUNT:ROLE` for a verified email address,
+    /// `group:GROUP=ACCOUNT:ROLE` for a group. The first match counts. In the environment, separate rules by semicolons
     #[arg(long, env = "TINTYPE_OIDC_JOIN", value_name = "RULE", value_delimiter = ';', requires = "oidc_issuer")]
     oidc_join: Vec<JoinRule>,
-    /// When the role of somebody in an account with a rule is what the rules say: at the `first` sign-in, or `always`. With
-    /// `always`, somebody who matches no rule about the own account any more loses access
+    /// When the rules set a person's role: at the `first` sign-in, or `always`. With `always`, people who no longer match
+    /// a rule of their account lose access
     #[arg(long, env = "TINTYPE_OIDC_ROLES", value_name = "WHEN", default_value = "first", requires = "oidc_join")]
     oidc_roles: RolesFollow,
-    /// Claim that holds the groups of a person, as a text or a list of texts
+    /// Claim that holds a person's groups, as a string or a list of strings
     #[arg(
         long,
         env = "TINTYPE_OIDC_GROUPS_CLAIM",
@@ -111,7 +110,8 @@ fn issuer(text: &str) -> Result<String, String> {
     };
     if url.scheme() == "http" && !is_local {
         return Err(
-            "a provider on another machine must have https: everybody on the way could sign in as anybody".into()
+            "a provider on another machine needs https: without it, anyone on the network could sign in as any user"
+                .into(),
         );
     }
     if !url.username().is_empty() || url.password().is_some() {

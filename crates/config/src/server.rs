@@ -34,10 +34,10 @@ pub struct ServerSettings {
     /// Address to serve Prometheus metrics on [default: none]
     #[arg(long, env = "TINTYPE_METRICS_LISTEN", value_name = "ADDR")]
     pub metrics_listen: Option<ListenAddress>,
-    /// Base URL of an OpenTelemetry collector that takes traces over HTTP, such as `http://127.0.0.1:4318` [default: none]
+    /// Base URL of an OpenTelemetry collector for traces over HTTP, such as `http://127.0.0.1:4318` [default: none]
     #[arg(long, env = "TINTYPE_OTLP", value_name = "URL", value_parser = collector_url)]
     pub otlp: Option<String>,
-    /// URL at which callers reach the API, without a path [default: the listen address]
+    /// Public URL of this server, without a path [default: the listen address]
     #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = root_url)]
     pub public_url: Option<String>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// URLs of the result files.
     pub file_urls: FileUrlSettings,
-    /// Reject API calls that did not arrive over HTTPS; a server with a certificate always does
+    /// Reject API calls that did not arrive over HTTPS; always on with a certificate
     #[arg(long, env = "TINTYPE_PRODUCTION", value_parser = BoolishValueParser::new())]
     pub production: bool,
     /// Certificate chain in PEM; turns on HTTPS
@@ -58,15 +58,15 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Certificate from an ACME authority.
     pub acme: AcmeSettings,
-    /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted; unix stands for
-    /// all that connect to a Unix domain socket
+    /// Networks of reverse proxies whose X-Forwarded-Proto and X-Forwarded-For headers are trusted; unix means every
+    /// connection to a Unix domain socket
     #[arg(long, env = "TINTYPE_TRUSTED_PROXY", value_name = "CIDR", num_args = 1.., value_delimiter = ',')]
     pub trusted_proxy: Vec<TrustedProxy>,
     /// Add the client's address to each request's log line. Addresses are personal data
     #[arg(long, env = "TINTYPE_LOG_CLIENTS", value_parser = BoolishValueParser::new())]
     pub log_clients: bool,
-    /// Take connections from balancers at the addresses of --trusted-proxy only, which name the caller by the PROXY
-    /// protocol (version 1 or 2); Unix domain sockets stay as they are
+    /// Require the PROXY protocol (version 1 or 2) on TCP connections, and accept them from the addresses of
+    /// --trusted-proxy only; Unix domain sockets are not affected
     #[arg(long, env = "TINTYPE_PROXY_PROTOCOL", value_parser = BoolishValueParser::new())]
     pub proxy_protocol: bool,
     #[command(flatten)]
@@ -97,12 +97,12 @@ pub struct ServerSettings {
     /// Networks of webhooks.
     pub webhooks: WebhookSettings,
     #[command(flatten)]
-    /// Names of models that stand for an engine.
+    /// Model names that map to an engine.
     pub models: ModelAliasSettings,
     #[command(flatten)]
     /// Settings of the worker.
     pub worker: WorkerSettings,
-    /// Time to keep serving after a stop signal, with /readyz failing, so that load balancers notice
+    /// How long to keep serving after a stop signal while /readyz fails, so that load balancers notice
     #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = duration)]
     pub shutdown_delay: Duration,
     /// Free disk space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]

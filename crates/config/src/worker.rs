@@ -22,17 +22,17 @@ pub struct WorkerSettings {
     #[command(flatten)]
     /// The engine that renders the images.
     pub engine: EngineSettings,
-    /// Tasks to render at the same time with each engine [default: as many as the engine takes]
+    /// Tasks to render at the same time with each engine [default: the engine's own limit]
     #[arg(long, env = "TINTYPE_RENDERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub renders: Option<u16>,
     /// Time limit for one attempt at a task, from the download of its references to the finished images [default: 3m, and
-    /// 8m with the diffusion engine, which chooses the size of its pictures by it]
+    /// 8m with the diffusion engine, which chooses its image size accordingly]
     #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", value_name = "DURATION", value_parser = duration)]
     pub render_timeout: Option<Duration>,
-    /// Time after which a task is taken away from a worker that sends no heartbeat
+    /// How long a worker may go without a heartbeat before its tasks are given to another
     #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
     pub lease: Duration,
-    /// Time that running renders get to finish after a stop signal
+    /// How long running renders may take to finish after a stop signal
     #[arg(long, env = "TINTYPE_DRAIN_TIMEOUT", default_value = "25s", value_name = "DURATION", value_parser = duration)]
     pub drain_timeout: Duration,
     /// Ports allowed in reference image URLs

@@ -14,6 +14,7 @@ pub mod quantise;
 pub mod runtime;
 pub mod schedulers;
 pub mod tokenizer;
+pub mod variants;
 pub mod weights;
 
 pub use pipelines::{Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare};

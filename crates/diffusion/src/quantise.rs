@@ -221,7 +221,7 @@ pub fn verify(cache: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn verify_file(path: &Path) -> Result<()> {
-    let damaged = || Error::Model(format!("{} is damaged; delete it, and it is made anew", path.display()));
+    let damaged = || Error::Model(format!("{} is damaged; delete it, and it is created again", path.display()));
     let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", path.display()));
     let weights = Weights::open(path)?;
     let stated = weights.note(DIGEST_KEY).ok_or_else(damaged)?.to_owned();

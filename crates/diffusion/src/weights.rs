@@ -17,6 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::Config;
+use crate::variants::Layout;
 use crate::{Error, Result};
 
 /// Most files of the weights of one part.
@@ -151,26 +152,19 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Maps the weights in a part's folder: one file or several with an index, in full precision if they are there, else
-    /// in half.
+    /// Maps the weights in a part's folder, as [`Layout::choose`] chooses them.
     ///
     /// # Errors
     /// If there are none, a file lacks what the index says, two have a tensor of one name, or as of [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
-        for variant in ["", ".fp16"] {
-            let single = folder.join(format!("{stem}{variant}.safetensors"));
-            if single.exists() {
-                return Self::open(&single);
-            }
-            let index = folder.join(format!("{stem}.safetensors.index{variant}.json"));
-            if index.exists() {
-                return Self::open_shards(folder, &index);
-            }
-        }
-        let folder = folder.display();
-        Err(Error::Model(format!(
-            "{folder} lacks {stem}.safetensors; weights in other formats (.bin, .ckpt) are not read"
-        )))
+        let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
+            let folder = folder.display();
+            return Err(Error::Model(format!(
+                "{folder} lacks {stem}.safetensors; weights in other formats (.bin, .ckpt) are not read"
+            )));
+        };
+        let path = folder.join(layout.file());
+        if layout.sharded { Self::open_shards(folder, &path) } else { Self::open(&path) }
     }
 
     fn open_shards(folder: &Path, index: &Path) -> Result<Self> {

@@ -240,7 +240,7 @@ pub enum EngineError {
     NotAvailable(String),
     /// The engine takes work, but did not take this brief, and has not begun it. Costs no attempt, unless that happens again
     /// and again while it renders other briefs.
-    #[error("turned away: {cause}")]
+    #[error("rejected: {cause}")]
     TurnedAway {
         /// The cause, for the operator.
         cause: String,

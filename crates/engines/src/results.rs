@@ -40,7 +40,7 @@ impl Results {
         }
         let picture = self.decoder.decode_result(file).await.map_err(|error| match error {
             DecodeError::Picture(PictureError::TooLarge) => unusable("has too many pixels"),
-            DecodeError::Picture(PictureError::UnknownFormat) => unusable("is no PNG, JPEG or WebP"),
+            DecodeError::Picture(PictureError::UnknownFormat) => unusable("is not a PNG, JPEG or WebP"),
             DecodeError::Picture(PictureError::Damaged(_)) => unusable("is damaged"),
             error => unusable(&format!("could not be decoded ({error})")),
         })?;

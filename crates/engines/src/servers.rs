@@ -211,7 +211,7 @@ impl<S: Server> Servers<S> {
             return None;
         }
         let (server, cause) = (self.shared.servers[index].name(), &turned_away.cause);
-        tracing::warn!(server, cause, "a server of the engine turned a task away; the task goes elsewhere, or waits");
+        tracing::warn!(server, cause, "an engine server rejected a task; trying another server, or waiting");
         Some(turned_away)
     }
 
@@ -321,11 +321,7 @@ async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
     match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
         Ok(Err(Fault { contact: Contact::Silent, .. })) | Err(_) => {
             let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
-            tracing::warn!(
-                server,
-                seconds,
-                "a server of the engine is slow to answer a probe; it gets work all the same"
-            );
+            tracing::warn!(server, seconds, "an engine server answers probes slowly; it still gets tasks");
             Ok(())
         }
         Ok(probed) => probed,
@@ -339,7 +335,7 @@ async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Dur
         let Some(shared) = shared.upgrade() else { return };
         match ask(&*shared.servers[index]).await {
             Ok(()) => {
-                tracing::info!(server = shared.servers[index].name(), "a server of the engine takes work again");
+                tracing::info!(server = shared.servers[index].name(), "an engine server is available again");
                 shared.states()[index].aside = None;
                 shared.changed.notify_waiters();
                 return;

@@ -266,7 +266,7 @@ impl IdentityProvider {
                     Ok(more) => more,
                     Err(error) if needs_more => return Err(error),
                     Err(error) => {
-                        tracing::debug!(%error, "the OpenID Connect provider tells no name");
+                        tracing::debug!(%error, "the OpenID Connect provider sends no name");
                         Fields::new()
                     }
                 }
@@ -304,7 +304,7 @@ impl IdentityProvider {
         };
         match text_or_number(&fields, "sub").map_err(refused)? == subject {
             true => Ok(fields),
-            false => Err(refused("`sub` is that of somebody else".into())),
+            false => Err(refused("`sub` belongs to another person".into())),
         }
     }
 

@@ -34,7 +34,7 @@ pub fn only(pem: &[u8]) -> Result<RootCertStore, String> {
 fn with(mut roots: RootCertStore, pem: &[u8]) -> Result<RootCertStore, String> {
     let before = roots.len();
     for authority in CertificateDer::pem_slice_iter(pem) {
-        let authority = authority.map_err(|error| format!("the certificate authorities are no valid PEM: {error}"))?;
+        let authority = authority.map_err(|error| format!("the certificate authorities are not valid PEM: {error}"))?;
         roots.add(authority).map_err(|error| format!("a certificate authority cannot be used: {error}"))?;
     }
     if roots.len() == before { Err("there is no certificate authority in the PEM".into()) } else { Ok(roots) }

@@ -83,8 +83,8 @@ impl Sketch {
     pub fn info() -> EngineInfo {
         EngineInfo {
             name: "sketch".into(),
-            description: "the built-in sketch engine: illustrated scenes for development and demos, no diffusion model"
-                .into(),
+            description:
+                "the built-in sketch engine: illustrated scenes for development and demos, not a diffusion model".into(),
             sizes: Sizes::Any,
             max_references: 4,
             max_pictures: None,

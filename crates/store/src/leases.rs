@@ -6,6 +6,7 @@ use tintype_engine::Stage;
 
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
+use tintype_system::clock::in_words;
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
@@ -77,8 +78,7 @@ pub struct StrikeRule {
 
 impl std::fmt::Display for StrikeRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let window = humantime::format_duration(self.window).to_string().replace(' ', "");
-        write!(f, "{} violations of the content policy within {window}", self.limit)
+        write!(f, "{} violations of the content policy within {}", self.limit, in_words(self.window))
     }
 }
 

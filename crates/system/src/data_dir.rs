@@ -55,7 +55,7 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
     if let Err(error) = take_from_others(directory) {
-        tracing::warn!(%error, "other users can look into the data directory; close it to them");
+        tracing::warn!(%error, "other users can read the data directory; restrict its permissions");
     }
     let mut files: Vec<PathBuf> = SECRET_FILES.iter().map(|name| directory.join(name)).collect();
     if let Some(database) = database {
@@ -88,7 +88,7 @@ fn take_from_others(path: &Path) -> Result<(), String> {
     });
     match closed {
         Ok(()) => {
-            tracing::warn!(path = %path.display(), "closed it to other users of this machine, who could read it");
+            tracing::warn!(path = %path.display(), "removed the permission of other users to read it");
             Ok(())
         }
         Err(Errno::NOENT) => Ok(()),
@@ -144,7 +144,7 @@ fn lock_patiently(file: &File, what: &Path, patience: Duration) -> Result<(), Tr
         match file.try_lock() {
             Err(TryLockError::WouldBlock) if waited < patience => {
                 if waited.is_zero() {
-                    tracing::warn!(data = %what.display(), "another process holds the lock on the data; waiting for its end");
+                    tracing::warn!(data = %what.display(), "another process holds the lock on the data; waiting for it to exit");
                 }
                 std::thread::sleep(LOCK_PAUSE);
                 waited += LOCK_PAUSE;

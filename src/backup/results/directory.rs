@@ -103,7 +103,7 @@ pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 fn unreadable(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "a result file is unreadable and was left out");
+    tracing::warn!(path = %path.display(), %error, "skipped an unreadable result file");
 }
 
 /// The side of a copy that failed.

@@ -12,7 +12,7 @@ use tintype_domain::model::Id;
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 /// The estimated time until the task ends, in whole seconds.
 static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
-/// The place of the task in the queue: 1 is the next, 0 is being worked on. An estimate.
+/// Estimated position in the queue: 1 is next, 0 is running.
 static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
 /// The part of the task's work that is done, from 0 to 1.
 static PROGRESS: HeaderName = HeaderName::from_static("x-progress");

@@ -328,7 +328,7 @@ pub async fn generate(
     // The task is charged, so an error of the wait must not look like one of the submit.
     let response = response.unwrap_or_else(|error| {
         let cause = error.cause().map(tracing::field::display);
-        tracing::warn!(task = %task.id, cause, "the task was accepted, but its caller could not wait for its end");
+        tracing::warn!(task = %task.id, cause, "the task was accepted, but waiting for its result failed");
         created(&task, &api)
     });
     Ok(naming(ignored, response))

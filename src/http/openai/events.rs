@@ -218,7 +218,7 @@ impl Events {
     fn fail(&mut self, error: ApiError) {
         let task = self.awaited.task_id;
         if let Some(cause) = error.cause() {
-            tracing::error!(%task, cause = %cause, "a stream of events ends with an error");
+            tracing::error!(%task, cause = %cause, "an event stream ended with an error");
         }
         if !error.is_final() {
             self.hold = None;

@@ -65,7 +65,7 @@ impl Hold {
             if let Err(error) = api.shared.store.end_call(task_id, holder, end).await {
                 tracing::warn!(
                     task = %task_id, %error,
-                    "could not write down the end of a call; an attempt after it may take its task over all the same"
+                    "could not record the end of a call; a retry may still be attached to its task"
                 );
             }
         };

@@ -210,7 +210,7 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
             if let Some(hold) = hold.filter(|_| error.is_final())
                 && let Err(cause) = hold.settle().await
             {
-                tracing::warn!(task = %task_id, %cause, "could not write down that a call has got its failure");
+                tracing::warn!(task = %task_id, %cause, "could not record that a caller received its failure");
             }
             error.after_the_charge().into_response()
         }

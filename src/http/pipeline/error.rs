@@ -287,7 +287,7 @@ pub(in crate::http) enum ErrorForm {
 /// In the extensions of a response: the server closes the connection without sending anything, because no answer would
 /// be true.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the connection is closed without an answer")]
+#[error("closing the connection without a response")]
 pub struct NoAnswer;
 
 impl IntoResponse for NoAnswer {

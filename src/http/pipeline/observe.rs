@@ -74,7 +74,7 @@ pub(super) async fn observe<F: Future<Output = Response>>(
     let _entered = span.enter();
     let mut response = answered.unwrap_or_else(|_| ApiError::caused_by("a handler panicked").into_response());
     if response.extensions().get::<NoAnswer>().is_some() {
-        tracing::warn!(%method, route, client, "the connection is closed without an answer");
+        tracing::warn!(%method, route, client, "closing the connection without a response");
         end_span(&span, &method, route, None);
         return response;
     }

@@ -74,7 +74,7 @@ impl Sweeper {
         let mut state = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
         *state = match *state {
             MissingSince::Logged if tasks == 0 => {
-                tracing::info!("a worker has the engine again that tasks waited for");
+                tracing::info!("an engine that tasks were waiting for is available again");
                 MissingSince::Nothing
             }
             _ if tasks == 0 => MissingSince::Nothing,
@@ -83,7 +83,7 @@ impl Sweeper {
                 tracing::error!(
                     tasks,
                     engines,
-                    "tasks wait for an engine that no worker has now: start it, or its worker, or see `tintype doctor`"
+                    "tasks are waiting for an engine that no worker has: start the engine or its worker, or run `tintype doctor`"
                 );
                 MissingSince::Logged
             }

@@ -106,7 +106,7 @@ impl Sweeper {
         let stepped = self.lenience().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
         if stepped.is_some() {
             tracing::warn!(
-                "the clock was set ahead, so no lease is taken away for the length of one lease; check the time synchronisation"
+                "the clock was set ahead, so no lease is reclaimed for the length of one lease; check the time synchronisation"
             );
             self.be_lenient();
         }
@@ -157,7 +157,7 @@ impl Sweeper {
     pub async fn lapse_grants(&self) {
         match self.shared.store.lapse_grants().await {
             Ok(0) => {}
-            Ok(grants) => tracing::info!(grants, "expired grants have lapsed"),
+            Ok(grants) => tracing::info!(grants, "expired grants ended"),
             Err(error) => failed(&error),
         }
     }
@@ -244,7 +244,7 @@ impl Sweeper {
         let cutoff = self.shared.store.now().saturating_sub(DELIVERY_LIFE);
         match self.shared.store.trim_deliveries(cutoff, MAX_WAITING).await {
             Ok(0) => {}
-            Ok(trimmed) => tracing::debug!(trimmed, "old deliveries of webhooks deleted or given up"),
+            Ok(trimmed) => tracing::debug!(trimmed, "old webhook deliveries deleted or discarded"),
             Err(error) => failed(&error),
         }
     }

@@ -78,7 +78,7 @@ impl Deliverer {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_blind, true) {
-                        tracing::error!(%error, "could not look for webhooks to deliver; trying again every second");
+                        tracing::error!(%error, "could not poll for webhooks to deliver; retrying every second");
                     }
                     tokio::time::sleep(POLL_EVERY).await;
                 }
@@ -164,9 +164,9 @@ impl Deliverer {
                 tracing::warn!(%endpoint, origin, reason, "endpoint disabled; `tintype webhook enable` enables it again");
             }
             Ok(AttemptWrite::Done) => {}
-            Ok(AttemptWrite::Lost) => tracing::info!(%delivery, "another attempt at the delivery has begun meanwhile"),
+            Ok(AttemptWrite::Lost) => tracing::info!(%delivery, "another attempt at this delivery has already started"),
             Err(error) => {
-                tracing::error!(%delivery, %error, "could not write down the end of an attempt; the event is sent again");
+                tracing::error!(%delivery, %error, "could not record the end of a delivery attempt; the event will be sent again");
             }
         }
     }
@@ -242,6 +242,6 @@ async fn ending_of_api(endings: &mut Receiver<Ending>) {
 
 fn report(ended: std::result::Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a delivery ended unexpectedly; it is made again");
+        tracing::error!(%error, "webhook delivery was interrupted; retrying");
     }
 }

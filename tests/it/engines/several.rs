@@ -184,7 +184,7 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     let doctor = String::from_utf8(site.installation.run(&["doctor"]).stdout).expect("text");
     let missing = "1 task waits for an engine that no worker has now: edit (last seen ";
     assert!(doctor.lines().any(|line| line.starts_with("FAIL") && line.contains(missing)), "{doctor}");
-    eventually("a line in the log", || api.logged("tasks wait for an engine that no worker has now") == 1).await;
+    eventually("a line in the log", || api.logged("tasks are waiting for an engine that no worker has") == 1).await;
 
     edits.restart(None);
     let done = ended(&api.server, &key, &waiting).await;

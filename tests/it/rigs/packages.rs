@@ -1,5 +1,5 @@
 //! Programs from the registries of npm and PyPI: generators of clients, their compilers, OpenAI's clients, and checkers of
-//! the OpenAPI document and of pages. `tests/it/clients/` locks their versions and hashes. They are installed once, below
+//! the OpenAPI document, of pages and of spelling. `tests/it/clients/` locks their versions and hashes. They are installed once, below
 //! `target/`.
 
 use std::fs::File;
@@ -53,6 +53,11 @@ pub fn python() -> PathBuf {
 /// The folder with the Python that has LiteLLM, which needs other versions of packages.
 pub fn litellm() -> PathBuf {
     environment("litellm", include_str!("../clients/litellm.txt"), "litellm.txt")
+}
+
+/// The folder with the spelling checker.
+pub fn typos() -> PathBuf {
+    environment("typos", include_str!("../clients/typos.txt"), "typos.txt")
 }
 
 /// The programs of a virtual environment with locked packages.

@@ -132,7 +132,7 @@ async fn every_way_to_give_no_usable_picture_is_one_kind_of_error_and_a_reason()
         (Mood::NoPictures, "temporary", "0 pictures instead of 1"),
         (Mood::TwoPictures, "temporary", "2 pictures instead of 1"),
         (Mood::NoBase64, "temporary", "not valid base64"),
-        (Mood::NoPicture, "temporary", "no PNG, JPEG or WebP"),
+        (Mood::NoPicture, "temporary", "not a PNG, JPEG or WebP"),
         (Mood::Small, "temporary", "only 1x1 pixels"),
         (Mood::Black, "temporary", "is black"),
         (Mood::OtherRatio, "temporary", "rendered 64x256 instead of 64x64"),
@@ -235,7 +235,7 @@ async fn a_cancelled_render_leaves_the_queue_and_occupies_the_server_until_its_p
     let (outcome, ()) = tokio::join!(rendering, cancelling);
     assert!(outcome.is_err(), "{outcome:?}");
     let busy = engine.probe().await;
-    assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("still renders")), "{busy:?}");
+    assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("is still rendering")), "{busy:?}");
     let refused = render(&engine, brief("another boat", &[1])).await;
     assert!(matches!(&refused, Err(EngineError::NotAvailable(_))), "{refused:?}");
     server.be(Mood::Working);

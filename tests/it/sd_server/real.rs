@@ -131,7 +131,7 @@ async fn a_cancelled_render_occupies_an_attached_server_until_its_picture_is_don
     let (outcome, ()) = tokio::join!(engine.render(slow, Progress::default(), cancel.clone()), cancelling);
     assert!(outcome.is_err());
     let busy = engine.probe().await;
-    assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("still renders")), "{busy:?}");
+    assert!(matches!(&busy, Err(EngineError::NotAvailable(text)) if text.contains("is still rendering")), "{busy:?}");
     until_ready(&engine, "its cancelled picture was done after").await;
     render(&engine, brief("a boat", &[1])).await.expect("a picture");
 }

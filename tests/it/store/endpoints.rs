@@ -192,7 +192,7 @@ pub async fn a_suspended_key_is_told_once(fx: &Fixture) -> Result<()> {
     let expected = serde_json::json!({
         "key_id": key.id.to_string(),
         "name": "laptop",
-        "reason": "2 violations of the content policy within 1day",
+        "reason": "2 violations of the content policy within 1 day",
         "suspended_at": fx.clock.now().to_string(),
     });
     assert_eq!(claim.event.data, expected);

@@ -80,7 +80,7 @@ pub async fn the_last_strike_suspends_the_key_and_records_the_reason(fx: &Fixtur
     assert_eq!(state(fx, key).await?, KeyState::Suspended);
     let suspension = found(fx, key).await?.suspension.expect("a suspension");
     assert_eq!(suspension.at, fx.clock.now());
-    assert_eq!(suspension.reason, "3 violations of the content policy within 1h");
+    assert_eq!(suspension.reason, "3 violations of the content policy within 1 hour");
     fx.clock.advance(LEASE);
     assert_eq!(
         strike(fx, account, Some(key), THREE_AN_HOUR).await?,

@@ -14,7 +14,7 @@ use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
 const POLICY: &str = "[[rule]]\nname = \"arms\"\nwords = [\"bomb\"]\n[strikes]\nlimit = 3\nwindow = \"1h\"\n";
-const REASON: &str = "3 violations of the content policy within 1h";
+const REASON: &str = "3 violations of the content policy within 1 hour";
 
 /// A service with the policy, and the directory of its file.
 async fn service() -> (Service, TempDir) {

@@ -40,7 +40,7 @@ class Generated:
     def save(self, folder: str | os.PathLike[str] = ".") -> list[Path]:
         """Writes the pictures as `TASK_ID-1.png` and so on, and makes the folder if it is missing.
 
-        A file is complete or absent. Raises `FileExistsError` for a name that another file has; a picture that an
+        A file is written completely or not at all. Raises `FileExistsError` for a name that another file has; a picture that an
         earlier call saved stays as it is.
         """
         directory = Path(folder)

@@ -70,7 +70,9 @@ impl StableDiffusion {
             )));
         }
         if unet.addition.is_some() {
-            return Err(Error::Model("the UNet is that of a StableDiffusionXLPipeline, which the model is not".into()));
+            return Err(Error::Model(
+                "the UNet belongs to a StableDiffusionXLPipeline, but the model is not one".into(),
+            ));
         }
         let tokens = encoder.clip.tokens;
         let body = Body::open((unet, parts.unet_weights), (&parts.vae, parts.vae_weights), parts.scheduler, tokens)?;

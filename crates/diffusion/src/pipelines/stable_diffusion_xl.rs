@@ -54,7 +54,7 @@ impl StableDiffusionXl {
         }
         let (Some(addition), Some(pooled)) = (unet.addition, second.clip.projection) else {
             return Err(Error::Model(
-                "the UNet and the second text encoder are not those of Stable Diffusion XL".into(),
+                "the UNet and the second text encoder do not belong to Stable Diffusion XL".into(),
             ));
         };
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;

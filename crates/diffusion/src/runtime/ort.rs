@@ -103,7 +103,7 @@ fn environment(library: &Path) -> Result<Environment> {
     }
     let unusable = |error: &dyn fmt::Display| {
         Error::Model(format!(
-            "{} is no ONNX Runtime that can be used, which would be 1.{} or later: {error}",
+            "{} is not a usable ONNX Runtime (1.{} or later is needed): {error}",
             library.display(),
             ort::MINOR_VERSION
         ))

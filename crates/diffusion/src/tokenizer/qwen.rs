@@ -152,5 +152,5 @@ fn check_template(folder: &Path, config: &Config) -> Result<()> {
         return Ok(());
     }
     let folder = folder.display();
-    Err(Error::Model(format!("{folder}: the template of a conversation (chat_template) is not that of Qwen 3")))
+    Err(Error::Model(format!("{folder}: the chat template (chat_template) is not Qwen 3's")))
 }

@@ -46,7 +46,7 @@ impl Events {
         let socket = tokio::time::timeout(OPEN_LIMIT, open(endpoint, client)).await;
         let socket = socket.unwrap_or_else(|_| Err("no answer in time".into()));
         if let Err(cause) = &socket {
-            tracing::debug!(server = endpoint.name(), cause, "the server tells no progress");
+            tracing::debug!(server = endpoint.name(), cause, "the server reports no progress");
         }
         Self(socket.ok())
     }

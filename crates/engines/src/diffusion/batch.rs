@@ -177,7 +177,7 @@ impl Renderer {
             tracing::warn!(
                 pictures,
                 most,
-                "the engine's process was lost with a batch; batches are smaller until the next start: if this comes again, lower --engine-batch or raise --engine-memory"
+                "the engine process died during a batch, so batches are smaller until the next start: if this happens again, lower --engine-batch or raise --engine-memory"
             );
         }
     }
@@ -277,13 +277,13 @@ impl Renderer {
                 }
             }
             // Dropping the render replaces the child.
-            Trouble::Lost(why) => EngineError::Temporary(format!("the engine's process was killed: {why}")),
+            Trouble::Lost(why) => EngineError::Temporary(format!("the engine process was killed: {why}")),
             Trouble::Gone => match self.supervisor.end_of(number).await {
                 Some(why) => {
                     render.ended();
                     EngineError::Temporary(why)
                 }
-                None => EngineError::Temporary("the engine's process closed its output".into()),
+                None => EngineError::Temporary("the engine process closed its output".into()),
             },
         }
     }
@@ -305,7 +305,7 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.supervisor.replace(self.number, "it worked on a render that nobody waits for, or that has failed");
+            self.supervisor.replace(self.number, "it was working on a render that failed or is no longer wanted");
         }
     }
 }

@@ -110,7 +110,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     }));
     let setup = arguments.first().and_then(|text| text.to_str()).and_then(|text| serde_json::from_str(text).ok());
     let Some(setup) = setup else {
-        complain("the service starts this command; there is no other use for it");
+        complain("this command is for the service's own use");
         return ExitCode::FAILURE;
     };
     match run(&setup) {
@@ -147,7 +147,9 @@ fn run(setup: &Setup) -> Result<(), End> {
     // The library of a runtime is code of others, so it is loaded behind the confinement.
     let runtime = runtime(setup).map_err(|error| End {
         status: NO_RUNTIME,
-        sentence: format!("{error}: fetch it anew by `tintype engine library`, or give another --engine-runtime"),
+        sentence: format!(
+            "{error}: download it again with `tintype engine library`, or choose another --engine-runtime"
+        ),
     })?;
     if let Work::Compares(asked) = &setup.work {
         let distance = distance(setup, asked, runtime).map_err(|error| error.to_string())?;

@@ -68,7 +68,7 @@ impl Link {
     /// The child has no pipes.
     pub(super) fn new(child: &mut Child) -> Result<Self, String> {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("the engine's process has no pipes".into());
+            return Err("the engine process has no pipes".into());
         };
         let pipes = Arc::new(Mutex::new(Pipes { input, output, orders: 0 }));
         Ok(Self { pipes, loaded: Arc::default() })

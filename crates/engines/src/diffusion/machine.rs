@@ -6,7 +6,7 @@ use rustix::system::{Sysinfo, sysinfo};
 
 /// The part of the memory that a child may take for itself. The rest is for the service and for the weights, which are
 /// mapped files.
-const CHILDS_PART: f64 = 0.8;
+const CHILD_SHARE: f64 = 0.8;
 /// The limit on a machine whose memory is unknown, in bytes.
 const UNKNOWN_MEMORY: u64 = 8 << 30;
 
@@ -16,7 +16,7 @@ pub(super) fn memory_limit() -> u64 {
     let Sysinfo { totalram, mem_unit, .. } = sysinfo();
     let machine = totalram.checked_mul(u64::from(mem_unit)).filter(|bytes| *bytes > 0);
     let known = machine.into_iter().chain(group_limits()).min();
-    known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILDS_PART) as u64)
+    known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILD_SHARE) as u64)
 }
 
 /// The limits of the control group of this process and of those around it. A group without a limit says "max".

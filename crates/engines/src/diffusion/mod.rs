@@ -1,6 +1,6 @@
 //! The diffusion engine in the box: `crates/diffusion` in a supervised child process of this program.
 //!
-//! The child (`child.rs`) opens the model, stays warm between tasks, and hears of its orders over pipes
+//! The child (`child.rs`) opens the model, stays warm between tasks, and gets its jobs over pipes
 //! (`tintype_engine::frames`). This side makes batches of the tasks that wait (`batch.rs`), chooses the size at which they
 //! are rendered from the measured speed (`speed.rs`), watches the child while it renders, and has it killed when it hangs or
 //! does not stop.

@@ -60,9 +60,9 @@ impl Shared {
         match tokio::task::spawn_blocking(write).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not write down the speed of the model; the next start measures it again")
+                tracing::warn!(%error, "could not save the measured speed of the model; the next start measures it again")
             }
-            Err(error) => tracing::warn!(%error, "could not write down the speed of the model"),
+            Err(error) => tracing::warn!(%error, "could not save the measured speed of the model"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Program for Arc<Shared> {
         let lost = |why: &str| EngineError::NotAvailable(why.to_owned());
         let loaded = link.open().await.map_err(|_| lost("the model could not be opened"))?;
         if !loaded.confined {
-            tracing::warn!("seccomp is not available: the engine's process runs under resource limits only");
+            tracing::warn!("seccomp is not available: the engine process runs under resource limits only");
         }
         let known = {
             let mut speed = locked(&self.speed);

@@ -10,7 +10,8 @@ use url::Url;
 
 use super::manifest::{Source, is_sha256};
 use super::selection::RemoteFile;
-use tintype_outbound::{Proxies, client_builder, describe};
+
+use tintype_outbound::{Proxies, client_builder};
 
 /// Time limit for a connection, with its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -136,7 +137,7 @@ impl Hub {
         patience: Patience,
     ) -> Result<Self, String> {
         let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
-        let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is no URL: {error}")))?;
+        let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
         let host = url.host().ok_or_else(|| unusable("names no host"))?;
         if !["https", "http"].contains(&url.scheme()) || !url.username().is_empty() || url.password().is_some() {
             return Err(unusable("must begin with https:// and hold no password"));
@@ -147,7 +148,7 @@ impl Hub {
             url::Host::Ipv6(ip) => ip.is_loopback(),
         };
         if url.scheme() == "http" && token.is_some() && !loopback {
-            return Err(unusable("is plain HTTP, so everybody on the way could read the token: use https://"));
+            return Err(unusable("is plain HTTP, so anyone on the network could read the token: use https://"));
         }
         let builder = client_builder(authorities, Proxies::FromEnvironment).map_err(|error| error.to_string())?;
         let client = builder.connect_timeout(CONNECT_LIMIT.min(patience.stall)).build();
@@ -236,7 +237,7 @@ impl Hub {
     /// Sends a GET, and follows redirects. The token goes to the endpoint only: the hub redirects to a store of files,
     /// and the URL of that is its own secret.
     async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, Trouble> {
-        let mut url = Url::parse(url).map_err(|error| Trouble::Final(format!("{url:?} is no URL: {error}")))?;
+        let mut url = Url::parse(url).map_err(|error| Trouble::Final(format!("{url:?} is not a URL: {error}")))?;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
             if let Some(from) = from {
@@ -310,7 +311,12 @@ impl Hub {
     }
 }
 
-/// The causes of an error without the URL, which may be signed.
+/// The root cause of an error. The errors around it only say that a request failed, and may show a URL, which may be signed.
 fn cause(error: reqwest::Error) -> String {
-    describe(&error.without_url())
+    let error = error.without_url();
+    let mut root: &dyn std::error::Error = &error;
+    while let Some(cause) = root.source() {
+        root = cause;
+    }
+    root.to_string()
 }

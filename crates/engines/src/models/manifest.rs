@@ -126,7 +126,7 @@ impl Manifest {
             return Err(format!("is of the model {:?}", self.name));
         }
         if self.folder.as_ref().is_some_and(|folder| !folder.is_absolute()) {
-            return Err("names a folder that is no absolute path".into());
+            return Err("names a folder without an absolute path".into());
         }
         if self.files.is_empty() || self.files.len() > MAX_FILES {
             return Err(format!("names {} files; 1 to {MAX_FILES} are allowed", self.files.len()));
@@ -199,13 +199,13 @@ pub fn check_path(path: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+/".contains(&byte);
     let short: String = path.chars().take(80).collect();
     if path.is_empty() || path.len() > MAX_PATH || !path.bytes().all(plain) {
-        return Err(format!("names {short:?}, which is no path of a model's file"));
+        return Err(format!("names {short:?}, which is not the path of a model file"));
     }
     let names = |path: &str| path.split('/').all(|name| !name.is_empty() && !name.starts_with('.'));
     let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let first = path.split('/').next().unwrap_or_default();
     if !names(path) || !inside || [MANIFEST, super::CACHE].contains(&first) {
-        return Err(format!("names {short:?}, which is no path of a model's file"));
+        return Err(format!("names {short:?}, which is not the path of a model file"));
     }
     Ok(())
 }

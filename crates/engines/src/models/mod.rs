@@ -191,10 +191,26 @@ pub fn find(data_dir: &Path, name_or_folder: &str) -> Result<Installed, String> 
     if folder.is_dir() {
         return Err(format!("{name_or_folder} holds no {INDEX}: give the folder of a model as diffusers writes it"));
     }
-    Err(format!(
-        "there is no model {name_or_folder:?}: `tintype model list` shows those that are installed and those that \
-         `tintype model pull` can fetch"
-    ))
+    Err(missing(data_dir, name_or_folder))
+}
+
+/// Whether a model or a folder of this name exists, in whatever state.
+pub fn exists(data_dir: &Path, name_or_folder: &str) -> bool {
+    let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
+    (is_name(name_or_folder) && is_there(&directory(data_dir).join(name_or_folder)))
+        || is_there(Path::new(name_or_folder))
+}
+
+/// A sentence for the operator: there is no such model, and how to get it.
+pub fn missing(data_dir: &Path, name: &str) -> String {
+    let names: Vec<_> = entries(data_dir).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
+    let installed =
+        if names.is_empty() { "none is installed".into() } else { format!("installed: {}", names.join(", ")) };
+    let remedy = match catalogue::offer(name) {
+        Some(_) => format!("`tintype model pull {name}` fetches it"),
+        None => "`tintype model list` shows the models that `tintype model pull` can fetch".to_owned(),
+    };
+    format!("there is no model {name:?} ({installed}): {remedy}")
 }
 
 /// An installed model by its manifest alone, whatever became of its files.

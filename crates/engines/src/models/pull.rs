@@ -180,7 +180,11 @@ async fn draw(
             Err(Trouble::Passing(reason, after)) => {
                 tries += 1;
                 if tries >= LIST_TRIES {
-                    return Err(format!("{reason}, {LIST_TRIES} times in a row"));
+                    return Err(format!(
+                        "{reason} ({LIST_TRIES} times): check the network, set HTTPS_PROXY if this machine needs a \
+                         proxy, name a mirror with --endpoint, or add a folder that you copied here with `tintype model \
+                         add FOLDER`"
+                    ));
                 }
                 tokio::time::sleep(after.unwrap_or(pause)).await;
                 pause *= 2;

@@ -15,7 +15,7 @@ use super::{directory, is_name, staging};
 /// A sentence for the operator: a server uses the model, or something cannot be removed.
 pub fn remove(data_dir: &Path, name: &str) -> Result<bool, String> {
     if !is_name(name) {
-        return Err(format!("{name:?} is no name of a model"));
+        return Err(format!("{name:?} is not a model name"));
     }
     let target = directory(data_dir).join(name);
     let gone = directory(data_dir).join(format!(".{name}.gone"));

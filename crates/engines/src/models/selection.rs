@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tintype_diffusion::variants::Layout;
+
 use super::INDEX;
 use super::manifest::{MAX_FILES, check_path};
 
@@ -9,8 +11,6 @@ use super::manifest::{MAX_FILES, check_path};
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights without their variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
-/// Variants of weights, the preferred one first. Half precision is half as large, and as good in a picture.
-const VARIANTS: [&str; 3] = ["bf16", "fp16", ""];
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 40;
 
@@ -25,13 +25,6 @@ pub struct RemoteFile {
     pub sha256: Option<String>,
     /// The SHA-1 that git gives its content, if the hub stores it in git itself.
     pub git_sha1: Option<String>,
-}
-
-/// A name of weights, taken apart.
-#[derive(Debug, PartialEq, Eq)]
-struct Weights<'a> {
-    variant: &'a str,
-    sharded: bool,
 }
 
 /// Chooses the files of `parts` that are fetched, in the order of paths. With `every`, each of the parts must be there.
@@ -54,18 +47,11 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
     }
     for part in parts {
         let inside: Vec<_> = files.iter().filter_map(|file| Some((name_in(file, part)?, file))).collect();
-        let weights = |variant: &str, sharded: bool| {
-            let wanted = Weights { variant, sharded };
-            inside.iter().any(|(name, _)| weights_of(name).as_ref() == Some(&wanted))
-        };
-        // Weights in several files are read in their main variant only.
-        let single = VARIANTS.into_iter().find(|variant| weights(variant, false));
-        let wanted = single.map(|variant| Weights { variant, sharded: false });
-        let wanted = wanted.or_else(|| weights("", true).then_some(Weights { variant: "", sharded: true }));
+        let is_there = |wanted: &str| inside.iter().any(|(name, _)| *name == wanted);
+        let weights = WEIGHTS.into_iter().find_map(|stem| Layout::choose(stem, is_there));
         let mut found = false;
         for (name, file) in inside {
-            let is_weights = weights_of(name).is_some_and(|weights| Some(weights) == wanted);
-            if is_weights || is_settings(name, part, wanted.as_ref().is_some_and(|wanted| wanted.sharded)) {
+            if is_settings(name, part) || weights.is_some_and(|weights| weights.holds(name)) {
                 take(file)?;
                 found = true;
             }
@@ -90,24 +76,11 @@ fn name_in<'a>(file: &'a RemoteFile, part: &str) -> Option<&'a str> {
     (!name.contains('/')).then_some(name)
 }
 
-/// Takes `model.fp16.safetensors`, `model-00001-of-00002.safetensors` and the like apart.
-fn weights_of(name: &str) -> Option<Weights<'_>> {
-    let stem = name.strip_suffix(".safetensors")?;
-    let (stem, variant) = stem.split_once('.').unwrap_or((stem, ""));
-    let (stem, shard) = WEIGHTS.iter().find_map(|known| Some((*known, stem.strip_prefix(known)?)))?;
-    let number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_shard = shard.strip_prefix('-').and_then(|shard| shard.split_once("-of-"));
-    let sharded = is_shard.is_some_and(|(one, of)| number(one) && number(of));
-    (WEIGHTS.contains(&stem) && (sharded || shard.is_empty())).then_some(Weights { variant, sharded })
-}
-
 /// Whether a file configures a part: JSON, or a text of a tokenizer.
-fn is_settings(name: &str, part: &str, sharded: bool) -> bool {
+fn is_settings(name: &str, part: &str) -> bool {
     let of_tokenizer = part.starts_with("tokenizer");
-    let index = name.contains(".safetensors.index");
     (of_tokenizer && (name.ends_with(".json") || TEXTS.contains(&name)))
         || ["config.json", "scheduler_config.json"].contains(&name)
-        || (sharded && index && WEIGHTS.iter().any(|known| name == format!("{known}.safetensors.index.json")))
 }
 
 impl RemoteFile {
@@ -187,7 +160,7 @@ mod tests {
             "text_encoder/model-00002-of-00002.safetensors",
             "text_encoder/model.safetensors.index.json",
             "text_encoder/model.fp16-00001-of-00002.safetensors",
-            "text_encoder/model.safetensors.index.fp16.json",
+            "text_encoder/model.fp16.safetensors.index.json",
         ];
         let chosen = chosen(&repository, &["text_encoder"]).expect("a model");
         assert_eq!(chosen, [repository[0], repository[1], repository[2], repository[3]]);

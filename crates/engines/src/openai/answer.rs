@@ -90,5 +90,5 @@ fn decode(text: Cow<'_, str>) -> Result<Vec<u8>, &'static str> {
         true => text.split_ascii_whitespace().collect::<String>().into(),
         false => text.into(),
     };
-    BASE64.decode(text.as_bytes()).map_err(|_| "returned a picture that is no base64")
+    BASE64.decode(text.as_bytes()).map_err(|_| "returned invalid base64")
 }

@@ -200,7 +200,7 @@ impl Api {
             _ => return Err(self.endpoint.failure(&answer, &words(&answer))),
         }
         let job: JobAnswer =
-            serde_json::from_slice(&answer.body).map_err(|_| self.unclear("gave an answer that is no job"))?;
+            serde_json::from_slice(&answer.body).map_err(|_| self.unclear("returned something that is not a job"))?;
         match (job.status.as_str(), job.result, job.error) {
             ("queued" | "generating", _, _) => Ok(Job::Unfinished),
             ("completed", Some(result), _) => Ok(Job::Completed(self.files(result.images)?)),

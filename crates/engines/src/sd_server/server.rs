@@ -97,7 +97,7 @@ impl Server {
         match self.leftovers.load(Ordering::SeqCst) {
             0 => Ok(()),
             jobs => {
-                let cause = format!("{} still renders {jobs} pictures that nobody waits for", self.api.name());
+                let cause = format!("{} is still rendering {jobs} pictures that are no longer wanted", self.api.name());
                 Err(EngineError::NotAvailable(cause))
             }
         }
@@ -201,7 +201,7 @@ impl Server {
                 Err(_) => missed += 1,
             }
             if let Some(kill) = &kill {
-                return kill("it was rendering a picture that nobody waits for, and nothing else stops it");
+                return kill("it was rendering a picture that is no longer wanted, and nothing else stops it");
             }
             tokio::time::sleep(POLL_EVERY).await;
         }

@@ -35,7 +35,7 @@ static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("engine-starter".into()).spawn(start_all) {
-        tracing::error!(%error, "could not start the thread that starts the engine's processes");
+        tracing::error!(%error, "could not start the thread that supervises engine processes");
     }
     orders
 });

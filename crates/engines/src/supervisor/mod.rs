@@ -226,11 +226,11 @@ impl<P: Program> Keeper<P> {
             }
             let engine = &self.start.name;
             if let End::Replaced(why) = end {
-                tracing::warn!(engine, cause = why, "killed the engine's process; starting it again");
+                tracing::warn!(engine, cause = why, "killed the engine process; restarting it");
                 continue;
             }
             let seconds = pause.as_secs();
-            tracing::error!(engine, cause = why, "the engine's process failed; it is started again in {seconds} s");
+            tracing::error!(engine, cause = why, "the engine process failed; restarting it in {seconds} s");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -251,7 +251,7 @@ impl<P: Program> Keeper<P> {
             Err(why) => return End::Failed(why),
         };
         let process = child.child.id().unwrap_or_default();
-        tracing::info!(engine = self.start.name, process, "started the engine's process");
+        tracing::info!(engine = self.start.name, process, "started the engine process");
         let reading = output.read(&self.start.name, &mut child.child);
         let failed = tokio::select! {
             end = self.watch(link, process, output) => match end {
@@ -268,10 +268,10 @@ impl<P: Program> Keeper<P> {
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
             // The parent kills it on other paths only.
             Ok(Ok(status)) if status.signal() == Some(Signal::KILL.as_raw()) => format!(
-                "the engine's process was killed ({status}): if the log of the kernel says that memory ran out, use a smaller model"
+                "the engine process was killed ({status}): if the kernel log says that memory ran out, use a smaller model"
             ),
-            Ok(Ok(status)) => format!("the engine's process ended ({status})"),
-            Ok(Err(error)) => format!("the engine's process ended ({error})"),
+            Ok(Ok(status)) => format!("the engine process exited ({status})"),
+            Ok(Err(error)) => format!("the engine process exited ({error})"),
             Err(_) => failed,
         };
         child.kill().await;
@@ -290,7 +290,7 @@ impl<P: Program> Keeper<P> {
             Err(_) => return End::Failed(format!("the engine was not ready after {} s", START_LIMIT.as_secs())),
         }
         output.set_ready();
-        tracing::info!(engine = self.start.name, "the engine's process is ready");
+        tracing::info!(engine = self.start.name, "the engine process is ready");
         let running = Running { link: link.clone(), process, number: self.number, steps: output.steps() };
         self.report.send_replace(ChildState::Running(running));
         let (mut unanswered, mut answered) = (0, 0);
@@ -310,7 +310,7 @@ impl<P: Program> Keeper<P> {
                 output.set_healthy();
             }
             if unanswered == PATIENCE {
-                return End::Failed("the engine's process does not answer".into());
+                return End::Failed("the engine process does not respond".into());
             }
         }
     }
@@ -335,7 +335,7 @@ impl Group {
     async fn kill(&mut self) {
         self.signal();
         if let Err(error) = self.child.wait().await {
-            tracing::error!(%error, "could not wait for the end of the engine's process");
+            tracing::error!(%error, "could not wait for the engine process to exit");
         }
     }
 

@@ -96,7 +96,7 @@ impl Output {
         drop(last);
         match self.inner.lines.fetch_add(1, Ordering::Relaxed) {
             ..MAX_LINES => tracing::warn!(engine, "{line}"),
-            MAX_LINES => tracing::warn!(engine, "the engine's process prints much; the rest is not shown"),
+            MAX_LINES => tracing::warn!(engine, "the engine process prints too much; further output is not logged"),
             _ => {}
         }
     }

@@ -70,7 +70,7 @@ fn groups(claims: &Fields, name: &str) -> Result<Vec<String>, String> {
     let wrong = |found: &'static str| format!("`{name}` is {found}, and must be a text or a list of texts");
     match claims.get(name) {
         None | Some(Value::Null) if is_elsewhere(claims, name) => Err(format!(
-            "`{name}` has too many groups for a token: let the provider send those of this application alone"
+            "`{name}` has too many groups for a token: configure the provider to send only this application's groups"
         )),
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::String(group)) => Ok(vec![group.clone()]),

@@ -87,7 +87,7 @@ impl Signed {
         let expected = expected.as_str().and_then(|text| BASE64.decode(text).ok());
         match expected.as_deref() == Some(&hash[..hash.len() / 2]) {
             true => Ok(()),
-            false => Err("`at_hash` is that of another access token".into()),
+            false => Err("`at_hash` belongs to another access token".into()),
         }
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String
     }
     check_audience(claims, expected)?;
     if text(claims, "nonce")? != expected.nonce {
-        return Err("`nonce` is that of another journey".into());
+        return Err("`nonce` belongs to another sign-in".into());
     }
     let end = seconds(claims, "exp")?.ok_or("`exp` is missing, and must be a time in seconds")?;
     if expected.now >= end + LEEWAY_SECONDS {

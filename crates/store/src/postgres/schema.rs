@@ -29,7 +29,7 @@ pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), 
         if !matches!(failure, Failure::Busy(_)) || waited > PATIENCE || database.clock.is_manual() {
             return Err(unusable(database, failure));
         }
-        tracing::warn!("the migration waits until no transaction uses the tables to change");
+        tracing::warn!("the migration is waiting for transactions that use the tables");
         database.sleep(PAUSE.mul_f64(0.5 + rand::random::<f64>())).await;
     }
 }

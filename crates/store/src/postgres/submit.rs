@@ -106,8 +106,7 @@ impl Submitter {
     /// Finds out what became of a submit whose answer was lost. It locked the account before it sent anything that
     /// lasts, so a transaction that locks the account later sees its task, or that never exists.
     async fn find_out(&self, order: &Order, id: Id, error: StoreError) -> Result<Submission> {
-        tracing::warn!(task = %id, %error, "the answer to a submit was lost; \
-            asking the database whether its task exists");
+        tracing::warn!(task = %id, %error, "the response to a submit was lost; checking whether its task exists");
         let look = async |begun: &Transaction<'_>| {
             ledger::lock_any(begun, order.account_id).await?;
             Ok(begun.query_opt("SELECT 1 FROM tasks WHERE id = $1", &[&id]).await?.is_some())
@@ -116,7 +115,9 @@ impl Submitter {
             loop {
                 match self.database.transaction(look).await.map_err(StoreError::from) {
                     Ok(exists) => return exists,
-                    Err(error) => tracing::warn!(task = %id, %error, "cannot ask about a submit; trying again"),
+                    Err(error) => {
+                        tracing::warn!(task = %id, %error, "cannot check whether a submit was stored; retrying")
+                    }
                 }
                 self.database.sleep(PAUSE).await;
             }

@@ -42,7 +42,10 @@ pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
     loop {
         let apart = u128::from(ahead_ms.unsigned_abs()) > CLOCKS_APART.as_millis();
         if apart && !warned {
-            tracing::warn!(ahead_ms, "this machine's clock is not the database server's; the server's counts");
+            tracing::warn!(
+                ahead_ms,
+                "this machine's clock differs from the database server's, which is the one that counts"
+            );
         }
         warned = apart;
         tokio::time::sleep(EVERY).await;

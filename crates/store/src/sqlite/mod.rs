@@ -206,8 +206,8 @@ impl SqliteStore {
             self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
         if busy {
             tracing::warn!(
-                "another program reads the database, so the write-ahead log of the last run stays; \
-                    the next checkpoint tries again"
+                "another program is reading the database, so the write-ahead log of the last run is kept until the \
+                    next checkpoint"
             );
         }
         Ok(())

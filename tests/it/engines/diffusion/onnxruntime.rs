@@ -109,7 +109,7 @@ fn a_library_that_cannot_be_used_is_named_with_the_reason() {
     let garbage = files.path().join("garbage.so");
     fs::write(&garbage, "no library").expect("a file");
     let said = complaint_of(&garbage);
-    assert!(said.contains("is no ONNX Runtime that can be used") && said.contains("too short"), "{said}");
+    assert!(said.contains("is not a usable ONNX Runtime") && said.contains("too short"), "{said}");
     assert!(said.contains("`tintype engine library`") && !said.contains("--model"), "{said}");
     let other = compiled(files.path(), "other", "int other(void) { return 1; }");
     assert!(complaint_of(&other).contains("OrtGetApiBase"));
