@@ -99,7 +99,7 @@ async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> R
 pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
     visitor.needs(Role::Owner)?;
-    let (id, action): (Id, _) = (id.parse().map_err(|_| PageError::not_found())?, action(&word)?);
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let own = &visitor.session.person;
     let found = visitor.studio.shared.store.find_person(id.as_str()).await?.map(|found| found.person);
     let of_account = found.filter(|person| person.id == id && person.account_id == own.account_id);
@@ -107,6 +107,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
     if person.id == own.id {
         return Err(PageError::new(StatusCode::CONFLICT, "people-own"));
     }
+    let action = action(&word)?;
     if matches!(action, PersonAction::Link | PersonAction::Role) {
         visitor.manages()?;
     }
