@@ -16,4 +16,4 @@ bench:
 
 # The archive, the Debian package and the container image
 release:
-    deploy/release
+    tools/release
