@@ -192,7 +192,7 @@ async fn a_database_of_the_release_before_is_migrated_with_all_its_data() -> Res
         // A process of the release before that runs already goes on; a new one does not start.
         assert_eq!((fx.state().await?, fx.store.cursor_secret().await?), before);
         fx.store.complete(fx.claim().await?, one_file()).await?;
-        let error = open(backend, &fx.directory, &current(backend)).await.err().expect("a newer schema");
+        let error = open(backend, &fx.directory, &current(backend)).await.expect_err("a newer schema");
         assert!(matches!(error, OpenError::Newer { .. }), "{error}");
     }
     Ok(())
@@ -204,7 +204,7 @@ async fn a_change_that_fails_changes_nothing() {
         let fx = Fixture::new(backend);
         let before = parts(backend, &fx.directory);
         let fails = later(backend, "ALTER TABLE accounts ADD COLUMN plan TEXT; DROP TABLE no_such_table;");
-        let error = open(backend, &fx.directory, &fails).await.err().expect("a failure");
+        let error = open(backend, &fx.directory, &fails).await.expect_err("a failure");
         assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
         assert_eq!(parts(backend, &fx.directory), before);
         assert_eq!(version(backend, &fx.directory, None), current(backend).version());
@@ -216,7 +216,7 @@ async fn a_database_of_an_unreleased_version_is_refused_and_not_changed() {
     for (backend, unreleased) in BOTH.into_iter().flat_map(|backend| [-1, 1, 38, 99].map(|found| (backend, found))) {
         let fx = Fixture::new(backend);
         version(backend, &fx.directory, Some(unreleased));
-        let error = open(backend, &fx.directory, &current(backend)).await.err().expect("a refusal");
+        let error = open(backend, &fx.directory, &current(backend)).await.expect_err("a refusal");
         assert!(matches!(error, OpenError::Unreleased { found, .. } if found == unreleased), "{error}");
         assert!(error.to_string().contains("tools/bring-over"), "{error}");
         assert_eq!(version(backend, &fx.directory, None), unreleased);
