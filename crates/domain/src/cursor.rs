@@ -21,7 +21,7 @@ impl std::fmt::Debug for CursorSigner {
 }
 
 impl CursorSigner {
-    /// Creates a signer with the secret of [`tintype_store::Fleet::cursor_secret`].
+    /// Creates a signer with the secret of `Fleet::cursor_secret` of the store.
     pub fn new(secret: &[u8; 32]) -> Self {
         Self(Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"))
     }

@@ -1,4 +1,4 @@
-//! A moment in time. [`tintype_system::clock`] reads it.
+//! A moment in time. The clock of `tintype-system` reads it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
