@@ -59,7 +59,8 @@ impl<'a> Copied<'a> {
 
     /// Text output: the drifts, then a summary that starts with `done`.
     pub(super) fn text(&self, done: &str) -> String {
-        let mut lines: Vec<String> = self.drifts.iter().map(|drift| describe(drift, "")).collect();
+        let mut lines: Vec<String> =
+            self.drifts.iter().map(|drift| describe(drift, drift.account_id.as_str())).collect();
         let drifts = self.drifts.len() as u64 + self.drifts_left_out;
         let verdict = if drifts == 0 { String::new() } else { format!(": {}", counted(drifts, "drift", "drifts")) };
         lines.push(format!(

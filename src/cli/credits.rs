@@ -205,7 +205,7 @@ async fn audit(args: AuditArgs, data: &DataSettings) -> Outcome {
         }
     };
     let findings = Findings::new(books, check);
-    let owners = Owners::read(&*store, None).await?;
+    let owners = Owners::readable(&*store).await;
     show(args.json, &findings, || findings.text(&owners))?;
     Ok(if findings.drifts.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -256,7 +256,7 @@ impl Findings {
     }
 
     fn text(&self, owners: &Owners) -> String {
-        let line = |drift: &Drift| describe(drift, owners.name(drift.account_id));
+        let line = |drift: &Drift| describe(drift, &owners.name_or_id(drift.account_id));
         let mut lines: Vec<String> = self.drifts.iter().map(line).collect();
         let (files, sound) = match self.files {
             Some(files) => (

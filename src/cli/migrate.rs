@@ -154,7 +154,8 @@ fn copy_of(database: &Path) -> Result<(Snapshot, Audit), Failure> {
     if books.drifts.is_empty() {
         return Ok((source, books));
     }
-    let drifts: Vec<String> = books.drifts.iter().take(10).map(|drift| describe(drift, "")).collect();
+    let drifts: Vec<String> =
+        books.drifts.iter().take(10).map(|drift| describe(drift, drift.account_id.as_str())).collect();
     Err(Failure(format!(
         "the balances do not match the ledger, so nothing was moved; see `tintype credits audit`\n{}",
         drifts.join("\n")

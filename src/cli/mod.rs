@@ -12,8 +12,7 @@ use self::logging::{LogFormat, Logging};
 use self::printing::{print_line, say, show};
 use crate::files::Files;
 use crate::traces::Exporter;
-use tintype_config::CommandLine;
-use tintype_config::{DataSettings, DatabaseUrl, FileBackend, SettingsError};
+use tintype_config::{CommandLine, DataSettings, DatabaseUrl, FileBackend, SettingsError};
 use tintype_domain::model::Account;
 use tintype_engines::{diffusion, supervisor};
 use tintype_store::postgres::PostgresStore;
@@ -113,7 +112,7 @@ enum Command {
     /// Grant, take, show and audit credits
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
-    /// Sum up credits spent by key, day, account or person
+    /// Sum up the credits spent by key, day or account
     Usage(usage::UsageArgs),
     /// Add, list, test, rotate and disable webhook endpoints, and show their deliveries
     #[command(subcommand)]
@@ -418,9 +417,8 @@ fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [St
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Describes a drift for people. The account is named as far as its name is known.
+/// Describes a drift of an account for people.
 fn describe(drift: &Drift, account: &str) -> String {
-    let account = if account.is_empty() { drift.account_id.as_str() } else { account };
     format!("account {account}, task {}: {}", or_dash(drift.task_id), drift.fault)
 }
 

@@ -22,7 +22,7 @@ pub(super) struct ListArgs {
 }
 
 /// The owners of what a list shows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Owners {
     /// The only one, if the list is that of one account.
     pub(super) only: Option<Id>,
@@ -52,6 +52,16 @@ impl Owners {
         Ok(Self { only, names })
     }
 
+    /// All accounts, or none if they cannot be read: a damaged account must not hide what is shown beside its name.
+    pub(super) async fn readable(store: &dyn Store) -> Self {
+        Self::read(store, None).await.unwrap_or_default()
+    }
+
+    /// The name of an owner, or its id if there is no name.
+    pub(super) fn name_or_id(&self, id: Id) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| id.to_string())
+    }
+
     /// The name of an owner; empty for one that was added after the list was asked for.
     pub(super) fn name(&self, id: Id) -> &str {
         self.names.get(&id).map_or("", String::as_str)
@@ -71,6 +81,11 @@ pub(super) async fn find_only(store: &dyn Store, name_or_id: Option<&str>) -> Re
         Some(name) => Ok(Some(find_account(store, name).await?.id)),
         None => Ok(None),
     }
+}
+
+/// The name of an owner, or its id if its account cannot be read.
+pub(super) async fn readable_name(store: &dyn Store, id: Id) -> String {
+    owner_name(store, id).await.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| id.to_string())
 }
 
 /// The name of an owner.

@@ -312,7 +312,6 @@ fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, F
             return Err(Failure(format!("--model {model}: {}", models::missing(data, model))));
         }
         let choice = tintype_engines::choose(&engine.settings, data);
-
         let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
         Ok(Chosen { engine, choice })
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::owners::{Owners, owner_name};
+use super::owners::{Owners, find_only, readable_name};
 use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::Endings;
@@ -92,7 +92,7 @@ fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
 }
 
 impl ShownTask {
-    fn new(task: Task, account: &str) -> Self {
+    fn new(task: Task, account: String) -> Self {
         let (task_id, created_at, status) = (task.task_id(), task.created_at(), task.status.as_str());
         let (files, error) = match task.status {
             Status::Processing => (Vec::new(), None),
@@ -100,7 +100,6 @@ impl ShownTask {
             Status::Failed(error) => (Vec::new(), Some(error)),
         };
         let Task { account_id, surface, updated_at, .. } = task;
-        let account = account.to_owned();
         Self { task_id, account_id, account, surface, status, files, error, created_at, updated_at }
     }
 }
@@ -115,9 +114,13 @@ pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
-    let owners = Owners::read(&*store, args.account.as_deref()).await?;
-    let tasks = store.recent_tasks(owners.only, args.limit).await?;
-    let shown = |task: Task| ShownTask::new(task.clone(), owners.name(task.account_id));
+    let account = find_only(&*store, args.account.as_deref()).await?;
+    let tasks = store.recent_tasks(account, args.limit).await?;
+    let owners = Owners::readable(&*store).await;
+    let shown = |task: Task| {
+        let account = owners.name_or_id(task.account_id);
+        ShownTask::new(task, account)
+    };
     let tasks: Vec<ShownTask> = tasks.into_iter().map(shown).collect();
     show(args.json, &tasks, || {
         let rows = tasks.iter().map(|task| {
@@ -139,8 +142,8 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, lost_leases, removed_at } = record;
     let request_id = request.request_id.clone();
-    let account = owner_name(&*store, task.account_id).await?;
-    let task = ShownTask::new(task, &account);
+    let account = readable_name(&*store, task.account_id).await;
+    let task = ShownTask::new(task, account);
     let record = ShownRecord { task, request, request_id, lost_leases, removed_at };
     // JSON is the most readable layout for nested values.
     show(true, &record, String::new)
@@ -156,8 +159,8 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     if !failed {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
-    let account = owner_name(&*store, record.task.account_id).await?;
-    let shown = ShownTask::new(record.task, &account);
+    let account = readable_name(&*store, record.task.account_id).await;
+    let shown = ShownTask::new(record.task, account);
     show(args.task.json, &shown, || format!("Task {} was failed and refunded.", shown.task_id))
 }
 

@@ -19,9 +19,9 @@ use tintype_domain::endpoint::{
 };
 use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
+use tintype_domain::text::in_words;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
-use tintype_system::clock::in_words;
 
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);

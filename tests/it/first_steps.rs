@@ -85,13 +85,18 @@ async fn lists_show_the_names_of_accounts_and_the_credits_that_were_taken() {
     drop(store);
     let tasks = text(binary::run(data, ["task", "list"]));
     assert!(tasks.contains(" ada ") && !tasks.contains(id), "{tasks}");
-    rusqlite::Connection::open(&database)
-        .expect("a database")
-        .execute("UPDATE accounts SET balance = 11", [])
-        .expect("a drift");
-    let audit = binary::run(data, ["credits", "audit"]);
-    let audit = String::from_utf8(audit.stdout).expect("text");
+    let damage = |change: &str| {
+        let database = rusqlite::Connection::open(&database).expect("a database");
+        database.execute(&format!("UPDATE accounts SET {change}"), []).expect("damage");
+        String::from_utf8(binary::run(data, ["credits", "audit"]).stdout).expect("text")
+    };
+    let audit = damage("balance = 11");
     assert!(audit.contains("account ada") && !audit.contains(id), "{audit}");
+    // A name that cannot be read hides neither drift nor tasks.
+    let audit = damage("name = CAST(x'ff' AS TEXT)");
+    assert!(audit.contains(&format!("account {id}")), "{audit}");
+    let tasks = text(binary::run(data, ["task", "list"]));
+    assert!(tasks.contains(id), "{tasks}");
 }
 
 #[test]

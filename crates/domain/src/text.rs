@@ -1,4 +1,6 @@
-//! The texts that operators write, with their limits, and numbers in the texts that operators read.
+//! The texts that operators write, with their limits, and numbers and times in the texts that operators read.
+
+use std::time::Duration;
 
 /// Most characters of an account's or a person's name.
 pub const MAX_NAME_CHARS: usize = 100;
@@ -73,6 +75,22 @@ pub fn counted(number: impl Into<i128>, singular: &str, plural: &str) -> String 
     format!("{number} {}", if number == 1 { singular } else { plural })
 }
 
+/// A duration in words, such as `1 day 2 hours`. Parts of a second are left out.
+pub fn in_words(duration: Duration) -> String {
+    let mut left = duration.as_secs();
+    let mut parts = Vec::new();
+    for (seconds, one, many) in
+        [(86_400, "day", "days"), (3_600, "hour", "hours"), (60, "minute", "minutes"), (1, "second", "seconds")]
+    {
+        let count = left / seconds;
+        left %= seconds;
+        if count > 0 || (parts.is_empty() && seconds == 1) {
+            parts.push(counted(count, one, many));
+        }
+    }
+    parts.join(" ")
+}
+
 fn checked(what: &'static str, text: &str, min: usize, max: usize) -> Result<String, InvalidText> {
     let chars = text.chars().count();
     if (min..=max).contains(&chars) && !text.contains(char::is_control) {
@@ -93,6 +111,20 @@ mod tests {
             error.to_string(),
             "a key's label must have 0 to 100 characters, without line breaks and other control characters; this one has 101"
         );
+    }
+
+    #[test]
+    fn a_duration_is_in_words() {
+        let cases = [
+            (0, "0 seconds"),
+            (1, "1 second"),
+            (90, "1 minute 30 seconds"),
+            (86_400, "1 day"),
+            (180_000, "2 days 2 hours"),
+        ];
+        for (seconds, words) in cases {
+            assert_eq!(in_words(Duration::from_secs(seconds)), words);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tintype_engine::Stage;
 
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_system::clock::in_words;
+use tintype_domain::text::in_words;
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;

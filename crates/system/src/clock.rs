@@ -4,26 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tintype_domain::text::counted;
 use tintype_domain::timestamp::millis;
 
 pub use tintype_domain::timestamp::Timestamp;
-
-/// A duration in words, such as `1 day 2 hours`. Parts of a second are left out.
-pub fn in_words(duration: Duration) -> String {
-    let mut left = duration.as_secs();
-    let mut parts = Vec::new();
-    for (seconds, one, many) in
-        [(86_400, "day", "days"), (3_600, "hour", "hours"), (60, "minute", "minutes"), (1, "second", "seconds")]
-    {
-        let count = left / seconds;
-        left %= seconds;
-        if count > 0 || (parts.is_empty() && seconds == 1) {
-            parts.push(counted(count, one, many));
-        }
-    }
-    parts.join(" ")
-}
 
 /// A source of time. Clones are cheap, and moving one manual clock moves all its clones.
 #[derive(Debug, Clone)]

@@ -10,7 +10,6 @@ use url::Url;
 
 use super::manifest::{Source, is_sha256};
 use super::selection::RemoteFile;
-
 use tintype_outbound::{Proxies, client_builder};
 
 /// Time limit for a connection, with its TLS handshake.

@@ -63,9 +63,9 @@ pub struct Hold {
     _file: Option<File>,
 }
 
-/// One entry of the folder of models.
+/// A model in the folder of models, usable or not.
 #[derive(Debug)]
-pub struct InstalledEntry {
+pub struct ListedModel {
     /// The name of the model.
     pub name: String,
     /// The model, or a sentence for the operator on why it cannot be used.
@@ -146,12 +146,12 @@ fn names(directory: &Path) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// A sentence for the operator: the folder cannot be read, or holds more than 1,000 entries.
-pub fn entries(data_dir: &Path) -> Result<Vec<InstalledEntry>, String> {
+pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
     let directory = directory(data_dir);
     let mut found: Vec<_> = names(&directory)?
         .into_iter()
         .filter(|name| is_name(name))
-        .map(|name| InstalledEntry { found: open(&directory, &name), name })
+        .map(|name| ListedModel { found: open(&directory, &name), name })
         .collect();
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
@@ -162,11 +162,11 @@ pub fn entries(data_dir: &Path) -> Result<Vec<InstalledEntry>, String> {
 /// # Errors
 /// As of [`entries`].
 pub fn installed(data_dir: &Path) -> Result<Vec<Installed>, String> {
-    let usable = |entry: InstalledEntry| match entry.found {
+    let usable = |listed: ListedModel| match listed.found {
         Ok(installed) => Some(installed),
         Err(reason) => {
             let advice = "a model cannot be used: remove it with `tintype model remove`, and pull or add it again";
-            tracing::warn!(model = entry.name, reason, "{advice}");
+            tracing::warn!(model = listed.name, reason, "{advice}");
             None
         }
     };
