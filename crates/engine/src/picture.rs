@@ -2,8 +2,9 @@
 
 use std::io::Cursor;
 
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType as resizing, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType as resizing, ResizeAlg, ResizeOptions, Resizer};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::metadata::Orientation;
 use image::{
@@ -146,14 +147,14 @@ impl Picture {
         if self.width() == width && self.height() == height {
             return self;
         }
-        let (from_width, from_height) = (self.width(), self.height());
-        let source = Image::from_vec_u8(from_width, from_height, self.pixels.into_raw(), PixelType::U8x3);
-        let source = source.expect("a picture has three bytes for each pixel");
-        let mut resized = Image::new(width, height, PixelType::U8x3);
+        let mut pixels = RgbImage::new(width, height);
+        let source = TypedImageRef::<U8x3>::from_buffer(self.width(), self.height(), self.as_rgb());
+        let target = TypedImage::<U8x3>::from_buffer(width, height, &mut pixels);
+        let (source, mut target) = source.ok().zip(target.ok()).expect("a picture has three bytes for each pixel");
         let options = options.resize_alg(ResizeAlg::Convolution(resizing::Lanczos3));
-        Resizer::new().resize(&source, &mut resized, &options).expect("both pictures have the same type of pixels");
-        let pixels = RgbImage::from_raw(width, height, resized.into_vec());
-        Self { pixels: pixels.expect("a picture has three bytes for each pixel") }
+        // The function for one type of pixel: the one for all of them compiles its kernels a dozen times.
+        Resizer::new().resize_typed(&source, &mut target, &options).expect("the crop lies within the picture");
+        Self { pixels }
     }
 
     /// The picture scaled down, if necessary, to at most `side` pixels per side.
