@@ -45,7 +45,7 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         let path = path.display().to_string();
-        match serde_json::from_str(&text) {
+        match serde_json::from_str(&text).or_else(|error| serde_json::from_str(&quoted(&text).ok_or(error)?)) {
             Ok(Value::Object(fields)) => Ok(Self { path, fields }),
             Ok(_) => Err(Error::Model(format!("{path} holds no JSON object"))),
             Err(error) => Err(Error::Model(format!("{path} is not JSON: {error}"))),
@@ -170,6 +170,27 @@ impl Config {
             _ => Ok(()),
         }
     }
+}
+
+/// The same text, in which numbers that only Python takes for JSON (`Infinity`, `-Infinity` and `NaN`) are strings; `None`
+/// if there are none.
+fn quoted(text: &str) -> Option<String> {
+    let mut whole = String::with_capacity(text.len());
+    let (mut in_string, mut escaped, mut found) = (false, false, false);
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let name = ["-Infinity", "Infinity", "NaN"].into_iter().find(|name| !in_string && rest.starts_with(name));
+        if let Some(name) = name {
+            whole.extend(["\"", name, "\""]);
+            (rest, found) = (&rest[name.len()..], true);
+            continue;
+        }
+        in_string ^= letter == '"' && !escaped;
+        escaped = in_string && letter == '\\' && !escaped;
+        whole.push(letter);
+        rest = &rest[letter.len_utf8()..];
+    }
+    found.then_some(whole)
 }
 
 fn count(value: &Value) -> Option<usize> {

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::levels::{Levels, level};
 use super::{Prediction, Scheduler, Spacing, Training};
 use crate::Result;
 use crate::config::Config;
@@ -24,34 +25,24 @@ impl Euler {
         [steps, skipped]: [usize; 2],
         ancestral: bool,
     ) -> Result<Self> {
-        for key in ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"] {
-            config.only(key, &json!(false))?;
-        }
-        for key in ["sigma_min", "sigma_max"] {
-            config.only(key, &serde_json::Value::Null)?;
+        let levels = Levels::read(config)?;
+        if levels == Levels::Lu || ancestral && levels != Levels::Even {
+            return Err(config.wrong("_class_name", "it has no other noise levels than those at even time steps"));
         }
         config.only("interpolation_type", &json!("linear"))?;
         config.only("timestep_type", &json!("discrete"))?;
-        let sigma = |alpha: f64| ((1.0 - alpha) / alpha).sqrt();
         let last = match config.text("final_sigmas_type", "zero")? {
             "zero" => 0.0,
-            "sigma_min" => sigma(training.alphas[0]),
+            "sigma_min" => level(training.alphas[0]),
             _ => return Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),
         };
-        let times: Vec<f64> = match training.spacing {
-            // Unlike the other schedulers, this one knows levels between those of the training.
-            Spacing::Linspace => {
-                let ratio = (training.alphas.len() - 1) as f64 / (steps.max(2) - 1) as f64;
-                (0..steps).rev().map(|at| ratio * at as f64).collect()
-            }
-            Spacing::Leading | Spacing::Trailing => training.times(steps).iter().map(|&time| time as f64).collect(),
-        };
-        let level = |time: f64| {
-            let (below, above) = (time.floor() as i64, time.ceil() as i64);
-            let (low, high) = (sigma(training.alpha(below)), sigma(training.alpha(above)));
-            low + (high - low) * (time - time.floor())
-        };
-        let sigmas = times.iter().skip(skipped).map(|&time| level(time)).chain([last]).collect();
+        let mut times = training.level_times(steps);
+        let mut sigmas: Vec<f64> = times.iter().map(|&time| training.level_at(time)).collect();
+        let ends = [config.fraction("sigma_min", sigmas[steps - 1])?, config.fraction("sigma_max", sigmas[0])?];
+        if let Some(chosen) = levels.between(ends, steps) {
+            (times, sigmas) = (training.times_of(&chosen), chosen);
+        }
+        let sigmas = sigmas.into_iter().skip(skipped).chain([last]).collect();
         let times = times.into_iter().skip(skipped).map(|time| time as f32).collect();
         Ok(Self {
             times,
@@ -60,15 +51,6 @@ impl Euler {
             leading: training.spacing == Spacing::Leading,
             ancestral,
         })
-    }
-
-    /// The picture that the model's answer stands for, where the noise has this deviation.
-    fn clean(&self, sigma: f64, answer: f64, sample: f64) -> f64 {
-        match self.prediction {
-            Prediction::Epsilon => sample - sigma * answer,
-            Prediction::Velocity => answer * -sigma / (sigma * sigma + 1.0).sqrt() + sample / (sigma * sigma + 1.0),
-            Prediction::Sample => answer,
-        }
     }
 }
 
@@ -92,7 +74,9 @@ impl Scheduler for Euler {
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        let clean = |(answer, x): (&f32, &f32)| self.clean(self.sigmas[step], f64::from(*answer), f64::from(*x)) as f32;
+        let clean = |(answer, x): (&f32, &f32)| {
+            self.prediction.picture(self.sigmas[step], f64::from(*answer), f64::from(*x)) as f32
+        };
         answer.iter().zip(sample).map(clean).collect()
     }
 
@@ -103,7 +87,7 @@ impl Scheduler for Euler {
         let next = if self.ancestral { (to * to - up * up).sqrt() } else { to };
         for (x, &answer) in sample.iter_mut().zip(answer) {
             let (old, answer) = (f64::from(*x), f64::from(answer));
-            let picture = self.clean(sigma, answer, old);
+            let picture = self.prediction.picture(sigma, answer, old);
             *x = (old + (old - picture) / sigma * (next - sigma)) as f32;
         }
         if self.ancestral {

@@ -3,9 +3,12 @@
 //! `scheduler_config.json` of a model names its scheduler and the constants with which the model was trained.
 
 mod ddim;
+mod dpm;
 mod euler;
 mod flow;
+mod heun;
 mod lcm;
+mod levels;
 mod pndm;
 
 use serde_json::json;
@@ -13,6 +16,8 @@ use serde_json::json;
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
+
+use levels::{level, time_of};
 
 pub use flow::{Flow, Shift};
 
@@ -53,6 +58,17 @@ enum Prediction {
     Velocity,
     /// The picture.
     Sample,
+}
+
+impl Prediction {
+    /// The picture that an answer stands for, beside which the sample has noise of this deviation.
+    fn picture(self, sigma: f64, answer: f64, sample: f64) -> f64 {
+        match self {
+            Self::Epsilon => sample - sigma * answer,
+            Self::Velocity => answer * -sigma / (sigma * sigma + 1.0).sqrt() + sample / (sigma * sigma + 1.0),
+            Self::Sample => answer,
+        }
+    }
 }
 
 /// The choice of time steps among those of the training.
@@ -96,12 +112,15 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
     }
     Ok(match name {
         "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps, skipped)),
+        "DPMSolverMultistepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped])?),
         "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], true)?),
         "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], false)?),
+        "HeunDiscreteScheduler" => Box::new(heun::Heun::new(config, training, [steps, skipped])?),
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
         _ => {
-            let known = "DDIMScheduler, EulerAncestralDiscreteScheduler, EulerDiscreteScheduler, LCMScheduler";
+            let known = "DDIMScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, \
+                         EulerDiscreteScheduler, HeunDiscreteScheduler, LCMScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and PNDMScheduler are supported")));
         }
     })
@@ -118,7 +137,7 @@ impl Training {
             return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
         }
         let lcm = name == "LCMScheduler";
-        let (begin, end) = if lcm { (0.00085, 0.012) } else { (0.0001, 0.02) };
+        let (begin, end) = if lcm || name == "HeunDiscreteScheduler" { (0.00085, 0.012) } else { (0.0001, 0.02) };
         let (begin, end) = (config.fraction("beta_start", begin)?, config.fraction("beta_end", end)?);
         let root = match config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })? {
             "linear" => false,
@@ -138,8 +157,8 @@ impl Training {
             alphas.push(f64::from(product as f32));
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
-        let euler = ["EulerAncestralDiscreteScheduler", "EulerDiscreteScheduler"].contains(&name);
-        let spacing = if euler { "linspace" } else { "leading" };
+        let leads = ["DDIMScheduler", "LCMScheduler", "PNDMScheduler"].contains(&name);
+        let spacing = if leads { "leading" } else { "linspace" };
         Ok(Self {
             last_alpha: if to_one { 1.0 } else { alphas[0] },
             alphas,
@@ -167,6 +186,34 @@ impl Training {
     /// The part of the picture at a time step of the training; before the first one, that after the last step.
     fn alpha(&self, time: i64) -> f64 {
         usize::try_from(time).ok().map_or(self.last_alpha, |time| self.alphas[time.min(self.alphas.len() - 1)])
+    }
+
+    /// The noise levels of all time steps, which rise.
+    fn levels(&self) -> Vec<f64> {
+        self.alphas.iter().map(|alpha| f64::from(level(*alpha) as f32)).collect()
+    }
+
+    /// The noise level at a time, which may lie between two steps.
+    fn level_at(&self, time: f64) -> f64 {
+        let [low, high] = [time.floor(), time.ceil()].map(|time| level(self.alpha(time as i64)));
+        low + (high - low) * (time - time.floor())
+    }
+
+    /// Times, the latest first, of schedulers that know levels between those of the training.
+    fn level_times(&self, steps: usize) -> Vec<f64> {
+        match self.spacing {
+            Spacing::Linspace => {
+                let ratio = (self.alphas.len() - 1) as f64 / (steps.max(2) - 1) as f64;
+                (0..steps).rev().map(|at| ratio * at as f64).collect()
+            }
+            Spacing::Leading | Spacing::Trailing => self.times(steps).iter().map(|&time| time as f64).collect(),
+        }
+    }
+
+    /// The times of noise levels.
+    fn times_of(&self, levels: &[f64]) -> Vec<f64> {
+        let trained = self.levels();
+        levels.iter().map(|level| time_of(*level, &trained)).collect()
     }
 
     /// Whole time steps, the latest (noisiest) first.

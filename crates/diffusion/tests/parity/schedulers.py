@@ -5,8 +5,10 @@ import json
 import torch
 from diffusers import (
     DDIMScheduler,
+    DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    HeunDiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
 )
@@ -35,6 +37,25 @@ def schedulers(out):
         (EulerAncestralDiscreteScheduler, {**trained, "timestep_spacing": "trailing", "steps_offset": 1}, [1, 2, 4]),
         (EulerAncestralDiscreteScheduler, {**trained, "timestep_spacing": "leading", "steps_offset": 1}, [5]),
         (EulerAncestralDiscreteScheduler, {"prediction_type": "v_prediction"}, [1, 4]),
+        (EulerDiscreteScheduler, {**trained, "use_karras_sigmas": True}, [1, 5]),
+        (EulerDiscreteScheduler, {**trained, "use_exponential_sigmas": True, "timestep_spacing": "leading"}, [5]),
+        (EulerDiscreteScheduler, {**trained, "use_beta_sigmas": True, "sigma_min": 0.05, "sigma_max": 12.0}, [6]),
+        (HeunDiscreteScheduler, {**trained}, [1, 2, 5]),
+        (HeunDiscreteScheduler, {"timestep_spacing": "leading", "prediction_type": "v_prediction"}, [4]),
+        (HeunDiscreteScheduler, {**trained, "use_karras_sigmas": True, "timestep_spacing": "trailing"}, [4]),
+        (HeunDiscreteScheduler, {**trained, "use_beta_sigmas": True}, [3]),
+        (DPMSolverMultistepScheduler, {**trained}, [1, 2, 5, 16]),
+        (DPMSolverMultistepScheduler, {**trained, "use_karras_sigmas": True}, [1, 6, 20]),
+        (DPMSolverMultistepScheduler, {**trained, "use_karras_sigmas": True, "algorithm_type": "sde-dpmsolver++"}, [6, 16]),
+        (DPMSolverMultistepScheduler, {**trained, "use_exponential_sigmas": True, "solver_type": "heun"}, [6]),
+        (DPMSolverMultistepScheduler, {**trained, "use_beta_sigmas": True, "timestep_spacing": "leading", "steps_offset": 1}, [6]),
+        (DPMSolverMultistepScheduler, {**trained, "use_lu_lambdas": True, "euler_at_final": True}, [17]),
+        (DPMSolverMultistepScheduler, {**trained, "solver_order": 3, "timestep_spacing": "trailing"}, [4, 18]),
+        (DPMSolverMultistepScheduler, {**trained, "solver_order": 3, "algorithm_type": "sde-dpmsolver++", "solver_type": "heun"}, [18]),
+        (DPMSolverMultistepScheduler, {"solver_order": 1, "final_sigmas_type": "sigma_min"}, [4]),
+        (DPMSolverMultistepScheduler, {"lower_order_final": False, "final_sigmas_type": "sigma_min", "timestep_spacing": "leading"}, [5]),
+        (DPMSolverMultistepScheduler, {**trained, "lambda_min_clipped": -2.5, "prediction_type": "v_prediction"}, [5]),
+        (DPMSolverMultistepScheduler, {**trained, "solver_type": "bh2", "prediction_type": "sample"}, [5]),
         (LCMScheduler, {"clip_sample": False}, [1, 2, 4, 8]),
         (LCMScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction"}, [4]),
         (PNDMScheduler, {**trained, "skip_prk_steps": True, "steps_offset": 1}, [1, 2, 3, 6]),
@@ -45,14 +66,14 @@ def schedulers(out):
     for kind, options, counts in cases:
         for steps in counts:
             scheduler = kind(**options)
-            config = json.loads(scheduler.to_json_string())
+            config = json.loads(scheduler.to_json_string(), parse_constant=str)
             scheduler.set_timesteps(steps)
             generator = torch.Generator().manual_seed(5)
             sample = torch.randn((1, 4, 2, 3), generator=generator) * scheduler.init_noise_sigma
             after, pictures = [], []
             for time in scheduler.timesteps:
                 shown = scheduler.scale_model_input(sample, time)
-                extra = {"generator": generator} if kind not in (DDIMScheduler, PNDMScheduler) else {}
+                extra = {"generator": generator} if kind not in (DDIMScheduler, HeunDiscreteScheduler, PNDMScheduler) else {}
                 step = scheduler.step(answer(shown, time), time, sample, **extra)
                 sample = step.prev_sample
                 after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])

@@ -1,0 +1,70 @@
+//! Choices of noise levels besides those at even time steps. A level is the deviation of the noise beside a picture that
+//! keeps its scale.
+
+use crate::Result;
+use crate::config::Config;
+
+/// Both parameters of the distribution in "Beta Sampling is All You Need" (arXiv 2407.12173).
+const BETA: f64 = 0.6;
+/// The exponent that Karras et al. (arXiv 2206.00364) use.
+const RHO: f64 = 7.0;
+
+/// A choice of noise levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Levels {
+    /// Those at even time steps of the training.
+    Even,
+    Karras,
+    Exponential,
+    Beta,
+    /// Even in the logarithm, as in Lu et al. (arXiv 2206.00927).
+    Lu,
+}
+
+impl Levels {
+    /// The choice of a configuration.
+    pub(super) fn read(config: &Config) -> Result<Self> {
+        let mut chosen = Self::Even;
+        let keys = ["use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas"];
+        for (key, levels) in keys.into_iter().zip([Self::Karras, Self::Exponential, Self::Beta, Self::Lu]) {
+            if config.flag(key, false)? {
+                if chosen != Self::Even {
+                    return Err(config.wrong(key, "another choice of noise levels is on as well"));
+                }
+                chosen = levels;
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// So many levels, the highest first; `None` if they are those at even time steps.
+    pub(super) fn between(self, [low, high]: [f64; 2], steps: usize) -> Option<Vec<f64>> {
+        let part = |at: usize| at as f64 / (steps.max(2) - 1) as f64;
+        let level = |at: usize| match self {
+            Self::Even => high,
+            Self::Karras => {
+                (high.powf(RHO.recip()) + part(at) * (low.powf(RHO.recip()) - high.powf(RHO.recip()))).powf(RHO)
+            }
+            Self::Exponential | Self::Lu => (high.ln() + part(at) * (low.ln() - high.ln())).exp(),
+            Self::Beta => low + (high - low) * puruspe::invbetai(1.0 - part(at), BETA, BETA),
+        };
+        (self != Self::Even).then(|| (0..steps).map(level).collect())
+    }
+}
+
+/// The deviation of the noise in a picture of which this part of the variance is left.
+pub(super) fn level(alpha: f64) -> f64 {
+    ((1.0 - alpha) / alpha).sqrt()
+}
+
+/// The time step of a level, between those of the training, whose levels rise. Their logarithms have 32 bits, as where
+/// models were trained: some schedulers cut off the fraction, so the last bit matters.
+pub(super) fn time_of(level: f64, trained: &[f64]) -> f64 {
+    let logarithm = |level: f64| f64::from((level as f32).ln());
+    let wanted = level.max(1e-10).ln();
+    let low = trained.partition_point(|other| logarithm(*other) <= wanted).saturating_sub(1);
+    let low = low.min(trained.len().saturating_sub(2));
+    let [below, above] = [trained[low], trained[(low + 1).min(trained.len() - 1)]].map(logarithm);
+    let part = ((wanted - below) / (above - below)).clamp(0.0, 1.0);
+    low as f64 + if part.is_nan() { 0.0 } else { part }
+}
