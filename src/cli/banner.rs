@@ -43,15 +43,7 @@ impl FirstKey {
     /// Otherwise standard output may be a journal that others read, so it goes into a file.
     pub(super) async fn create(store: &dyn Store, data: &Path, shown: bool) -> Result<Option<Self>, Failure> {
         let secret = KeySecret::random();
-        let key = NewKey {
-            hash: secret.hash(),
-            hint: secret.hint(),
-            name: "first key".into(),
-            submit_rate: None,
-            read_rate: None,
-            budget: None,
-            expires_at: None,
-        };
+        let key = NewKey { name: "first key".into(), ..NewKey::new(&secret) };
         if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {
             return Ok(None);
         }

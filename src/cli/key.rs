@@ -161,13 +161,12 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let secret = KeySecret::random();
     let new = NewKey {
-        hash: secret.hash(),
-        hint: secret.hint(),
         name: args.name,
         submit_rate: args.submit_rate,
         read_rate: args.read_rate,
         budget: args.budget,
         expires_at: args.expires_in.map(|life| store.now().saturating_add(life)),
+        ..NewKey::new(&secret)
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
     let (now, shown) = (store.now(), secret.reveal());

@@ -10,7 +10,7 @@ use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::Endings;
 use tintype_config::DataSettings;
-use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::text;
 use tintype_store::TaskRecord;
@@ -71,6 +71,8 @@ struct ShownTask {
     surface: Surface,
     status: &'static str,
     files: Vec<String>,
+    /// Why it failed, such as `policy` or `reference:0`.
+    cause: Option<String>,
     error: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -94,13 +96,14 @@ fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
 impl ShownTask {
     fn new(task: Task, account: String) -> Self {
         let (task_id, created_at, status) = (task.task_id(), task.created_at(), task.status.as_str());
-        let (files, error) = match task.status {
+        let (files, failure) = match task.status {
             Status::Processing => (Vec::new(), None),
             Status::Completed(files) => (files, None),
-            Status::Failed(error) => (Vec::new(), Some(error)),
+            Status::Failed(failure) => (Vec::new(), Some(failure)),
         };
+        let (cause, error) = failure.map(|failure| (failure.cause.to_string(), failure.sentence)).unzip();
         let Task { account_id, surface, updated_at, .. } = task;
-        Self { task_id, account_id, account, surface, status, files, error, created_at, updated_at }
+        Self { task_id, account_id, account, surface, status, files, cause, error, created_at, updated_at }
     }
 }
 
@@ -153,7 +156,7 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let id = args.task.id;
     let failed = Endings::new(store.clone(), Arc::new(Metrics::new(Clock::system().now())))
-        .fail_unleased(id, &args.reason)
+        .fail_unleased(id, FailureCause::Operator, &args.reason)
         .await?;
     let record = store.inspect_task(id).await?.ok_or_else(|| no_such_task(id))?;
     if !failed {

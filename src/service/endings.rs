@@ -8,7 +8,7 @@ use tokio::sync::{Notify, broadcast};
 
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
-use tintype_domain::model::{Id, Surface, Violation};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
 use tintype_store::{
     Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right, Store,
     StrikeRule,
@@ -132,11 +132,11 @@ impl Endings {
         Ok(outcome)
     }
 
-    /// Fails and refunds a task, with a sentence for its owner. If every try fails, the lease expires and the task is
+    /// Fails and refunds a task. If every try fails, the lease expires and the task is
     /// queued again.
-    pub async fn fail(&self, claim: &Claim, sentence: &str) {
-        let (lease, task) = (claim.lease, claim.lease.task_id);
-        let fail = || self.store.fail(lease, sentence);
+    pub async fn fail(&self, claim: &Claim, failure: &TaskFailure) {
+        let (lease, task, TaskFailure { cause, sentence }) = (claim.lease, claim.lease.task_id, failure);
+        let fail = || self.store.fail(lease, *cause, sentence);
         match retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
             Ok(LeaseWrite::Done) => self.failed(claim.ended(), sentence),
             Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
@@ -202,8 +202,8 @@ impl Endings {
     ///
     /// # Errors
     /// [`tintype_store::StoreError`].
-    pub async fn fail_unleased(&self, id: Id, sentence: &str) -> Result<bool> {
-        let ended = self.store.fail_unleased(id, sentence).await?;
+    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, sentence: &str) -> Result<bool> {
+        let ended = self.store.fail_unleased(id, cause, sentence).await?;
         if let Some(ended) = ended {
             self.failed(ended, sentence);
         }

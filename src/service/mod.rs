@@ -10,6 +10,7 @@ pub mod file_store;
 pub mod finished;
 pub mod hourly_stats;
 pub mod keyring;
+pub mod keys;
 pub mod limits;
 pub mod links;
 pub mod people;

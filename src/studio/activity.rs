@@ -38,7 +38,7 @@ impl ActivityPage<'_> {
     /// The sentence of a task that failed.
     fn error<'b>(&self, record: &'b TaskRecord) -> Option<&'b str> {
         match &record.task.status {
-            Status::Failed(error) => Some(error),
+            Status::Failed(failure) => Some(&failure.sentence),
             _ => None,
         }
     }

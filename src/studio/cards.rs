@@ -91,7 +91,7 @@ impl<'a> Card<'a> {
                     card.pictures.push(Picture { url, thumbnail, width, height, number, reference });
                 }
             }
-            Status::Failed(error) => card.error = Some(error),
+            Status::Failed(failure) => card.error = Some(failure.sentence),
             Status::Processing => card.describe(visitor, unfinished).await,
         }
         Ok(card)

@@ -16,6 +16,7 @@ use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, secured};
 use super::session::{Fields, Form, Visitor};
+use crate::service::keys::{AccountKeys, KeyRefusal, may_set_budget};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget, Period};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState};
 use tintype_domain::model::Id;
@@ -26,8 +27,6 @@ use tintype_system::clock::Timestamp;
 
 const KEYS: &str = "/studio/keys";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Most keys of one account that work or could, for the studio to create another one.
-const MAX_KEYS: usize = 100;
 
 #[derive(Template)]
 #[template(path = "keys.html")]
@@ -136,13 +135,10 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     let secret = KeySecret::random();
     let new = match new_key(&fields, &secret, studio.shared.store.now()) {
         Err(refusal) => return page(&visitor, None, Draft::refused(refusal, fields)).await,
-        Ok(new) if !studio.limits.may_be_set(new.submit_rate, new.read_rate) => {
-            return page(&visitor, None, Draft::refused("key-rate-too-high", fields)).await;
-        }
         Ok(new) => new,
     };
-    if let Some(refusal) = bar(&visitor).await?.new_key() {
-        return page(&visitor, None, Draft::refused(refusal, fields)).await;
+    if let Err(refusal) = account_keys(&visitor).await?.may_create(&new) {
+        return page(&visitor, None, Draft::refused(refusal_text(refusal), fields)).await;
     }
     let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
     let key = created.ok_or_else(PageError::not_found)?;
@@ -162,8 +158,7 @@ fn new_key(fields: &Fields, secret: &KeySecret, now: Timestamp) -> Result<NewKey
         }
     };
     let (submit_rate, read_rate) = (rate(fields.text("submit_rate"))?, rate(fields.text("read_rate"))?);
-    let (hash, hint) = (secret.hash(), secret.hint());
-    Ok(NewKey { hash, hint, name, submit_rate, read_rate, budget: budget(fields)?, expires_at })
+    Ok(NewKey { name, submit_rate, read_rate, budget: budget(fields)?, expires_at, ..NewKey::new(secret) })
 }
 
 /// A limit in calls a minute; none if the field is empty.
@@ -180,47 +175,19 @@ fn budget(fields: &Fields) -> Result<Option<Budget>, &'static str> {
     (!credits.is_empty()).then(|| whole().parse().map_err(invalid)).transpose()
 }
 
-/// The keys of an account, so far as they bar its owners from making keys work.
-struct Bar {
-    /// So many keys are suspended, revoked ones included, that the owners can make none work.
-    is_struck: bool,
-    /// One of them, even if it is revoked, has a budget of the operator, which another key would avoid.
-    is_bound: bool,
-    is_full: bool,
+async fn account_keys(visitor: &Visitor) -> Result<AccountKeys<'_>, PageError> {
+    let studio = &visitor.studio;
+    Ok(AccountKeys::of(visitor.session.person.account_id, &*studio.shared.store, &studio.limits).await?)
 }
 
-impl Bar {
-    /// The name of the text that says why no key works that does not work now.
-    fn any(&self) -> Option<&'static str> {
-        self.is_struck.then_some("key-account-struck")
+/// The name of the text that says why a key was refused.
+fn refusal_text(refusal: KeyRefusal) -> &'static str {
+    match refusal {
+        KeyRefusal::TooManySuspended => "key-account-struck",
+        KeyRefusal::TooMany => "key-too-many",
+        KeyRefusal::BudgetOfOperator => "key-account-budget",
+        KeyRefusal::RateTooHigh => "key-rate-too-high",
     }
-
-    /// The name of the text that says why there is not one key more, not even by rotation.
-    fn one_more(&self) -> Option<&'static str> {
-        self.any().or(self.is_full.then_some("key-too-many"))
-    }
-
-    /// The name of the text that says why there is no new key.
-    fn new_key(&self) -> Option<&'static str> {
-        self.one_more().or(self.is_bound.then_some("key-account-budget"))
-    }
-}
-
-async fn bar(visitor: &Visitor) -> Result<Bar, PageError> {
-    let store = &visitor.studio.shared.store;
-    let (keys, now) = (store.list_keys(Some(visitor.session.person.account_id)).await?, store.now());
-    let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
-    let suspended = keys.iter().filter(|key| key.suspension.is_some()).count();
-    let is_struck = visitor.studio.limits.are_too_many_suspended(suspended);
-    let is_bound = keys.iter().any(|key| key.operator_budget);
-    Ok(Bar { is_struck, is_bound, is_full: alive.count() >= MAX_KEYS })
-}
-
-/// Whether a new budget allows no more than the present one in any time.
-fn is_within(new: Option<Budget>, present: Option<Budget>) -> bool {
-    let Some(present) = present else { return true };
-    let length = |budget: Budget| Period::ALL.iter().position(|period| *period == budget.period);
-    new.is_some_and(|new| new.credits <= present.credits && length(new) >= length(present))
 }
 
 /// The page with the reason why a key was not changed.
@@ -244,13 +211,13 @@ pub async fn change(
     if matches!(action, KeyAction::Rotate | KeyAction::Enable | KeyAction::Budget) {
         visitor.manages()?;
     }
-    let refusal = match action {
-        KeyAction::Rotate => bar(&visitor).await?.one_more(),
-        KeyAction::Enable => bar(&visitor).await?.any(),
-        _ => None,
+    let allowed = match action {
+        KeyAction::Rotate => account_keys(&visitor).await?.may_rotate(),
+        KeyAction::Enable => account_keys(&visitor).await?.may_enable(),
+        _ => Ok(()),
     };
-    if let Some(refusal) = refusal {
-        return refused(&visitor, refusal).await;
+    if let Err(refusal) = allowed {
+        return refused(&visitor, refusal_text(refusal)).await;
     }
     let change = match action {
         KeyAction::Rotate => {
@@ -268,7 +235,7 @@ pub async fn change(
         KeyAction::Enable => KeyChange::Undisable,
         KeyAction::Disable => KeyChange::Disable,
         KeyAction::Budget => match budget(&fields) {
-            Ok(budget) if !is_within(budget, key.budget) => return refused(&visitor, "key-budget-raised").await,
+            Ok(budget) if !may_set_budget(budget, key.budget) => return refused(&visitor, "key-budget-raised").await,
             Ok(budget) => KeyChange::Budget(budget),
             Err(refusal) => return refused(&visitor, refusal).await,
         },

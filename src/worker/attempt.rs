@@ -107,8 +107,8 @@ impl Worker {
                     }
                 }
             }
-            Err(RenderError::Final(sentence)) => {
-                endings.fail(&claim, &sentence).await;
+            Err(RenderError::Final(failure)) => {
+                endings.fail(&claim, &failure).await;
                 FAILED
             }
             Err(RenderError::Refused(violation)) => {

@@ -14,7 +14,7 @@ use crate::policy::{Policy, Subject, Verdict};
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
 use tintype_config::WorkerSettings;
-use tintype_domain::model::{Id, Violation};
+use tintype_domain::model::{FailureCause, Id, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
@@ -25,8 +25,8 @@ use tintype_system::sandbox::Decoder;
 /// Failure of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenderError {
-    /// The task fails, with this sentence for the caller.
-    Final(String),
+    /// The task fails.
+    Final(TaskFailure),
     /// The content policy refuses the task.
     Refused(Violation),
     /// Another attempt may succeed; the text is for the operator.
@@ -123,7 +123,8 @@ impl Renderer for EngineRenderer {
         self.heed(claim, rules.judge_prompt(&claim.request.prompt).await)?;
         // No worker claims such a task, unless an earlier build wrote its row in the queue.
         if claim.request.reference_images.len() > self.info.max_references {
-            return Err(RenderError::Final(too_many_references(self.max_references())));
+            let sentence = too_many_references(self.max_references());
+            return Err(RenderError::Final(TaskFailure { cause: FailureCause::Engine, sentence }));
         }
         let references = self.references(claim).await?;
         if !references.is_empty() {
@@ -142,7 +143,7 @@ impl Renderer for EngineRenderer {
             tracing::info!(task = %claim.lease.task_id, %error, "the engine returned no images");
             match error {
                 EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
-                EngineError::Permanent(_) => RenderError::Final(CANNOT_RENDER.into()),
+                EngineError::Permanent(_) => RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)),
                 EngineError::Temporary(cause) => RenderError::Again(cause),
                 EngineError::NotAvailable(cause) => RenderError::NotAvailable(cause),
                 EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
@@ -238,7 +239,7 @@ impl EngineRenderer {
         let parse = |(index, url): (usize, &String)| {
             // Checked at submission; the settings may have changed since.
             let parsed = ReferenceUrl::parse(url, &self.reference_ports);
-            let parsed = parsed.map_err(|fault| RenderError::Final(format!("reference_images[{index}] {fault}.")))?;
+            let parsed = parsed.map_err(|fault| bad_reference(index, format!("reference_images[{index}] {fault}.")))?;
             Ok((index, parsed))
         };
         let all = claim.request.reference_images.iter().enumerate();
@@ -253,12 +254,17 @@ impl EngineRenderer {
             let fault = ReferenceFault { index: places[fault.index], ..fault };
             match fault.kind {
                 FaultKind::Unexamined => RenderError::Again(fault.to_string()),
-                _ => RenderError::Final(fault.to_string()),
+                _ => bad_reference(fault.index, fault.to_string()),
             }
         })?;
         pictures.extend(places.into_iter().zip(fetched));
         Ok(pictures.into_values().collect())
     }
+}
+
+/// The failure of a task because of a reference; its index is from 0.
+pub(super) fn bad_reference(index: usize, sentence: String) -> RenderError {
+    RenderError::Final(TaskFailure { cause: FailureCause::Reference(index), sentence })
 }
 
 /// Brings every picture to the exact size.

@@ -1,6 +1,6 @@
 //! References to pictures of the account of a task, which come from the files and never from a URL.
 
-use super::render::RenderError;
+use super::render::{RenderError, bad_reference};
 use crate::files::FileName;
 use crate::service::Shared;
 use tintype_domain::model::Status;
@@ -18,7 +18,7 @@ pub(super) async fn picture(
     index: usize,
     reference: StoredReference,
 ) -> Result<Picture, RenderError> {
-    let gone = || RenderError::Final(format!("reference_images[{index}] does not exist any more."));
+    let gone = || bad_reference(index, format!("reference_images[{index}] does not exist any more."));
     let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("reference_images[{index}]: {error}"));
     let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
     let name = FileName::parse(&name).ok_or_else(gone)?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::files::Files;
 use tintype_config::LEASE;
-use tintype_domain::model::{Surface, TaskId};
+use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite::SqliteStore;
@@ -349,7 +349,7 @@ async fn nothing_is_removed_while_a_backup_needs_it() {
     let orphan = service.shared.files.write(claim.lease.task_id, 0, Bytes::from_static(b"x")).await.expect("a file");
     let path = service.directory.path().join("files").join(&orphan);
     File::open(&path).and_then(|file| file.set_modified(UNIX_EPOCH)).expect("an old file");
-    service.shared.store.fail(claim.lease, "it sank").await.expect("a store");
+    service.shared.store.fail(claim.lease, FailureCause::Engine, "it sank").await.expect("a store");
     service.clock.advance(tintype_config::ORPHAN_AGE * 2);
 
     let backup = service.shared.files.keep_all().expect("a lock");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tintype::service::endings::{Ending, How, MAX_WAITING, RETRY_DELAY};
 use tintype_config::{LEASE, TASK_TIME_LIMIT};
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
 use tokio::sync::broadcast::Receiver;
@@ -77,7 +77,9 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
         assert_received(overdue, How::Failed);
 
         let failed = submit(&ada, surface, "a boat").await;
-        assert!(endings.fail_unleased(failed, "The operator ended it.").await.expect("a store"));
+        assert!(
+            endings.fail_unleased(failed, FailureCause::Operator, "The operator ended it.").await.expect("a store")
+        );
         assert_received(failed, How::Failed);
     }
 }
@@ -101,10 +103,10 @@ async fn a_subscriber_receives_nothing_for_a_write_that_ends_no_task() {
     for claim in &claims {
         let completed = endings.complete(claim, &["late.png".into()], Duration::ZERO).await;
         assert_eq!(completed.expect("a store"), LeaseWrite::Lost);
-        endings.fail(claim, "too late").await;
+        endings.fail(claim, &TaskFailure::new(FailureCause::Engine, "too late")).await;
         endings.retry(claim, RETRY_DELAY, "too late").await;
     }
-    assert!(!endings.fail_unleased(task, "too late").await.expect("a store"));
+    assert!(!endings.fail_unleased(task, FailureCause::Operator, "too late").await.expect("a store"));
     service.sweeper.sweep(Rescue::All).await;
     assert_eq!(waiting(&mut subscriber), []);
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use tintype::worker::Worker;
 use tintype_config::LEASE;
-use tintype_domain::model::TaskId;
+use tintype_domain::model::{FailureCause, TaskId};
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 use tokio::sync::Notify;
 
@@ -168,7 +168,13 @@ async fn a_task_that_an_operator_ends_stops_its_render_within_two_seconds() {
     engine.began.notified().await;
     let TaskId(id) = task_id.parse().expect("a task_id");
     // Another process may do this, so that no ending of this process tells of it.
-    service.shared.store.fail_unleased(id, "Ended.").await.expect("a store").expect("it was processing");
+    service
+        .shared
+        .store
+        .fail_unleased(id, FailureCause::Operator, "Ended.")
+        .await
+        .expect("a store")
+        .expect("it was processing");
     let ended = tokio::time::Instant::now();
     while !engine.cancelled.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(50)).await;

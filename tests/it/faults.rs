@@ -14,12 +14,13 @@ use tintype_config::{LEASE, ORPHAN_AGE};
 use tintype_domain::endpoint::AddedBy;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{Account, EntryKind, Id, Surface};
+use tintype_domain::model::{Account, EntryKind, FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_engine::picture::Picture;
 use tintype_store::{
-    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, Rescue, Result, SignUp, Submission,
+    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, Rescue, Result, SignUp,
+    Submission,
 };
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Point};
@@ -27,7 +28,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
-use crate::rigs::service::{Service, new_key};
+use crate::rigs::service::Service;
 use crate::webhooks;
 
 /// Time limit of every wait.
@@ -62,14 +63,14 @@ impl Scene {
         let secret = KeySecret::random();
         // Repeats a failed step once, as a person would: a fault happens once.
         for _ in 0..2 {
-            let (store, key) = (service.shared.store.clone(), new_key(&KeySecret::random()));
+            let (store, key) = (service.shared.store.clone(), NewKey::new(&KeySecret::random()));
             attempt(async move { store.create_first_account("default", 10, key).await }).await;
             let store = service.shared.store.clone();
             attempt(async move { store.create_account("ada", 100).await }).await;
         }
         let account = service.shared.store.find_account("ada").await.expect("a store").expect("an account");
         for _ in 0..2 {
-            let (store, key) = (service.shared.store.clone(), new_key(&secret));
+            let (store, key) = (service.shared.store.clone(), NewKey::new(&secret));
             attempt(async move { store.create_key(account.id, key).await }).await;
         }
         Self { service, account, key: secret.reveal().to_owned(), acknowledged: Vec::new(), unanswered: 0 }
@@ -402,7 +403,7 @@ async fn live_through(fault: &str) {
     scene.lose_workers().await;
     if let Some(hanging) = scene.acknowledged.last().and_then(|id| id.strip_prefix("imgmodel-")) {
         let (store, id): (_, Id) = (scene.service.shared.store.clone(), hanging.parse().expect("an id"));
-        attempt(async move { store.fail_unleased(id, "The operator ended it.").await }).await;
+        attempt(async move { store.fail_unleased(id, FailureCause::Operator, "The operator ended it.").await }).await;
     }
     scene.submit_with("a boat that no engine can paint", 1).await;
     scene.sweep().await;

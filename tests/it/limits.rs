@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tintype::service::backlog::MIN_SAMPLES;
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_domain::key::KeySecret;
+use tintype_domain::model::{FailureCause, TaskFailure};
 use tintype_engine::Picture;
 use tintype_store::{Claim, WORKER_SILENCE};
 use tintype_system::clock::Clock;
@@ -97,7 +98,7 @@ impl Renderer for Slow {
     async fn render(&self, _: &Claim, _: Vec<Picture>, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.clock.advance(self.takes.unwrap_or(control.time_limit));
         match self.takes {
-            Some(_) => Err(RenderError::Final("It sank.".into())),
+            Some(_) => Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, "It sank."))),
             None => std::future::pending().await,
         }
     }

@@ -10,7 +10,7 @@ use tintype_domain::endpoint::{AddedBy, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{Id, LedgerEntry, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, LedgerEntry, Surface, Task};
 use tintype_domain::person::Role;
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_domain::second_factor::{FactorSecret, NewFactor};
@@ -27,7 +27,6 @@ use tintype_system::fault::Faults;
 use crate::rigs::binary::{self, Server};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::postgres::{cluster, schema};
-use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The address of somebody who signed up.
@@ -50,9 +49,9 @@ pub(super) async fn installation(data: &Path) -> String {
     };
     store.create_account("poor", 0).await.expect("a store");
     let (secret, bad) = (KeySecret::random(), KeySecret::random());
-    let limited = NewKey { budget: "500/day".parse().ok(), ..new_key(&secret) };
+    let limited = NewKey { budget: "500/day".parse().ok(), ..NewKey::new(&secret) };
     store.create_key(ada.id, limited).await.expect("a store");
-    let bad = store.create_key(ada.id, new_key(&bad)).await.expect("a store").expect("a key");
+    let bad = store.create_key(ada.id, NewKey::new(&bad)).await.expect("a store").expect("a key");
     add_endpoint(&store, ada.id).await;
     let submit = async |origin: Origin, surface| {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
@@ -68,7 +67,7 @@ pub(super) async fn installation(data: &Path) -> String {
     let names = vec![file_name(lease.task_id, 0), file_name(lease.task_id, 1)];
     store.complete(lease, names).await.expect("a store");
     submit(None.into(), Surface::Web).await;
-    store.fail(claim().await, "it sank").await.expect("a store");
+    store.fail(claim().await, FailureCause::Engine, "it sank").await.expect("a store");
     let rule = StrikeRule { limit: 1, window: LEASE };
     let PersonCreation::Created(person) = store.create_person(ada.id, "ada", Role::Member).await.expect("a store")
     else {
@@ -200,7 +199,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
         let Submission::Accepted(task) = source.submit(ada.id, None, Surface::Web, request, 0).await.unwrap() else {
             panic!("it has credits")
         };
-        source.fail(source.claim(1, LEASE).await.unwrap()[0].lease, "it sank").await.unwrap();
+        source.fail(source.claim(1, LEASE).await.unwrap()[0].lease, FailureCause::Engine, "it sank").await.unwrap();
         tasks.push(task.id);
     }
     let [red, blue, green, old] = tasks[..] else { panic!("four tasks") };

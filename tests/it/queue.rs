@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::service::backlog::MIN_SAMPLES;
-use tintype_domain::model::TaskId;
+use tintype_domain::model::{FailureCause, TaskId};
 
 use crate::rigs::binary::{self, Server, refused, tintype};
 use crate::rigs::http::{Answer, TASKS, ended, submit};
@@ -156,6 +156,6 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
 
     let TaskId(id) = tasks[0].1.parse().expect("a task_id");
     assert_eq!(id, lease.task_id);
-    service.shared.store.fail(lease, "it sank").await.expect("a store");
+    service.shared.store.fail(lease, FailureCause::Engine, "it sank").await.expect("a store");
     assert_eq!(place(&poll(&ada, &tasks[0].1).await), (None, None), "it has ended");
 }

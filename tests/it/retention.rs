@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::files::Files;
 use tintype_config::{FINISHED_TASK_TTL, ORPHAN_AGE, REMOVED_FILES_GRACE, ServerSettings};
-use tintype_domain::model::{Surface, TaskId};
+use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
@@ -140,7 +140,7 @@ async fn a_cursor_that_points_to_a_removed_task_still_works() {
     let removed = ended(&caller, "a boat").await;
     let cursor = listed(&caller, "?limit=1").await.1.expect("another page");
     service.clock.advance(SECOND * 60);
-    service.shared.store.fail(lease, "it sank").await.expect("a store");
+    service.shared.store.fail(lease, FailureCause::Engine, "it sank").await.expect("a store");
     let newest = ended(&caller, "a boat").await;
     service.clock.advance(MONTH - SECOND * 30);
     service.sweeper.remove_old().await;

@@ -6,7 +6,7 @@ use serde_json::json;
 use tintype::http::routes::{Access, ROUTES};
 use tintype::service::people::People;
 use tintype_config::MAX_BODY;
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, TaskFailure};
 use tintype_domain::person::{Role, Token};
 use tintype_store::AccountChange;
 
@@ -243,7 +243,7 @@ async fn a_waiting_task_is_cancelled_and_a_running_one_is_not() {
     let cancel = format!("/studio/tasks/{id}/cancel");
     assert_eq!(ada.send(&cancel, &[]).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.credits().await, 10);
-    let cancelled = Status::Failed("Cancelled. Its credits were refunded.".into());
+    let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, "Cancelled. Its credits were refunded."));
     let task = service.shared.store.find_task(ada.account, Surface::Web, id).await.expect("a store").expect("a task");
     assert_eq!(task.status, cancelled);
     let id = ada.create("a boat").await;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{Accounts as _, Queue as _, Tasks as _, Upkeep as _};
@@ -118,7 +118,7 @@ async fn usage_is_added_up_by_account_key_and_day() {
     let failed = submit(data, account, Some(id(&key)), 4).await;
     submit(data, account, Some(id(&key)), 1).await;
     submit(data, account, None, 2).await;
-    store(data).fail_unleased(failed, "it sank").await.expect("a store");
+    store(data).fail_unleased(failed, FailureCause::Operator, "it sank").await.expect("a store");
     let by_account = run(data, &["usage", "--by", "account"]);
     let total = json!({ "tasks": 3, "images": 7, "charged": 14, "refunded": 8, "credits": 6 });
     let figures = |row: &Value| {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tintype::files::Files;
 use tintype::worker::render::{RenderControl, RenderError, Renderer};
 use tintype_config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
-use tintype_domain::model::TaskId;
+use tintype_domain::model::{FailureCause, TaskId};
 use tintype_domain::request::AspectRatio;
 use tintype_engine::picture::Picture;
 use tintype_store::{Claim, LeaseWrite, Rescue};
@@ -138,7 +138,7 @@ async fn a_worker_that_died_loses_its_lease_and_another_takes_over() {
     // The dead worker resumes.
     let lease = dead[0].lease;
     assert_eq!(store.complete(lease, vec!["2026-11-21/x.png".into()]).await.expect("a store"), LeaseWrite::Lost);
-    assert_eq!(store.fail(lease, "no").await.expect("a store"), LeaseWrite::Lost);
+    assert_eq!(store.fail(lease, FailureCause::Engine, "no").await.expect("a store"), LeaseWrite::Lost);
     assert_eq!(store.renew(vec![lease], LEASE).await.expect("a store"), [lease]);
     assert_eq!(caller.task(&task_id).await, task);
     assert_eq!(caller.credits().await, 98);

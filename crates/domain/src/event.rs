@@ -148,7 +148,7 @@ impl Event {
 /// The data of the end of a task: it says which task and how it ended. Images and prompt are left to the API.
 pub fn of_task(task: &Task) -> Value {
     let error = match &task.status {
-        Status::Failed(sentence) => Some(sentence),
+        Status::Failed(failure) => Some(&failure.sentence),
         Status::Completed(_) | Status::Processing => None,
     };
     json!({

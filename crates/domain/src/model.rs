@@ -179,8 +179,78 @@ pub enum Status {
     Processing,
     /// Completed, with the names of its result files in order, at least one.
     Completed(Vec<String>),
-    /// Failed and refunded, with a sentence for the caller.
-    Failed(String),
+    /// Failed and refunded.
+    Failed(TaskFailure),
+}
+
+/// Why a task failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFailure {
+    /// What went wrong. Codes derive from it.
+    pub cause: FailureCause,
+    /// A sentence for the caller.
+    pub sentence: String,
+}
+
+impl TaskFailure {
+    /// A failure with this cause and sentence.
+    pub fn new(cause: FailureCause, sentence: &str) -> Self {
+        Self { cause, sentence: sentence.to_owned() }
+    }
+}
+
+/// What made a task fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The content policy refused it.
+    Policy,
+    /// A reference image can't be used; its index, from 0.
+    Reference(usize),
+    /// The engine can't render it, or no engine of the service can.
+    Engine,
+    /// Its last attempt was lost.
+    Lost,
+    /// It wasn't finished in time.
+    Expired,
+    /// Its owner cancelled it while it waited.
+    Cancelled,
+    /// An operator failed it.
+    Operator,
+}
+
+/// The name that is stored and shown, such as `policy` and `reference:0`.
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy => f.write_str("policy"),
+            Self::Reference(index) => write!(f, "reference:{index}"),
+            Self::Engine => f.write_str("engine"),
+            Self::Lost => f.write_str("lost"),
+            Self::Expired => f.write_str("expired"),
+            Self::Cancelled => f.write_str("cancelled"),
+            Self::Operator => f.write_str("operator"),
+        }
+    }
+}
+
+impl FromStr for FailureCause {
+    type Err = UnknownWord;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        Ok(match text {
+            "policy" => Self::Policy,
+            "engine" => Self::Engine,
+            "lost" => Self::Lost,
+            "expired" => Self::Expired,
+            "cancelled" => Self::Cancelled,
+            "operator" => Self::Operator,
+            _ => {
+                let index = text.strip_prefix("reference:").and_then(|index| index.parse().ok());
+                let unknown = || UnknownWord { what: "cause of a failure", text: text.into() };
+                Self::Reference(index.ok_or_else(unknown)?)
+            }
+        })
+    }
 }
 
 impl Status {

@@ -180,6 +180,8 @@ CREATE TABLE tasks (
     request_id       text,
     -- JSON: the names of the result files.
     images           text CHECK ((images IS NOT NULL) = (status = 'completed') AND images <> '[]'),
+    -- Why it failed: `policy`, `reference:0`, `engine`, `lost`, `expired`, `cancelled` or `operator`.
+    cause            text,
     -- A sentence for the caller.
     error            text CHECK ((error IS NOT NULL) = (status = 'failed')),
     n                smallint NOT NULL CHECK (n BETWEEN 1 AND 4),

@@ -172,6 +172,8 @@ CREATE TABLE tasks (
     request_id       TEXT,
     -- JSON: the names of the result files.
     images           TEXT CHECK ((images IS NOT NULL) = (status = 'completed') AND images <> '[]'),
+    -- Why it failed: `policy`, `reference:0`, `engine`, `lost`, `expired`, `cancelled` or `operator`.
+    cause            TEXT,
     -- A sentence for the caller.
     error            TEXT CHECK ((error IS NOT NULL) = (status = 'failed')),
     n                INTEGER NOT NULL CHECK (n BETWEEN 1 AND 4),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Result;
 use tintype_domain::budget::{Allowance, Budget};
-use tintype_domain::key::{ApiKey, KeyHash};
+use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
@@ -27,6 +27,21 @@ pub struct NewKey {
     pub budget: Option<Budget>,
     /// Time at which the key expires.
     pub expires_at: Option<Timestamp>,
+}
+
+impl NewKey {
+    /// An active key with this secret, without a name and limits.
+    pub fn new(secret: &KeySecret) -> Self {
+        Self {
+            hash: secret.hash(),
+            hint: secret.hint(),
+            name: String::new(),
+            submit_rate: None,
+            read_rate: None,
+            budget: None,
+            expires_at: None,
+        }
+    }
 }
 
 /// A change to a key.

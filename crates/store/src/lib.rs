@@ -16,7 +16,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use tintype_domain::ledger::NotCharged;
-use tintype_domain::model::{Id, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_domain::request::{GenerateRequest, MAX_REFERENCES};
 use tintype_system::clock::Timestamp;
 
@@ -401,14 +401,14 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite>;
 
     /// Fails and refunds a task, with a sentence for the caller.
-    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite>;
+    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite>;
 
     /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. If there is a
     /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>>;
+    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>>;
 
     /// Fails and refunds a task of an account and a surface while it waits for a worker; `None` if it does not wait. At
     /// most one of this and a claim takes the task.

@@ -8,8 +8,9 @@
 //!    `crates/store/migrations/sqlite` and `crates/store/migrations/postgres`. NNNN is the version that they lead to:
 //!    0101 is the first. Processes of the release before run beside it, so it only adds.
 //! 3. List them in `changes` of `SCHEMA`, in `schema.rs` of each driver.
-//! 4. Before the first change of all, copy both schema files to `0100_first.sql` beside it. From these and all changes
-//!    `tests/it/store/schema.rs` makes databases and compares them with the schema in force.
+//!
+//! From `0100_first.sql` and all changes, `tests/it/store/schema.rs` makes databases and compares them with the schema in
+//! force.
 
 use crate::OpenError;
 

@@ -133,7 +133,7 @@ impl<'a> TaskBody<'a> {
     async fn new(task: &'a Task, api: &ApiState) -> Result<Self, FilesError> {
         let (images, error) = match &task.status {
             Status::Processing => (None, None),
-            Status::Failed(sentence) => (None, Some(sentence.as_str())),
+            Status::Failed(failure) => (None, Some(failure.sentence.as_str())),
             Status::Completed(names) => {
                 let mut images = Vec::with_capacity(names.len());
                 for name in names {

@@ -136,8 +136,8 @@ async fn body(task: &Task, api: &ApiState) -> Result<TaskBody, ApiError> {
     let ended_at = task.updated_at.as_millis().div_euclid(1_000);
     match &task.status {
         Status::Processing => {}
-        Status::Failed(sentence) => {
-            let error = ApiError::failed_task(sentence);
+        Status::Failed(failure) => {
+            let error = ApiError::failed_task(failure);
             body.http_status = Some(error.dialect_status().as_u16());
             body.error = Some(error.object());
         }

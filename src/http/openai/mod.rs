@@ -285,7 +285,7 @@ impl Awaited {
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),
-            Status::Failed(sentence) => Err(ApiError::failed_task(sentence)),
+            Status::Failed(failure) => Err(ApiError::failed_task(failure)),
             Status::Completed(_) => Ok(task),
         }
     }

@@ -5,9 +5,9 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::http::{Response, StatusCode};
 
 use super::error::{ApiError, ErrorCode};
-use crate::service::endings::REFUSED;
 use tintype_domain::images_api::{ErrorAnswer, ErrorObject};
 use tintype_domain::images_api_request::InvalidCall;
+use tintype_domain::model::{FailureCause, TaskFailure};
 
 /// The message of every 401. Its beginning is OpenAI's, by which gateways know it.
 const INCORRECT_KEY: &str = "Incorrect API key provided: a valid key of this service is required, sent over HTTPS as \"Authorization: Bearer <API_KEY>\".";
@@ -55,13 +55,13 @@ impl ApiError {
         Self { message: message.into(), dialect, ..Self::of_status(StatusCode::PAYLOAD_TOO_LARGE) }
     }
 
-    /// The error for a task that failed with this sentence. A repeated call would fail as well, or cost anew.
-    pub(in crate::http) fn failed_task(sentence: &str) -> Self {
-        let refused = sentence == REFUSED;
+    /// The error for a task that failed. A repeated call would fail as well, or cost anew.
+    pub(in crate::http) fn failed_task(failure: &TaskFailure) -> Self {
+        let refused = failure.cause == FailureCause::Policy;
         let code = if refused { "content_policy_violation" } else { "task_failed" };
         let dialect = Dialect { code: Some(code), is_final: true, ..Dialect::default() };
         let base = if refused { Self::invalid_request("") } else { Self::internal() };
-        Self { message: sentence.to_owned(), dialect, ..base }
+        Self { message: failure.sentence.clone(), dialect, ..base }
     }
 
     /// The error for a task that was accepted and whose pictures this call cannot bring. The official clients repeat the

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Sweeper, failed};
 use crate::service::endings::OVERDUE;
 use tintype_config::TASK_TIME_LIMIT;
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_store::StoreError;
 
 /// The clock that dates a task may be this much ahead of the one that is read here.
@@ -39,7 +39,7 @@ impl Sweeper {
         };
         let waiting = waiting.into_iter().map(|task| task.id).filter(|id| id.timestamp() > bound);
         for id in self.overdue_of(waiting) {
-            self.shared.endings.fail_unleased(id, OVERDUE).await?;
+            self.shared.endings.fail_unleased(id, FailureCause::Expired, OVERDUE).await?;
         }
         Ok(())
     }

@@ -17,7 +17,6 @@ use tintype_system::fault::Faults;
 use crate::rigs::cluster::node::HANG;
 use crate::rigs::cluster::relay::{Passage, Relay};
 use crate::rigs::postgres::{cluster, schema, url, waiting};
-use crate::rigs::service::new_key;
 
 const LEASE: Duration = Duration::from_secs(60);
 /// Tasks that are completed at once.
@@ -103,7 +102,7 @@ async fn a_statement_to_a_server_that_does_not_answer_times_out() {
     let directory = TempDir::new().unwrap();
     let (relay, store, account) = store(&directory).await;
     let hash = |byte| [byte; 32];
-    let key = NewKey { hash: hash(1), ..new_key(&KeySecret::random()) };
+    let key = NewKey { hash: hash(1), ..NewKey::new(&KeySecret::random()) };
     let old = store.create_key(account, key).await.expect("a store").expect("an account");
     let rotate = || store.rotate_key(old.id, hash(2), "0123", Duration::ZERO);
     relay.set(Passage::Deaf);

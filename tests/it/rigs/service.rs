@@ -370,7 +370,7 @@ impl Service {
     /// Another key for an account.
     pub async fn new_key(&self, account_id: Id, change: impl FnOnce(&mut NewKey)) -> (Id, String) {
         let secret = KeySecret::random();
-        let mut new = new_key(&secret);
+        let mut new = NewKey::new(&secret);
         change(&mut new);
         let key = self.shared.store.create_key(account_id, new).await.expect("a store").expect("the account exists");
         (key.id, secret.reveal().to_owned())
@@ -437,19 +437,6 @@ fn settings(flags: &[&str]) -> ServerSettings {
     let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
     settings.worker.test_picture_decoder = TINTYPE.into();
     settings
-}
-
-/// A key without name, rates or expiry, as the store takes it.
-pub fn new_key(secret: &KeySecret) -> NewKey {
-    NewKey {
-        hash: secret.hash(),
-        hint: secret.hint(),
-        name: String::new(),
-        submit_rate: None,
-        read_rate: None,
-        budget: None,
-        expires_at: None,
-    }
 }
 
 /// Names of all result files on the disk.

@@ -7,7 +7,7 @@ use tintype_domain::endpoint::{AddedBy, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
@@ -74,16 +74,8 @@ async fn money(store: &dyn Store, account: Id) -> Result<()> {
 
 async fn keys(store: &dyn Store, account: Id) -> Result<Id> {
     let new = || {
-        let secret = KeySecret::random();
-        NewKey {
-            hash: secret.hash(),
-            hint: secret.hint(),
-            name: String::new(),
-            submit_rate: None,
-            read_rate: None,
-            budget: Some(Budget { credits: 50, period: Period::Day }),
-            expires_at: None,
-        }
+        let budget = Some(Budget { credits: 50, period: Period::Day });
+        NewKey { budget, ..NewKey::new(&KeySecret::random()) }
     };
     let key = store.create_key(account, new()).await?.expect("the account exists").id;
     let (hash, hint) = (new().hash, new().hint);
@@ -112,7 +104,7 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
     for claim in &claims {
         match claim.lease.task_id {
             id if id == ids[1] => store.complete(claim.lease, vec!["boat.png".into()]).await?,
-            id if id != ids[4] => store.fail(claim.lease, "it sank").await?,
+            id if id != ids[4] => store.fail(claim.lease, FailureCause::Engine, "it sank").await?,
             _ => store.release(claim.lease, Duration::ZERO).await?,
         };
     }
@@ -126,7 +118,7 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
     store.find_preview(account, Surface::Web, ids[1]).await?;
     store.recent_tasks(Some(account), 9).await?;
     // The account is deleted in the end, and must have none unfinished.
-    store.fail_unleased(ids[4], "it sank").await?;
+    store.fail_unleased(ids[4], FailureCause::Operator, "it sank").await?;
     Ok([ids[1], ids[2]])
 }
 

@@ -1,7 +1,7 @@
 //! Accounts, grants and the ledger.
 
 use tintype_domain::key::KeyState;
-use tintype_domain::model::{EntryKind, LedgerEntry, MAX_BALANCE, Surface, TaskId};
+use tintype_domain::model::{EntryKind, FailureCause, LedgerEntry, MAX_BALANCE, Surface, TaskId};
 use tintype_store::{AccountChange, AccountCreation, Result, Taking};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, new_key};
@@ -159,7 +159,7 @@ pub async fn an_account_with_unfinished_tasks_is_not_deleted_and_a_deleted_one_t
     assert_eq!((kept.disabled_at, kept.deleted_at), (None, None));
     assert_eq!(fx.state().await?, before, "the key {} is valid", key.name);
     let lease = fx.claim().await?;
-    fx.store.fail(lease, "failed").await?;
+    fx.store.fail(lease, FailureCause::Engine, "failed").await?;
     let deleted = fx.store.change_account(ada, AccountChange::Delete).await?.expect("the account exists");
     assert!(deleted.deleted_at.is_some() && deleted.credits == 10, "{deleted:?}");
     let before = fx.state().await?;
@@ -179,7 +179,7 @@ pub async fn the_tasks_of_one_account_are_removed_and_no_others(fx: &Fixture) ->
         fx.submit_request(bob, Surface::Api, images(1)).await?,
     );
     for task in [&ended, &other] {
-        assert!(fx.store.fail_unleased(task.id, "it sank").await?.is_some());
+        assert!(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?.is_some());
     }
     fx.clock.advance(MILLISECOND);
     let cutoff = fx.store.now().saturating_add(MILLISECOND);
@@ -217,7 +217,7 @@ pub async fn a_refund_fits_into_an_account_with_the_maximum_balance(fx: &Fixture
     let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
     assert_eq!(fx.store.grant(ada, MAX_BALANCE, None).await?, Some(MAX_BALANCE));
     fx.store.grant(ada, 1, None).await.expect_err("no such grant");
-    assert!(fx.store.fail_unleased(task.id, "it sank").await?.is_some());
+    assert!(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?.is_some());
     assert_eq!(fx.credits(ada).await?, MAX_BALANCE + 8);
     Ok(())
 }
@@ -231,7 +231,7 @@ pub async fn history_lists_entries_newest_first_with_the_balance_after_each(fx: 
     let ada = fx.account("ada", 10).await?;
     let boat = fx.submit_request(ada, Surface::Api, images(2)).await?.id;
     let lease = fx.claim().await?;
-    fx.store.fail(lease, "it sank").await?;
+    fx.store.fail(lease, FailureCause::Engine, "it sank").await?;
     fx.store.grant(ada, 5, None).await?;
     let fox = fx.submit_request(ada, Surface::Web, images(1)).await?.id;
     let entries = fx.store.history(ada, None, 100).await?;

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, AccountCreation, Action, Actor, AuditEntry, KeyChange, PersonChange, PersonCreation, Rank, Result,
-    Store, Via,
+    AccountChange, AccountCreation, Action, Actor, AuditEntry, KeyChange, NewKey, PersonChange, PersonCreation, Rank,
+    Result, Store, Via,
 };
 
 use super::fixture::Fixture;
-use crate::rigs::service::new_key;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -74,7 +73,7 @@ pub async fn changes_to_accounts_and_credits_are_recorded_with_their_actor(fixtu
 pub async fn changes_to_keys_and_people_are_recorded_without_secrets(fixture: &Fixture) -> Result<()> {
     let (store, account) = (fixture.acting(), fixture.account("ada", 0).await?);
     let secret = KeySecret::random();
-    let key = store.create_key(account, new_key(&secret)).await?.expect("a key");
+    let key = store.create_key(account, NewKey::new(&secret)).await?.expect("a key");
     for change in [KeyChange::Disable, KeyChange::Enable, KeyChange::FlagLeaked] {
         store.change_key(key.id, change).await?;
     }
@@ -114,7 +113,7 @@ pub async fn changes_to_the_queue_and_to_tasks_are_recorded(fixture: &Fixture) -
     store.resume_queue().await?;
     let task = fixture.submit(account).await?;
     for _ in 0..2 {
-        store.fail_unleased(task.id, "It was stopped.").await?;
+        store.fail_unleased(task.id, FailureCause::Operator, "It was stopped.").await?;
     }
     let id = task.id.to_string();
     let actions = [
@@ -135,7 +134,7 @@ pub async fn nothing_is_recorded_of_a_change_that_did_not_happen_or_without_an_a
     assert!(store.grant(account, i64::MAX, None).await.is_err());
     store.change_key(nobody, KeyChange::Disable).await?;
     store.rotate_key(nobody, [1; 32], "tt_", DAY).await?;
-    store.create_key(nobody, new_key(&KeySecret::random())).await?;
+    store.create_key(nobody, NewKey::new(&KeySecret::random())).await?;
     store.create_person(nobody, "eve", Role::Owner).await?;
     store.change_person(nobody, PersonChange::Role(Role::Owner)).await?;
     store.remove_person(nobody).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::{join, try_join_all};
 use tintype_domain::budget::{Allowance, Budget, Period};
-use tintype_domain::model::{Id, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::{KeyChange, NewKey, Result, Submission, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
@@ -99,11 +99,11 @@ pub async fn a_refund_returns_to_the_period_of_its_task(fx: &Fixture) -> Result<
     let ada = fx.account("ada", 100).await?;
     let key = limited(fx, ada, "8/day").await?;
     let (first, second) = (task(fx, ada, key, 2).await?, task(fx, ada, key, 2).await?);
-    fx.store.fail_unleased(first.id, "it sank").await?;
+    fx.store.fail_unleased(first.id, FailureCause::Operator, "it sank").await?;
     assert_eq!(used(fx, key).await?, (4, 4));
     fx.clock.advance(DAY);
     task(fx, ada, key, 3).await?;
-    fx.store.fail_unleased(second.id, "it sank").await?;
+    fx.store.fail_unleased(second.id, FailureCause::Operator, "it sank").await?;
     assert_eq!(used(fx, key).await?, (6, 2), "yesterday's refund is of no use today");
     assert!(matches!(submit(fx, ada, key, 2).await?, Submission::OverBudget { left: 2, .. }));
     Ok(())
@@ -204,7 +204,7 @@ pub async fn usage_adds_up_to_the_ledger(fx: &Fixture) -> Result<()> {
     fx.submit(bob).await?;
     let midnight = Timestamp::of_day("2026-11-22").expect("a day");
     fx.clock.set(midnight);
-    fx.store.fail_unleased(late.id, "it sank").await?;
+    fx.store.fail_unleased(late.id, FailureCause::Operator, "it sank").await?;
     let row = UsageRow { day: None, account_id: None, key_id: None, surface: None, tasks: 0, charged: 0, refunded: 0 };
     let everything = UsageFilter::default();
     let (day, next) = (Timestamp::of_day("2026-11-21"), Some(midnight));

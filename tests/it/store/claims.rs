@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{Id, Status, Surface, TaskId};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{ANY_REFERENCES, LONGEST_DELAY, Lease, LeaseWrite, QueueDepth, Rescue, Result, Store, WaitingTask};
 use tintype_system::clock::Clock;
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, failure, images, one_file};
 use crate::rigs::service::NOON;
 
 /// Claims up to `max` tasks and returns their ids.
@@ -56,7 +56,7 @@ pub async fn a_task_postponed_before_the_clock_was_set_back_is_claimed(fx: &Fixt
         assert_eq!(claimed(fx, 1).await?, [], "not before it is due");
         let right = fx.clock.now();
         fx.clock.set(right.saturating_sub(hour * 6));
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
         fx.clock.set(right);
         let task_again = fx.submit(account).await?.id;
         fx.store.retry(fx.claim().await?, delay, "it leaks").await?;
@@ -252,8 +252,8 @@ pub async fn a_finished_task_is_never_claimed(fx: &Fixture) -> Result<()> {
         fx.submit(ada).await?;
     }
     fx.store.complete(fx.claim().await?, one_file()).await?;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
-    fx.store.fail_unleased(fx.store.recent_tasks(None, 1).await?[0].id, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
+    fx.store.fail_unleased(fx.store.recent_tasks(None, 1).await?[0].id, FailureCause::Operator, "it sank").await?;
     fx.clock.advance(2 * LEASE);
     assert_eq!(claimed(fx, 10).await?, []);
     Ok(())
@@ -297,7 +297,7 @@ pub async fn queue_depth_counts_waiting_and_leased_tasks(fx: &Fixture) -> Result
     assert_eq!(fx.store.queue_depth().await?, depth(1, 1, Some(first)));
     fx.store.retry(lease, LEASE, "no answer").await?;
     assert_eq!(fx.store.queue_depth().await?, depth(2, 0, Some(first)));
-    fx.store.fail_unleased(lease.task_id, "it sank").await?;
+    fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?;
     assert_eq!(fx.store.queue_depth().await?, depth(1, 0, Some(second)));
     fx.store.complete(fx.claim().await?, one_file()).await?;
     assert_eq!(fx.store.queue_depth().await?, QueueDepth::default());
@@ -404,7 +404,7 @@ pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_oth
     let ended = fx.ended(two).await?;
     assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, [ended]);
     assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, []);
-    assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (Status::Failed("Too many.".into()), 94));
+    assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (failure(FailureCause::Engine, "Too many."), 94));
     for kept in [leased, text, one] {
         assert_eq!(fx.task(kept).await?.status, Status::Processing);
     }

@@ -1,6 +1,6 @@
 //! Listing the results of all completed tasks.
 
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_store::{CompletedTask, Result};
 
 use super::fixture::{Fixture, MILLISECOND, images};
@@ -20,7 +20,7 @@ pub async fn completed_tasks_returns_every_account_and_surface_oldest_first(fx: 
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let first = complete(fx, bob, Surface::Api, 4).await?;
     let failed = fx.submit(ada).await?.id;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let second = complete(fx, ada, Surface::Web, 1).await?;
     let third = complete(fx, bob, Surface::Web, 2).await?;
     fx.submit(ada).await?;
@@ -38,7 +38,7 @@ pub async fn pages_of_completed_tasks_have_no_gap_and_no_overlap(fx: &Fixture) -
         all.push(complete(fx, ada, Surface::Api, 1).await?);
         if number % 2 == 0 {
             fx.submit(ada).await?;
-            fx.store.fail(fx.claim().await?, "it sank").await?;
+            fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
         }
     }
     for limit in 1..=8 {

@@ -1,10 +1,10 @@
 //! A row that cannot be read affects only its own task.
 
 use futures::future::join_all;
-use tintype_domain::model::{Status, Surface};
+use tintype_domain::model::{FailureCause, Surface};
 use tintype_store::{Ended, MAX_LOST_LEASES, Rescue, Rescued, Result};
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images};
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images};
 
 pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixture) -> Result<()> {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
@@ -12,7 +12,7 @@ pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixtur
     fx.execute(&format!("UPDATE tasks SET aspect_ratio = 'round' WHERE id = '{damaged}'"));
     let claims = fx.store.claim(2, LEASE).await?;
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [whole]);
-    fx.store.fail(claims[0].lease, "it sank").await?;
+    fx.store.fail(claims[0].lease, FailureCause::Engine, "it sank").await?;
     // A claim leases the damaged task and does not return it, so it fails after enough lost leases.
     let ended = Ended { task_id: damaged, account_id: ada, surface: Surface::Api };
     for lost in 1..=MAX_LOST_LEASES {
@@ -26,7 +26,7 @@ pub async fn an_unreadable_task_does_not_block_claims_of_other_tasks(fx: &Fixtur
         assert!(fx.store.claim(2, LEASE).await?.is_empty());
     }
     let found = fx.store.find_task(ada, Surface::Api, damaged).await?.expect("the task exists");
-    assert_eq!(found.status, Status::Failed("gave up".into()));
+    assert_eq!(found.status, failure(FailureCause::Lost, "gave up"));
     assert_eq!(fx.credits(ada).await?, 10);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The audit finds damage. Each test writes the damage directly to the SQLite file.
 
 use rusqlite::Connection;
-use tintype_domain::model::{Id, Surface, TaskId};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskId};
 use tintype_store::{Drift, Result};
 
 use super::fixture::{Fixture, images, one_file};
@@ -25,7 +25,7 @@ impl Books {
         let completed = fx.submit(ada).await?.id;
         fx.store.complete(fx.claim().await?, one_file()).await?;
         let failed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
         let waiting = fx.submit(ada).await?.id;
         Ok(Self { fx, ada, bob, completed, failed, waiting })
     }

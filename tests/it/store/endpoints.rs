@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret};
 use tintype_domain::event::{EventType, Subscription};
-use tintype_domain::model::{Id, Surface, TaskId};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskId};
 use tintype_store::{
     AccountChange, Action, Actor, AttemptEnd, AttemptWrite, DeliveryClaim, EndpointChange, EndpointCreation,
     NewEndpoint, Refusal, Rescue, Result, StrikeRule, Via,
@@ -87,7 +87,7 @@ pub async fn every_end_of_a_task_of_the_api_is_told_in_its_commit(fx: &Fixture) 
         expected.push((EventType::TaskCompleted, submit().await?.id));
         fx.store.complete(fx.claim().await?, one_file()).await?;
         expected.push((EventType::TaskFailed, submit().await?.id));
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
         expected.push((EventType::TaskFailed, submit().await?.id));
         fx.store.refuse(fx.claim().await?, "refused", None).await?;
         let cancelled = submit().await?.id;
@@ -95,7 +95,7 @@ pub async fn every_end_of_a_task_of_the_api_is_told_in_its_commit(fx: &Fixture) 
         fx.store.cancel(ada, surface, cancelled, "cancelled").await?;
         let ended = submit().await?.id;
         expected.push((EventType::TaskFailed, ended));
-        fx.store.fail_unleased(ended, "failed").await?;
+        fx.store.fail_unleased(ended, FailureCause::Operator, "failed").await?;
         expected.push((EventType::TaskFailed, submit().await?.id));
         for _ in 0..3 {
             fx.store.retry(fx.claim().await?, Duration::ZERO, "lost").await?;
@@ -127,7 +127,7 @@ pub async fn an_event_says_how_its_task_ended_and_nothing_of_the_request(fx: &Fi
     let endpoint = endpoint(fx, ada).await?;
     let completed = complete(fx, ada).await?;
     let failed = fx.submit(ada).await?.id;
-    fx.store.fail(fx.claim().await?, "It \"sank\".").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "It \"sank\".").await?;
     let claims = claim(fx, endpoint.id, 10).await?;
     assert!(claims.iter().all(|claim| claim.endpoint == endpoint && claim.attempt == 1));
     let events: BTreeMap<Id, _> = claims.into_iter().map(|claim| (claim.event.id, claim.event)).collect();

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{EntryKind, Id, Status, Surface, TaskId};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, TaskId};
 use tintype_store::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 use tintype_system::clock::Clock;
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, images, one_file};
+use super::fixture::{Fixture, LEASE, MILLISECOND, failure, images, one_file};
 use crate::rigs::service::NOON;
 
 /// Asserts that no write of a worker, the operator or the sweeper changes an ended task.
@@ -14,11 +14,11 @@ async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     fx.clock.advance(LEASE);
     let before = fx.state().await?;
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
-    assert_eq!(fx.store.fail(lease, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.renew(vec![lease], LEASE).await?, [lease]);
-    assert_eq!(fx.store.fail_unleased(lease.task_id, "too late").await?, None);
+    assert_eq!(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "too late").await?, None);
     assert!(fx.store.expire(fx.clock.now(), "too late").await?.is_empty());
     for which in [Rescue::Expired, Rescue::All] {
         assert_eq!(fx.store.rescue(which, "too late").await?, Default::default());
@@ -36,9 +36,9 @@ async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
     Ok(entries.iter().filter(|entry| refund(entry.kind, entry.task_id)).count())
 }
 
-/// Asserts that the task is failed with `error` and was refunded once.
-async fn assert_refunded(fx: &Fixture, id: Id, error: &str) -> Result<()> {
-    assert_eq!(fx.task(id).await?.status, Status::Failed(error.into()));
+/// Asserts that the task is failed with this cause and sentence, and was refunded once.
+async fn assert_refunded(fx: &Fixture, id: Id, cause: FailureCause, error: &str) -> Result<()> {
+    assert_eq!(fx.task(id).await?.status, failure(cause, error));
     assert_eq!(refunds(fx, id).await?, 1);
     Ok(())
 }
@@ -63,13 +63,13 @@ pub async fn a_failed_task_is_refunded_once(fx: &Fixture) -> Result<()> {
         assert_eq!(fx.credits(ada).await?, 10 - 2 * i64::from(n));
         let lease = fx.claim().await?;
         fx.clock.advance(MILLISECOND);
-        assert_eq!(fx.store.fail(lease, "it sank").await?, LeaseWrite::Done);
+        assert_eq!(fx.store.fail(lease, FailureCause::Engine, "it sank").await?, LeaseWrite::Done);
         assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
         let refund = fx.store.history(ada, None, 1).await?.remove(0);
         assert_eq!((refund.kind, refund.amount, refund.balance), (EntryKind::Refund, 2 * i64::from(n), 10));
         assert_eq!((refund.task_id, refund.created_at), (Some(TaskId(id)), fx.clock.now()));
         assert_final(fx, lease).await?;
-        assert_refunded(fx, id, "it sank").await?;
+        assert_refunded(fx, id, FailureCause::Engine, "it sank").await?;
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ pub async fn refunded_credits_can_be_spent_again(fx: &Fixture) -> Result<()> {
     for _ in 0..3 {
         fx.submit(ada).await?;
         assert_eq!(fx.credits(ada).await?, 0);
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     }
     assert_eq!(fx.credits(ada).await?, 2);
     Ok(())
@@ -89,8 +89,11 @@ pub async fn fail_unleased_fails_a_waiting_task(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let id = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.fail_unleased(id, "the operator said so").await?, Some(fx.ended(id).await?));
-    assert_refunded(fx, id, "the operator said so").await?;
+    assert_eq!(
+        fx.store.fail_unleased(id, FailureCause::Operator, "the operator said so").await?,
+        Some(fx.ended(id).await?)
+    );
+    assert_refunded(fx, id, FailureCause::Operator, "the operator said so").await?;
     assert_eq!((fx.credits(ada).await?, fx.task(id).await?.updated_at), (10, fx.clock.now()));
     assert_final(fx, Lease { task_id: id, epoch: 0 }).await
 }
@@ -98,15 +101,18 @@ pub async fn fail_unleased_fails_a_waiting_task(fx: &Fixture) -> Result<()> {
 pub async fn fail_unleased_fails_a_leased_task(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     let ended = fx.ended(lease.task_id).await?;
-    assert_eq!(fx.store.fail_unleased(lease.task_id, "the operator said so").await?, Some(ended));
-    assert_refunded(fx, lease.task_id, "the operator said so").await?;
+    assert_eq!(
+        fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "the operator said so").await?,
+        Some(ended)
+    );
+    assert_refunded(fx, lease.task_id, FailureCause::Operator, "the operator said so").await?;
     assert_final(fx, lease).await
 }
 
 pub async fn fail_unleased_of_a_missing_task_changes_nothing(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let before = fx.state().await?;
-    assert_eq!(fx.store.fail_unleased(ada, "it sank").await?, None);
+    assert_eq!(fx.store.fail_unleased(ada, FailureCause::Operator, "it sank").await?, None);
     assert_eq!(fx.state().await?, before);
     Ok(())
 }
@@ -118,14 +124,14 @@ pub async fn a_task_that_failed_at_its_last_retry_is_final(fx: &Fixture) -> Resu
         lease = fx.claim().await?;
     }
     assert_eq!(fx.store.retry(lease, LEASE, "that was it").await?, Retry::Failed);
-    assert_refunded(fx, lease.task_id, "that was it").await?;
+    assert_refunded(fx, lease.task_id, FailureCause::Lost, "that was it").await?;
     assert_final(fx, lease).await
 }
 
 pub async fn an_expired_task_is_final(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
     assert_eq!(fx.store.expire(fx.clock.now(), "it took too long").await?.len(), 1);
-    assert_refunded(fx, lease.task_id, "it took too long").await?;
+    assert_refunded(fx, lease.task_id, FailureCause::Expired, "it took too long").await?;
     assert_final(fx, lease).await
 }
 
@@ -144,7 +150,7 @@ pub async fn expire_fails_exactly_the_unfinished_tasks_up_to_the_cutoff(fx: &Fix
     assert_eq!(expired.len(), 3);
     for task in [delayed, leased, at_cutoff] {
         assert!(expired.contains(&fx.ended(task.id).await?), "{expired:?}");
-        assert_refunded(fx, task.id, "it took too long").await?;
+        assert_refunded(fx, task.id, FailureCause::Expired, "it took too long").await?;
     }
     assert_eq!(fx.task(after_cutoff.id).await?, after_cutoff);
     assert_eq!((fx.credits(ada).await?, fx.credits(bob).await?), (98, 100));
@@ -156,7 +162,7 @@ pub async fn expire_leaves_ended_tasks_unchanged(fx: &Fixture) -> Result<()> {
     fx.submit(ada).await?;
     fx.submit(ada).await?;
     fx.store.complete(fx.claim().await?, one_file()).await?;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let before = fx.state().await?;
     assert!(fx.store.expire(fx.clock.now(), "it took too long").await?.is_empty());
     assert_eq!(fx.state().await?, before);
@@ -182,8 +188,8 @@ pub async fn updated_at_is_never_before_created_at(fx: &Fixture) -> Result<()> {
     let elsewhere = fx.process_with_clock(&behind);
     let tasks = [fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?, fx.submit(ada).await?];
     elsewhere.complete(fx.claim().await?, one_file()).await?;
-    elsewhere.fail(fx.claim().await?, "it sank").await?;
-    elsewhere.fail_unleased(tasks[2].id, "it sank").await?;
+    elsewhere.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
+    elsewhere.fail_unleased(tasks[2].id, FailureCause::Operator, "it sank").await?;
     elsewhere.expire(fx.clock.now(), "it took too long").await?;
     for task in tasks {
         let ended = fx.task(task.id).await?;
@@ -214,7 +220,7 @@ pub async fn a_waiting_task_is_cancelled_and_refunded_once(fx: &Fixture) -> Resu
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Queued);
     let ended = fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?.expect("it waits");
     assert_eq!(ended, Ended { task_id: task.id, account_id: ada, surface: Surface::Web });
-    assert_refunded(fx, task.id, CANCELLED).await?;
+    assert_refunded(fx, task.id, FailureCause::Cancelled, CANCELLED).await?;
     assert_eq!(fx.credits(ada).await?, 10);
     assert_eq!(fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?, None);
     assert_final(fx, lease).await

@@ -1,10 +1,10 @@
 //! Tasks that name an engine: claims by workers with it, and the end of those whose engine nobody has.
 
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{ANY_REFERENCES, Origin, Rescue, Result, StartLimit, WaitingForEngine};
 
-use super::fixture::{Fixture, LEASE, accepted, images};
+use super::fixture::{Fixture, LEASE, accepted, failure, images};
 
 /// Submits a task that names an engine, with so many references.
 async fn submit_for(fx: &Fixture, account: Id, engine: &str, references: usize) -> Result<Id> {
@@ -83,7 +83,10 @@ pub async fn fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_
     failed.sort_unstable_by_key(|ended| ended.task_id);
     assert_eq!(failed, ended);
     assert_eq!(fx.store.fail_unmatched(&engines, "No engine.").await?, []);
-    assert_eq!((fx.task(gone).await?.status, fx.credits(ada).await?), (Status::Failed("No engine.".into()), 94));
+    assert_eq!(
+        (fx.task(gone).await?.status, fx.credits(ada).await?),
+        (failure(FailureCause::Engine, "No engine."), 94)
+    );
     for kept in [leased, pen, any] {
         assert_eq!(fx.task(kept).await?.status, Status::Processing);
     }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{GalleryFilter, Result};
 
-use super::fixture::{Fixture, MILLISECOND, images};
+use super::fixture::{self, Fixture, MILLISECOND, images};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// No limit on the bytes of prompts.
@@ -18,7 +18,7 @@ async fn failed(fx: &Fixture, account: Id, surface: Surface, prompt: &str) -> Re
     let reference_images = vec!["https://example.com/boat.png".into()];
     let request = GenerateRequest { prompt: prompt.into(), reference_images, ..images(1) };
     let id = fx.submit_request(account, surface, request).await?.id;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     Ok(id)
 }
 
@@ -51,7 +51,7 @@ pub async fn old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay(fx: &Fi
     assert_eq!(found("paper").await?, 0, "the search forgets it");
     assert_eq!(fx.store.starred(ada, &[old]).await?, [old]);
     let task = fx.store.find_task(ada, Surface::Web, old).await?.expect("its owner still sees it");
-    assert_eq!(task.status, Status::Failed("it sank".into()));
+    assert_eq!(task.status, fixture::failure(FailureCause::Engine, "it sank"));
     assert!(task.image_to_image);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tintype_domain::files_marker::FilesMarker;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_store::{LONGEST_PAUSE, Result, TaskFiles};
 
 use super::fixture::{Fixture, MILLISECOND, images, one_file};
@@ -28,7 +28,7 @@ pub async fn task_files_returns_each_existing_task(fx: &Fixture) -> Result<()> {
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     let failed = fx.submit(ada).await?.id;
     fx.clock.advance(MILLISECOND);
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let failed = record(fx, failed);
     fx.clock.advance(MONTH);
     let completed = fx.submit_request(ada, Surface::Web, images(2)).await?.id;

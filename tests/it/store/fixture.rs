@@ -6,13 +6,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::key::{ApiKey, KeySecret};
-use tintype_domain::model::{Account, Id, LedgerEntry, Surface, Task};
+use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
 use crate::rigs::postgres::{cluster, schema};
-use crate::rigs::service::{self, Backend, NOON};
+use crate::rigs::service::{Backend, NOON};
 
 /// Length of a lease in these tests.
 pub const LEASE: Duration = Duration::from_secs(60);
@@ -27,6 +27,11 @@ pub struct Fixture {
     pub clock: Clock,
     pub backend: Backend,
     pub directory: TempDir,
+}
+
+/// The status of a task that failed.
+pub fn failure(cause: FailureCause, sentence: &str) -> Status {
+    Status::Failed(TaskFailure::new(cause, sentence))
 }
 
 /// Everything that a store returns.
@@ -183,7 +188,7 @@ pub fn one_file() -> Vec<String> {
 
 /// A key with a random secret.
 pub fn new_key(name: &str) -> NewKey {
-    NewKey { name: name.into(), ..service::new_key(&KeySecret::random()) }
+    NewKey { name: name.into(), ..NewKey::new(&KeySecret::random()) }
 }
 
 /// The accepted task; panics if the submit was refused.

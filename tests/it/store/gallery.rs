@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, TaskState};
 use tintype_system::clock::Clock;
@@ -34,7 +34,7 @@ impl Fixture {
     /// A failed task of the studio.
     async fn ended_of(&self, account: Id, request: GenerateRequest) -> Result<Id> {
         let id = self.submit_request(account, Surface::Web, request).await?.id;
-        self.store.fail(self.claim().await?, "it sank").await?;
+        self.store.fail(self.claim().await?, FailureCause::Engine, "it sank").await?;
         Ok(id)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tintype_domain::ledger::REFUND_LIFE;
-use tintype_domain::model::{EntryKind, ExpiringGrant, Id, Surface};
+use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
 use tintype_store::{AccountChange, Result, Submission, Taking};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
@@ -102,9 +102,9 @@ pub async fn a_refund_goes_back_to_its_grants(fx: &Fixture) -> Result<()> {
         let task = fx.submit_request(ada, Surface::Api, images(4)).await?;
         assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 0]), "{end}");
         match end {
-            "fail" => drop(fx.store.fail(fx.claim().await?, "it sank").await?),
+            "fail" => drop(fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?),
             "cancel" => drop(fx.store.cancel(ada, Surface::Api, task.id, "it sank").await?),
-            "fail_unleased" => drop(fx.store.fail_unleased(task.id, "it sank").await?),
+            "fail_unleased" => drop(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?),
             "expire" => drop(fx.store.expire(fx.clock.now(), "too late").await?),
             "refuse" => drop(fx.store.refuse(fx.claim().await?, "it sank", None).await?),
             _ => {
@@ -126,7 +126,7 @@ pub async fn a_refund_after_its_grant_has_expired_can_be_spent_for_a_day(fx: &Fi
     let task = fx.submit_request(ada, Surface::Api, images(2)).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
     assert_eq!(fx.store.lapse_grants().await?, 1);
-    fx.store.fail_unleased(task.id, "it sank").await?;
+    fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     let end = fx.clock.now().saturating_add(REFUND_LIFE);
     let extended = grants(fx, ada).await?.remove(1);
     assert_eq!((extended.amount, extended.remaining, extended.expires_at), (3, 3, end));
@@ -137,7 +137,7 @@ pub async fn a_refund_after_its_grant_has_expired_can_be_spent_for_a_day(fx: &Fi
     fx.clock.set(end);
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(newest(fx, ada, 1).await?, [(EntryKind::Expiry, -1, 1)]);
-    fx.store.fail_unleased(again.id, "it sank").await?;
+    fx.store.fail_unleased(again.id, FailureCause::Operator, "it sank").await?;
     assert_eq!((fx.credits(ada).await?, fx.store.lapse_grants().await?), (3, 1), "a refund is not extended again");
     assert_eq!(newest(fx, ada, 2).await?, [(EntryKind::Expiry, -2, 1), (EntryKind::Refund, 2, 3)]);
     Ok(())
@@ -149,12 +149,12 @@ pub async fn a_refund_extends_only_the_part_that_was_not_extended_before(fx: &Fi
     grant(fx, ada, 3, 24).await?;
     let first = fx.submit(ada).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
-    fx.store.fail_unleased(first.id, "it sank").await?;
+    fx.store.fail_unleased(first.id, FailureCause::Operator, "it sank").await?;
     let both = fx.submit_request(ada, Surface::Api, images(2)).await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (1, vec![0, 0, 1]));
     fx.clock.set(NOON.saturating_add(HOUR * 25));
     assert_eq!(fx.store.lapse_grants().await?, 3);
-    fx.store.fail_unleased(both.id, "it sank").await?;
+    fx.store.fail_unleased(both.id, FailureCause::Operator, "it sank").await?;
     let end = fx.clock.now().saturating_add(REFUND_LIFE);
     assert_eq!(fx.credits(ada).await?, 4);
     let submit = |n| fx.store.submit(ada, None, Surface::Api, images(n), UNLIMITED);
@@ -174,7 +174,7 @@ pub async fn a_clock_that_was_set_back_extends_no_refund_again(fx: &Fixture) -> 
     for hours in [1, 25, 25] {
         let task = fx.submit(ada).await?;
         fx.clock.set(at(hours));
-        fx.store.fail_unleased(task.id, "it sank").await?;
+        fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
         if hours == 25 {
             // The credits expire now, and seem to be live before.
             fx.clock.set(at(25).saturating_sub(MILLISECOND * 2));
@@ -208,7 +208,7 @@ pub async fn a_refund_to_an_expired_grant_that_has_not_lapsed_is_kept_apart(fx: 
     grant(fx, ada, 5, 1).await?;
     let task = fx.submit(ada).await?;
     fx.clock.set(NOON.saturating_add(HOUR));
-    fx.store.fail_unleased(task.id, "it sank").await?;
+    fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     assert_eq!(left(fx, ada).await?, [3, 2]);
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 2]));
@@ -222,7 +222,7 @@ pub async fn what_a_completed_task_took_never_comes_back(fx: &Fixture) -> Result
     fx.submit(ada).await?;
     let lease = fx.claim().await?;
     fx.store.complete(lease, one_file()).await?;
-    fx.store.fail_unleased(lease.task_id, "it sank").await?;
+    fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![2]));
     Ok(())
 }

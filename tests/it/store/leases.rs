@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::Status;
+use tintype_domain::model::{FailureCause, Status};
 use tintype_store::{LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Result, Retry};
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, one_file};
+use super::fixture::{Fixture, LEASE, MILLISECOND, failure, one_file};
 
 const QUEUED: Rescued = Rescued { queued: 1, failed: Vec::new() };
 const NONE: Rescued = Rescued { queued: 0, failed: Vec::new() };
@@ -17,7 +17,7 @@ async fn assert_lost(fx: &Fixture, lease: Lease) -> Result<()> {
     assert_eq!(fx.store.release(lease, std::time::Duration::ZERO).await?, LeaseWrite::Lost);
     assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Lost);
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
-    assert_eq!(fx.store.fail(lease, "too late").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.fail(lease, FailureCause::Engine, "too late").await?, LeaseWrite::Lost);
     assert_eq!(fx.store.refuse(lease, "too late", None).await?, Refusal::Lost);
     assert_eq!(fx.state().await?, before);
     Ok(())
@@ -72,14 +72,14 @@ pub async fn a_write_under_the_lease_of_a_completed_task_is_refused(fx: &Fixture
 
 pub async fn a_write_under_the_lease_of_a_failed_task_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert_eq!(fx.store.fail(lease, "it sank").await?, LeaseWrite::Done);
+    assert_eq!(fx.store.fail(lease, FailureCause::Engine, "it sank").await?, LeaseWrite::Done);
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
 
 pub async fn a_write_under_the_lease_of_a_task_failed_by_the_operator_is_refused(fx: &Fixture) -> Result<()> {
     let lease = fx.leased().await?;
-    assert!(fx.store.fail_unleased(lease.task_id, "it sank").await?.is_some());
+    assert!(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?.is_some());
     fx.clock.advance(MILLISECOND);
     assert_lost(fx, lease).await
 }
@@ -124,7 +124,7 @@ pub async fn renew_returns_exactly_the_lost_leases(fx: &Fixture) -> Result<()> {
     }
     fx.store.release(leases[0], std::time::Duration::ZERO).await?;
     fx.store.complete(leases[2], one_file()).await?;
-    fx.store.fail(leases[4], "it sank").await?;
+    fx.store.fail(leases[4], FailureCause::Engine, "it sank").await?;
     assert_eq!(fx.store.lost(leases.clone()).await?, [leases[0], leases[2], leases[4]]);
     let other = Lease { epoch: leases[1].epoch + 1, ..leases[1] };
     assert_eq!(fx.store.lost(vec![other, leases[3]]).await?, [other]);
@@ -159,7 +159,7 @@ pub async fn a_release_does_not_count_as_a_lost_lease(fx: &Fixture) -> Result<()
 /// Asserts that the task is failed with `error` and its account has all its credits back.
 async fn assert_failed(fx: &Fixture, lease: Lease, error: &str) -> Result<()> {
     let task = fx.task(lease.task_id).await?;
-    assert_eq!(task.status, Status::Failed(error.into()));
+    assert_eq!(task.status, failure(FailureCause::Lost, error));
     assert_eq!(fx.lost_leases(lease.task_id).await?, None);
     assert_eq!(fx.credits(task.account_id).await?, 10);
     assert_eq!(fx.store.history(task.account_id, None, 100).await?.len(), 3);
@@ -239,7 +239,7 @@ pub async fn a_rescue_of_all_takes_every_lease_and_leaves_waiting_tasks(fx: &Fix
     fx.store.claim(2, 100 * LEASE).await?;
     let failed = vec![fx.ended(worn.task_id).await?];
     assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, Rescued { queued: 2, failed });
-    assert_eq!(fx.task(worn.task_id).await?.status, Status::Failed("that was it".into()));
+    assert_eq!(fx.task(worn.task_id).await?.status, failure(FailureCause::Lost, "that was it"));
     assert_eq!(fx.store.queue_depth().await?.waiting, 3);
     assert_eq!(fx.store.rescue(Rescue::All, "that was it").await?, NONE);
     let lost: Vec<_> = fx.store.claim(10, LEASE).await?.into_iter().map(|claim| claim.lease.task_id).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tintype_domain::event::EventType;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_store::{AccountChange, Result};
 
 use super::endpoints::{claim_one, endpoint};
@@ -37,7 +37,7 @@ pub async fn low_credits_are_told_once_until_the_balance_is_above_the_threshold_
     assert_eq!((event.kind, event.data), (EventType::CreditsLow, serde_json::json!({ "credits": 8, "threshold": 10 })));
     fx.submit(ada).await?;
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (6, 1), "once");
-    fx.store.fail_unleased(first.id, "it sank").await?;
+    fx.store.fail_unleased(first.id, FailureCause::Operator, "it sank").await?;
     fx.store.take(ada, 1, "a mistake").await?;
     assert_eq!((fx.credits(ada).await?, told(fx, endpoint).await?), (7, 1));
     fx.store.grant(ada, 5, None).await?;

@@ -1,7 +1,7 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
 use tintype_domain::endpoint::DeliveryState;
-use tintype_domain::model::{Status, Surface};
+use tintype_domain::model::{FailureCause, Status, Surface};
 use tintype_store::{
     AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, Rescue,
     Result, StartLimit, Submission, Verdict,
@@ -116,7 +116,7 @@ async fn a_balance_written_after_a_lock_wait_includes_the_entry_of_the_lock_hold
             if is_grant {
                 store.grant(ada.id, 1, None).await.map(|_| ())
             } else {
-                store.fail(lease, "it sank").await.map(|_| ())
+                store.fail(lease, FailureCause::Engine, "it sank").await.map(|_| ())
             }
         });
         cluster().until_waiting(&schema).await;
@@ -177,7 +177,11 @@ async fn an_endpoint_added_while_the_end_of_a_task_waits_is_told_of_it() -> Resu
         holder.batch_execute(&hold).await.expect("the lock is free");
         let store = fx.store.clone();
         let ends = tokio::spawn(async move {
-            if completes { store.complete(lease, one_file()).await } else { store.fail(lease, "it sank").await }
+            if completes {
+                store.complete(lease, one_file()).await
+            } else {
+                store.fail(lease, FailureCause::Engine, "it sank").await
+            }
         });
         cluster().until_waiting(&schema).await;
         let endpoint = endpoint(&fx, ada).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
-use tintype_domain::model::{Id, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres::PostgresStore;
 use tintype_store::{
     EndingsElsewhere, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
@@ -136,7 +136,7 @@ async fn a_store_reconnects_after_all_its_connections_were_terminated() -> Resul
         let lease = fx.claim().await?;
         cluster().terminate_all_of(fx.directory.path());
         assert_eq!(fx.store.list_tasks(ada, Surface::Api, None, 1).await?[0].id, lease.task_id);
-        fx.store.fail(lease, "it sank").await?;
+        fx.store.fail(lease, FailureCause::Engine, "it sank").await?;
     }
     assert_eq!(fx.credits(ada).await?, 10);
     assert_eq!(fx.store.audit().await?.drifts, []);
@@ -389,7 +389,7 @@ async fn remove_tasks_reaches_a_task_behind_thousands_of_accounts() -> Result<()
         "INSERT INTO accounts (id, name) SELECT lpad(i::text, 21, '-'), 'account ' || i FROM generate_series(1, 2500) AS i",
     );
     fx.submit(ada).await?;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     fx.clock.advance(Duration::from_secs(1));
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.store.audit().await?.drifts, []);

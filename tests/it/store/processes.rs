@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_store::{AccountCreation, LeaseWrite, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, ids, images, new_key, one_file};
 use crate::rigs::service::NOON;
 
 /// Runs every future as a task of its own and returns their outputs in order.
@@ -183,14 +183,21 @@ pub async fn a_task_ended_by_two_processes_at_once_ends_once(fx: &Fixture) -> Re
     let ends = together(leases.into_iter().map(|lease| {
         let (here, there) = (fx.store.clone(), elsewhere.clone());
         async move {
-            (lease.task_id, join(here.complete(lease, one_file()), there.fail_unleased(lease.task_id, "no")).await)
+            (
+                lease.task_id,
+                join(
+                    here.complete(lease, one_file()),
+                    there.fail_unleased(lease.task_id, FailureCause::Operator, "no"),
+                )
+                .await,
+            )
         }
     }));
     let mut failures = 0;
     for (id, (completed, failed)) in ends.await {
         let (completed, failed) = (completed? == LeaseWrite::Done, failed?.is_some());
         assert!(completed != failed, "{id} ended both ways or not at all");
-        let expected = if completed { Status::Completed(one_file()) } else { Status::Failed("no".into()) };
+        let expected = if completed { Status::Completed(one_file()) } else { failure(FailureCause::Operator, "no") };
         assert_eq!(fx.task(id).await?.status, expected);
         failures += i64::from(failed);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tintype_domain::model::{Id, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_engine::Stage;
 use tintype_store::{AttemptProgress, Lease, LeaseWrite, Rescue, Result, SoughtPreview};
 
@@ -88,9 +88,9 @@ pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
         report(fx, lease, 7).await?;
         match how {
             0 => drop(fx.store.complete(lease, one_file()).await?),
-            1 => drop(fx.store.fail(lease, "it sank").await?),
+            1 => drop(fx.store.fail(lease, FailureCause::Engine, "it sank").await?),
             2 => drop(fx.store.refuse(lease, "no", None).await?),
-            3 => drop(fx.store.fail_unleased(lease.task_id, "it sank").await?),
+            3 => drop(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?),
             4 => drop(fx.store.expire(fx.clock.now(), "too late").await?),
             5 => drop(fx.store.retry(lease, Duration::ZERO, "again").await?),
             6 => drop(fx.store.rescue(Rescue::All, "the worker died").await?),
@@ -100,7 +100,7 @@ pub async fn progress_ends_with_its_lease(fx: &Fixture) -> Result<()> {
         assert_eq!(fx.store.rescue(Rescue::Expired, "").await?.queued, 0);
         assert_eq!(fx.count("progress"), 0, "{how}");
         // Those that wait again must not be claimed in place of the next.
-        fx.store.fail_unleased(task.id, "it sank").await?;
+        fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{Result, TaskRecord};
 
@@ -27,7 +27,7 @@ pub async fn remove_tasks_removes_exactly_the_tasks_that_ended_before_the_cutoff
     let old = completed(fx, ada).await?;
     let of_bob = fx.submit_request(bob, Surface::Web, images(2)).await?.id;
     fx.clock.advance(MILLISECOND);
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     fx.clock.advance(MILLISECOND);
     let cutoff = fx.clock.now();
     // Created before the cutoff, but ended at it.
@@ -70,7 +70,7 @@ pub async fn a_removal_changes_no_balance_and_no_ledger_entry(fx: &Fixture) -> R
     let ada = fx.account("ada", 100).await?;
     let completed = completed(fx, ada).await?;
     let failed = fx.submit(ada).await?.id;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let before = (fx.credits(ada).await?, fx.store.history(ada, None, 100).await?);
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 2);
@@ -141,7 +141,7 @@ pub async fn a_removed_task_cannot_end_again(fx: &Fixture) -> Result<()> {
     fx.clock.advance(MILLISECOND);
     fx.store.remove_tasks(fx.clock.now()).await?;
     let before = fx.state().await?;
-    assert_eq!(fx.store.fail_unleased(removed, "no").await?, None);
+    assert_eq!(fx.store.fail_unleased(removed, FailureCause::Operator, "no").await?, None);
     assert!(fx.store.expire(fx.clock.now(), "no").await?.is_empty());
     assert_eq!(fx.state().await?, before);
     Ok(())
@@ -153,7 +153,7 @@ pub async fn submits_succeed_during_a_removal(fx: &Fixture) -> Result<()> {
         fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?;
     }
     for claim in fx.store.claim(300, LEASE).await? {
-        fx.store.fail(claim.lease, "it sank").await?;
+        fx.store.fail(claim.lease, FailureCause::Engine, "it sank").await?;
     }
     fx.clock.advance(MILLISECOND);
     let submits = (0..50).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));

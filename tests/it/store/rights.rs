@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Person, Role, Token, TokenHash};
 use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, KeyChange, NewSession, Origin, PersonChange, PersonCreation, Proof,
-    Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
+    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, Origin, PersonChange, PersonCreation,
+    Proof, Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
 use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
-use crate::rigs::service::new_key;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -154,7 +153,7 @@ pub async fn a_task_is_submitted_only_while_the_right_of_its_caller_holds(fixtur
         assert!(submit(owner.account, owner.right(false)).await);
         // A suspension needs a task of its own to be claimed.
         while let Some(claim) = fixture.store.claim(1, LEASE).await?.first() {
-            fixture.store.fail(claim.lease, "no").await?;
+            fixture.store.fail(claim.lease, FailureCause::Engine, "no").await?;
         }
         lose(fixture, &owner, loss).await?;
         let credits = fixture.credits(owner.account).await?;
@@ -167,7 +166,7 @@ pub async fn a_task_is_submitted_only_while_the_right_of_its_caller_holds(fixtur
     for (number, loss) in ["revoked", "disabled", "rotated", "account", "expired"].into_iter().enumerate() {
         let account = fixture.account(&format!("key{number}"), 100).await?;
         let secret = KeySecret::random();
-        let key = fixture.store.create_key(account, new_key(&secret)).await?.expect("a key");
+        let key = fixture.store.create_key(account, NewKey::new(&secret)).await?.expect("a key");
         let right = Right::Key(secret.hash());
         assert!(submit(account, right).await);
         match loss {

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tintype_domain::model::FailureCause;
 use tintype_store::postgres::{self, PostgresStore};
 use tintype_store::sqlite::{self, SqliteStore};
 use tintype_store::{FIRST_VERSION, OpenError, Result, Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
-use super::fixture::{Fixture, new_key, one_file};
+use super::fixture::{self, Fixture, new_key, one_file};
 use crate::rigs::postgres::{cluster, schema};
 use crate::rigs::service::{Backend, NOON};
 
@@ -130,14 +131,23 @@ async fn differences(backend: Backend, base: &'static str, schema: &Schema) -> B
     old.symmetric_difference(&new).cloned().collect()
 }
 
-/// The files of the changes, the first schema included; none as long as nothing has changed.
+/// The files of the changes, and before them the first schema.
 fn files(backend: Backend) -> Vec<PathBuf> {
     let driver = if matches!(backend, Backend::Sqlite) { "sqlite" } else { "postgres" };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/store/migrations").join(driver);
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
     files.sort();
     files
+}
+
+fn read(path: &PathBuf) -> String {
+    std::fs::read_to_string(path).expect("a migration")
+}
+
+/// The schema of a database without any change.
+fn first(backend: Backend) -> &'static str {
+    kept(read(&files(backend)[0]))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,13 +155,11 @@ async fn the_schema_in_force_is_that_of_a_database_that_ran_every_change() {
     for backend in BOTH {
         let schema = current(backend);
         let files = files(backend);
-        let read = |path: &PathBuf| std::fs::read_to_string(path).expect("a migration");
         for (path, version) in files.iter().zip(FIRST_VERSION..) {
             assert!(path.file_name().expect("a name").to_string_lossy().starts_with(&format!("{version:04}_")));
         }
-        let base = files.first().map_or(schema.in_force, |first| kept(read(first)));
         assert_eq!(files.iter().skip(1).map(read).collect::<Vec<_>>(), schema.changes);
-        assert_eq!(differences(backend, base, &schema).await, BTreeSet::new());
+        assert_eq!(differences(backend, first(backend), &schema).await, BTreeSet::new());
     }
     let names = |backend| files(backend).iter().map(|path| path.file_name().map(ToOwned::to_owned)).collect::<Vec<_>>();
     assert_eq!(names(Backend::Sqlite), names(Backend::Postgres));
@@ -161,14 +169,43 @@ async fn the_schema_in_force_is_that_of_a_database_that_ran_every_change() {
 async fn a_schema_file_that_differs_from_its_changes_is_noticed() {
     for backend in BOTH {
         let (now, later) = (current(backend), later(backend, CHANGE));
-        assert_eq!(differences(backend, now.in_force, &later).await, BTreeSet::new());
+        assert_eq!(differences(backend, first(backend), &later).await, BTreeSet::new());
         let only_change = Schema { in_force: now.in_force, ..later };
         let only_file = Schema { changes: now.changes, ..later };
         for schema in [only_change, only_file] {
-            let found = differences(backend, now.in_force, &schema).await;
+            let found = differences(backend, first(backend), &schema).await;
             assert!(found.iter().any(|part| part.contains("plan")), "{found:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
+    const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
+    for backend in BOTH {
+        let fx = Fixture::new(backend);
+        let ada = fx.account("ada", 100).await?;
+        let (refused, failed) = (fx.submit(ada).await?.id, fx.submit(ada).await?.id);
+        fx.store.refuse(fx.claim().await?, REFUSED, None).await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Reference(2), "it sank").await?;
+        let causes = async || -> Result<_> { Ok([fx.task(refused).await?.status, fx.task(failed).await?.status]) };
+        let expected = |cause| [fixture::failure(FailureCause::Policy, REFUSED), fixture::failure(cause, "it sank")];
+        assert_eq!(causes().await?, expected(FailureCause::Reference(2)));
+        match backend {
+            Backend::Sqlite => {
+                let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
+                database.execute("ALTER TABLE tasks DROP COLUMN cause", []).expect("SQL");
+            }
+            Backend::Postgres => {
+                let schema = schema(fx.directory.path());
+                cluster().execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause"));
+            }
+        }
+        version(backend, &fx.directory, Some(FIRST_VERSION));
+        open(backend, &fx.directory, &current(backend)).await.expect("a migration");
+        assert_eq!(causes().await?, expected(FailureCause::Engine));
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,7 +218,7 @@ async fn a_database_of_the_release_before_is_migrated_with_all_its_data() -> Res
             fx.submit(ada).await?;
         }
         fx.store.complete(fx.claim().await?, one_file()).await?;
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
         let before = (fx.state().await?, fx.store.cursor_secret().await?);
         let later = later(backend, CHANGE);
         for _start in ["the first migrates", "the second has nothing to do"] {

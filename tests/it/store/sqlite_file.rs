@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, StoreError};
@@ -49,7 +49,7 @@ async fn a_reopened_database_keeps_all_data() -> Result<()> {
         fx.submit(ada).await?;
     }
     fx.store.complete(fx.claim().await?, one_file()).await?;
-    fx.store.fail(fx.claim().await?, "it sank").await?;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     let lease = fx.claim().await?;
     let before = (fx.state().await?, fx.store.cursor_secret().await?);
     // The store of another database takes the place of this one, so that this one is closed.
@@ -264,7 +264,7 @@ async fn an_erased_prompt_is_in_no_file_of_the_database() -> Result<()> {
         let request = GenerateRequest { prompt: rare.cloned().unwrap_or(other), ..images(1) };
         let id = fx.submit_request(ada, Surface::Web, request).await?.id;
         if rare.is_some() {
-            fx.store.fail_unleased(id, "it sank").await?;
+            fx.store.fail_unleased(id, FailureCause::Operator, "it sank").await?;
             tasks.push(id);
         }
         // Small segments, which the index merges.

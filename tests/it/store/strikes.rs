@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tintype_domain::key::{ApiKey, KeyState};
-use tintype_domain::model::{EntryKind, Id, Status, Surface};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_store::{Actor, KeyChange, LeaseWrite, PersonChange, PersonCreation, Refusal, Result, StrikeRule, Via};
 
-use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, images, new_key};
+use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, images, new_key};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
@@ -43,11 +43,11 @@ pub async fn a_refused_task_is_failed_and_refunded_once(fx: &Fixture) -> Result<
     let task = accepted(fx.store.submit(account, Some(key), Surface::Api, images(3), UNLIMITED).await?);
     let lease = fx.claim().await?;
     assert_eq!(fx.store.refuse(lease, "refused", THREE_AN_HOUR).await?, NOT_SUSPENDED);
-    assert_eq!(fx.task(task.id).await?.status, Status::Failed("refused".into()));
+    assert_eq!(fx.task(task.id).await?.status, failure(FailureCause::Policy, "refused"));
     assert_eq!(fx.credits(account).await?, 100);
     let before = fx.state().await?;
     assert_eq!(fx.store.refuse(lease, "again", THREE_AN_HOUR).await?, Refusal::Lost);
-    assert_eq!(fx.store.fail(lease, "again").await?, LeaseWrite::Lost);
+    assert_eq!(fx.store.fail(lease, FailureCause::Engine, "again").await?, LeaseWrite::Lost);
     assert_eq!(fx.state().await?, before);
     let refunds = fx.store.history(account, None, 10).await?;
     assert_eq!(refunds.iter().filter(|entry| entry.kind == EntryKind::Refund).count(), 1);
@@ -166,7 +166,7 @@ pub async fn a_failed_task_adds_no_strike(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     for _ in 0..5 {
         accepted(fx.store.submit(account, Some(key), Surface::Api, images(1), UNLIMITED).await?);
-        fx.store.fail(fx.claim().await?, "it sank").await?;
+        fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
     }
     for _ in 0..2 {
         assert_eq!(strike(fx, account, Some(key), THREE_AN_HOUR).await?, NOT_SUSPENDED);

@@ -1,7 +1,7 @@
 //! Submitting tasks and reading them.
 
 use futures::future::try_join_all;
-use tintype_domain::model::{EntryKind, Id, Status, Surface, Task, TaskId};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_store::{Result, START_WITHIN, StartLimit, Submission};
 
@@ -115,8 +115,8 @@ pub async fn a_task_that_ends_allows_one_more_unfinished_task(fx: &Fixture) -> R
         let lease = fx.claim().await?;
         match end {
             "complete" => drop(fx.store.complete(lease, one_file()).await?),
-            "fail" => drop(fx.store.fail(lease, "it sank").await?),
-            "fail_unleased" => drop(fx.store.fail_unleased(lease.task_id, "it sank").await?),
+            "fail" => drop(fx.store.fail(lease, FailureCause::Engine, "it sank").await?),
+            "fail_unleased" => drop(fx.store.fail_unleased(lease.task_id, FailureCause::Operator, "it sank").await?),
             _ => drop(fx.store.expire(fx.clock.now(), "too late").await?),
         }
         accepted(fx.store.submit(ada, None, Surface::Api, images(1), 1).await?);
@@ -228,7 +228,9 @@ pub async fn count_unfinished_counts_one_account_and_one_surface_until_each_task
     assert_eq!(counts().await?, [3, 1, 1, 0], "a leased task is unfinished");
     fx.store.complete(lease, one_file()).await?;
     assert_eq!(counts().await?, [2, 1, 1, 0]);
-    fx.store.fail_unleased(fx.store.list_task_ids(bob, Surface::Api, None, 1).await?[0], "no").await?;
+    fx.store
+        .fail_unleased(fx.store.list_task_ids(bob, Surface::Api, None, 1).await?[0], FailureCause::Operator, "no")
+        .await?;
     assert_eq!(counts().await?, [2, 1, 0, 0]);
     Ok(())
 }

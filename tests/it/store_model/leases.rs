@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tintype_domain::model::{Id, Status};
+use tintype_domain::model::{FailureCause, Id, Status, TaskFailure};
 use tintype_store::{
     Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
     StrikeRule,
@@ -13,6 +13,10 @@ use tintype_system::clock::Timestamp;
 use super::act::{Held, file_names, sentence};
 use super::model::Model;
 use super::outcome::Outcome;
+
+fn failed(cause: FailureCause, error: u8) -> Status {
+    Status::Failed(TaskFailure { cause, sentence: sentence(error) })
+}
 
 impl Model {
     /// The oldest claimable task of each account with up to `max_references` references.
@@ -117,7 +121,7 @@ impl Model {
         if task.lost_leases < MAX_LOST_LEASES {
             return Retry::Queued;
         }
-        self.end(index, Status::Failed(sentence(error)), now);
+        self.end(index, failed(FailureCause::Lost, error), now);
         Retry::Failed
     }
 
@@ -132,14 +136,14 @@ impl Model {
 
     pub fn fail(&mut self, by: usize, lease: Held, error: u8) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
-        self.end(index, Status::Failed(sentence(error)), self.now(by));
+        self.end(index, failed(FailureCause::Engine, error), self.now(by));
         Outcome::Write(LeaseWrite::Done)
     }
 
     pub fn refuse(&mut self, by: usize, lease: Held, error: u8, rule: Option<StrikeRule>) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Refusal(Refusal::Lost) };
         let now = self.now(by);
-        self.end(index, Status::Failed(sentence(error)), now);
+        self.end(index, failed(FailureCause::Policy, error), now);
         let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule, now));
         Outcome::Refusal(Refusal::Done { suspended: struck.map(|(key, _)| self.keys[key].key.id) })
     }
@@ -147,7 +151,7 @@ impl Model {
     pub fn fail_unleased(&mut self, by: usize, task: Option<usize>, error: u8) -> Outcome {
         let processing = self.task(task).filter(|index| !self.tasks[*index].status.is_terminal());
         if let Some(index) = processing {
-            self.end(index, Status::Failed(sentence(error)), self.now(by));
+            self.end(index, failed(FailureCause::Operator, error), self.now(by));
         }
         Outcome::Failed(processing.map(|index| self.ended(index)))
     }
@@ -182,7 +186,7 @@ impl Model {
         };
         let overdue: Vec<_> = self.by_id().into_iter().filter(overdue).collect();
         for index in &overdue {
-            self.end(*index, Status::Failed(sentence(error)), now);
+            self.end(*index, failed(FailureCause::Expired, error), now);
         }
         Outcome::Expired(overdue.into_iter().map(|index| self.ended(index)).collect()).sorted()
     }
@@ -196,7 +200,7 @@ impl Model {
         };
         let beyond: Vec<_> = self.by_id().into_iter().filter(beyond).collect();
         for index in &beyond {
-            self.end(*index, Status::Failed(sentence(error)), now);
+            self.end(*index, failed(FailureCause::Engine, error), now);
         }
         Outcome::Expired(beyond.into_iter().map(|index| self.ended(index)).collect()).sorted()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::{join, join_all};
 use tempfile::TempDir;
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_store::{LeaseWrite, Result, Store, Submission};
 use tintype_system::clock::{Clock, Timestamp};
 
@@ -121,13 +121,16 @@ async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
             Outcome::of(store.retry(model.lease(*lease), *delay, &sentence(*error)).await, Outcome::Retry)
         }
         Act::Complete { lease, images } => write(store.complete(model.lease(*lease), file_names(*images)).await),
-        Act::Fail { lease, error } => write(store.fail(model.lease(*lease), &sentence(*error)).await),
+        Act::Fail { lease, error } => {
+            write(store.fail(model.lease(*lease), FailureCause::Engine, &sentence(*error)).await)
+        }
         Act::Refuse { lease, error, rule } => {
             Outcome::of(store.refuse(model.lease(*lease), &sentence(*error), *rule).await, Outcome::Refusal)
         }
-        Act::FailUnleased { task, error } => {
-            Outcome::of(store.fail_unleased(model.task_id(*task), &sentence(*error)).await, Outcome::Failed)
-        }
+        Act::FailUnleased { task, error } => Outcome::of(
+            store.fail_unleased(model.task_id(*task), FailureCause::Operator, &sentence(*error)).await,
+            Outcome::Failed,
+        ),
         Act::Rescue { which, error } => {
             Outcome::of(store.rescue(*which, &sentence(*error)).await, Outcome::Rescued).sorted()
         }

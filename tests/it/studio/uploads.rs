@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::StatusCode;
 use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE};
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -413,7 +413,7 @@ async fn an_unfinished_task_holds_its_upload_and_then_nothing_is_left_of_it() {
         assert!(!service.stored().await.iter().any(|name| name.contains(first.as_str())), "nor is its thumbnail left");
         assert_eq!(store.held_upload(ada.account, Surface::Web, first).await.expect("a store"), None);
         assert!(store.held_upload(ada.account, Surface::Web, second).await.expect("a store").is_some());
-        store.fail_unleased(waiting, "The operator ended it.").await.expect("a store");
+        store.fail_unleased(waiting, FailureCause::Operator, "The operator ended it.").await.expect("a store");
         assert_eq!(service.sweeper.sweep_uploads().await, 1);
         let old = ada.uploaded().await;
         service.clock.advance(UPLOAD_LIFE + HOUR);

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::budgets;
 use crate::{Result, StoreError};
 use tintype_domain::key::{ApiKey, Suspension};
-use tintype_domain::model::{Account, Id, Status, Task};
+use tintype_domain::model::{Account, FailureCause, Id, Status, Task, TaskFailure};
 use tintype_domain::request::GenerateRequest;
 
 /// The error for a column with a value that this code never writes.
@@ -36,12 +36,12 @@ pub(super) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(row: &Row, colum
 }
 
 /// The columns of a [`Task`].
-pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, cause, error";
 
 pub(super) fn task(row: &Row) -> Result<Task> {
     let status = match row.try_get("status")? {
         "completed" => Status::Completed(json(row, "images")?),
-        "failed" => Status::Failed(row.try_get("error")?),
+        "failed" => Status::Failed(TaskFailure { cause: cause(row)?, sentence: row.try_get("error")? }),
         _ => Status::Processing,
     };
     Ok(Task {
@@ -52,6 +52,14 @@ pub(super) fn task(row: &Row) -> Result<Task> {
         status,
         updated_at: row.try_get("updated_at")?,
     })
+}
+
+/// Tasks that failed under a release without causes have none; the migration names those that the policy refused.
+fn cause(row: &Row) -> Result<FailureCause> {
+    match row.try_get::<_, Option<&str>>("cause")? {
+        None => Ok(FailureCause::Engine),
+        Some(_) => word(row, "cause"),
+    }
 }
 
 /// The columns of a [`GenerateRequest`].

@@ -224,8 +224,11 @@ impl Database {
                 Err(failure @ Failure::Broken(_)) => Err(failure),
                 Err(failure) => {
                     let rollback = async { Ok(client.batch_execute("ROLLBACK").await?) };
-                    self.answered(ANSWER_TIMEOUT, rollback).await.map_err(Failure::without_effect)?;
-                    Err(failure)
+                    match self.answered(ANSWER_TIMEOUT, rollback).await {
+                        Ok(()) => Err(failure),
+                        // The server rolls back when it loses the connection. The first error says what happened.
+                        Err(_) => Err(Failure::Broken(failure.into())),
+                    }
                 }
             }
         };
@@ -260,7 +263,8 @@ impl Database {
 }
 
 /// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together
-/// reach the server together, in any order.
+/// reach the server together. `try_join!` must poll them in order (`biased`): once one has failed, the server refuses
+/// those after it with an error that explains nothing.
 pub(super) struct Transaction<'a>(&'a Client);
 
 impl Transaction<'_> {

@@ -13,7 +13,7 @@ use super::{deliveries, failed_prompts, ledger};
 use crate::ledger::NewEntry;
 use crate::{Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
 use tintype_domain::event::EventType;
-use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
 
 /// The condition for one leased task `q`.
 pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
@@ -61,7 +61,7 @@ impl Lost {
         &self,
         database: &Database,
         begun: &Transaction<'_>,
-        error: &str,
+        failure: &TaskFailure,
     ) -> std::result::Result<Option<Ended>, Failure> {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
@@ -71,9 +71,10 @@ impl Lost {
         let leave =
             async { Ok::<_, Failure>(begun.execute("DELETE FROM queue WHERE task_id = $1", &[task_id]).await?) };
         let end = async {
-            let sql = "UPDATE tasks SET status = 'failed', error = $2, updated_at = greatest(updated_at, $3)
+            let sql =
+                "UPDATE tasks SET status = 'failed', cause = $2, error = $3, updated_at = greatest(updated_at, $4)
                 WHERE id = $1 RETURNING updated_at";
-            Ok(begun.query_one(sql, &[task_id, &error, &now]).await?)
+            Ok(begun.query_one(sql, &[task_id, &failure.cause.to_string(), &failure.sentence, &now]).await?)
         };
         let keep = failed_prompts::keep(begun, *task_id);
         let charge = async {
@@ -81,7 +82,7 @@ impl Lost {
             Ok(begun.query_opt(sql, &[task_id]).await?)
         };
         let holding = ledger::holding(database, begun, *account_id, 0);
-        let (_, ended, (), charge, holding) = try_join!(leave, end, keep, charge, holding)?;
+        let (_, ended, (), charge, holding) = try_join!(biased; leave, end, keep, charge, holding)?;
         let key_id = charge.map(|row| row.try_get("key_id")).transpose()?.flatten();
         let amount = n * CREDITS_PER_IMAGE;
         let balance = holding.refund(amount).map_err(StoreError::other)?;
@@ -97,10 +98,9 @@ impl Lost {
 }
 
 /// How tasks are given up.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Loss<'a> {
-    /// A sentence for the caller.
-    error: &'a str,
+#[derive(Debug, Clone)]
+pub(super) struct Loss {
+    failure: TaskFailure,
     /// Lost leases after which a task fails; 0: now.
     most: i64,
     /// Time until a task that is queued again can be claimed.
@@ -115,15 +115,16 @@ pub(super) struct GivenUp {
     pub(super) failed: Vec<(Ended, Origin)>,
 }
 
-impl<'a> Loss<'a> {
+impl Loss {
     /// The tasks fail now.
-    pub(super) fn now(error: &'a str) -> Self {
-        Self { error, most: 0, delay: Duration::ZERO }
+    pub(super) fn now(cause: FailureCause, error: &str) -> Self {
+        Self { failure: TaskFailure::new(cause, error), most: 0, delay: Duration::ZERO }
     }
 
     /// The tasks fail when they have lost [`MAX_LOST_LEASES`].
-    pub(super) fn attempt(error: &'a str, delay: Duration) -> Self {
-        Self { error, most: MAX_LOST_LEASES.into(), delay: delay.min(LONGEST_DELAY) }
+    pub(super) fn attempt(error: &str, delay: Duration) -> Self {
+        let failure = TaskFailure::new(FailureCause::Lost, error);
+        Self { failure, most: MAX_LOST_LEASES.into(), delay: delay.min(LONGEST_DELAY) }
     }
 
     /// Gives up the tasks of one account that meet a condition.
@@ -158,7 +159,7 @@ impl<'a> Loss<'a> {
             begun.execute(queue, &[&ids, &database.given_time(), &millis(self.delay)]).await?;
         }
         for lost in last {
-            if let Some(ended) = lost.fail(database, begun, self.error).await? {
+            if let Some(ended) = lost.fail(database, begun, &self.failure).await? {
                 let Lost { key_id, person_id, .. } = lost;
                 given_up.failed.push((ended, Origin { key_id, person_id, ..Origin::default() }));
             }

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tintype_domain::budget::Allowance;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::key::{ApiKey, KeyHash};
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -87,7 +87,7 @@ pub(super) async fn refuse(
     error: &str,
     rule: Option<StrikeRule>,
 ) -> Result<Refusal> {
-    let loss = Loss::now(error);
+    let loss = Loss::now(FailureCause::Policy, error);
     let refuse = async |begun: &Transaction<'_>| {
         if rule.is_some() {
             // People who write lock themselves before tasks and accounts, and so does this.

@@ -71,7 +71,7 @@ pub(super) async fn holding(database: &Database, begun: &Transaction<'_>, accoun
     let (horizon, most) = (database.horizon(), i64::from(most));
     let account = async { Ok::<_, Failure>(begun.query_one(ACCOUNT, &[&account_id, &horizon, &most]).await?) };
     let grants = async { Ok(begun.query(GRANTS, &[&account_id]).await?) };
-    let (account, grants) = try_join!(account, grants)?;
+    let (account, grants) = try_join!(biased; account, grants)?;
     // Logical replication, for one, copies no sequence.
     if account.try_get::<_, Option<bool>>("is_behind")?.unwrap_or(false) {
         let advice = "set it to the highest id of the ledger";
@@ -104,7 +104,7 @@ pub(super) async fn debit(
 ) -> Done {
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
     let spend = add_to_grants(begun, &spent);
-    let (_, ()) = try_join!(record(begun, entry, account_id, debit.balance, now), spend)?;
+    let (_, ()) = try_join!(biased; record(begun, entry, account_id, debit.balance, now), spend)?;
     tell_if_low(database, begun, account_id, debit.low, debit.balance, now).await
 }
 

@@ -23,7 +23,7 @@ use crate::{
     Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 use tintype_domain::event::EventType;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -72,7 +72,7 @@ impl PostgresStore {
     /// Gives up the tasks of one account that meet a condition, in a transaction.
     async fn give_up(
         &self,
-        loss: Loss<'_>,
+        loss: Loss,
         condition: &str,
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<GivenUp, Failure> {
@@ -159,9 +159,9 @@ impl Queue for PostgresStore {
         self.write(Effect::Complete, complete).await
     }
 
-    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
+    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
         let fail = async {
-            let given_up = self.give_up(Loss::now(error), LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            let given_up = self.give_up(Loss::now(cause, error), LEASED, &[&lease.task_id, &lease.epoch]).await?;
             Ok(done_if(!given_up.failed.is_empty()))
         };
         self.write(Effect::Fail, fail).await
@@ -171,9 +171,9 @@ impl Queue for PostgresStore {
         self.write(Effect::Refuse, keys::refuse(&self.database, lease, error, rule)).await
     }
 
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
+    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let fail = async |begun: &Transaction<'_>| {
-            let given_up = Loss::now(error).give_up(&self.database, begun, "q.task_id = $1", &[&id]).await?;
+            let given_up = Loss::now(cause, error).give_up(&self.database, begun, "q.task_id = $1", &[&id]).await?;
             Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
         };
         let deed = |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), error);
@@ -183,7 +183,9 @@ impl Queue for PostgresStore {
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
         let fail = async {
             let condition = "q.task_id = $1 AND q.account_id = $2 AND q.lease_until IS NULL AND t.surface = $3";
-            let given_up = self.give_up(Loss::now(error), condition, &[&id, &account_id, &surface.as_str()]).await?;
+            let given_up = self
+                .give_up(Loss::now(FailureCause::Cancelled, error), condition, &[&id, &account_id, &surface.as_str()])
+                .await?;
             Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
         };
         self.write(Effect::Cancel, fail).await

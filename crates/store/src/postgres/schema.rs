@@ -9,7 +9,10 @@ use super::failure::{Failure, words};
 use crate::{OpenError, Schema};
 
 /// The schema in force, and the changes since the first release.
-pub const SCHEMA: Schema = Schema { in_force: include_str!("../../schema/postgres.sql"), changes: &[] };
+pub const SCHEMA: Schema = Schema {
+    in_force: include_str!("../../schema/postgres.sql"),
+    changes: &[include_str!("../../migrations/postgres/0101_cause.sql")],
+};
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;
 /// Time limit and interval of the attempts to lock a busy table.

@@ -179,6 +179,7 @@ impl Order {
             });
         }
         let (account, budget, repeats, is_allowed) = try_join!(
+            biased;
             ledger::holding(database, begun, self.account_id, self.max_unfinished),
             self.budget(begun, id),
             self.repeats(database, begun),
@@ -279,7 +280,7 @@ impl Order {
             }
         };
         let debit = ledger::debit(database, begun, self.account_id, debit, &charge, task.updated_at);
-        try_join!(insert, queue, call, unindexed, debit)?;
+        try_join!(biased; insert, queue, call, unindexed, debit)?;
         Ok(Submission::Accepted(task))
     }
 }

@@ -16,18 +16,18 @@ use tintype_system::clock::Timestamp;
 const BATCH: usize = 32;
 
 /// A sweep.
-pub(super) struct Sweep<'a> {
+pub(super) struct Sweep {
     /// Condition for a row `q` of the queue, in which `$bound` stands for the parameter `bound`.
     sought: String,
     bound: Box<dyn ToSql + Send + Sync>,
     /// No unfinished task is below this id.
     horizon: Id,
-    loss: Loss<'a>,
+    loss: Loss,
 }
 
-impl<'a> Sweep<'a> {
+impl Sweep {
     /// Takes away leases that have ended, or last longer than any lease: the server's clock was set back since.
-    pub(super) fn rescue(database: &Database, which: Rescue, loss: Loss<'a>) -> Self {
+    pub(super) fn rescue(database: &Database, which: Rescue, loss: Loss) -> Self {
         let until = match which {
             Rescue::Expired => database.given_time(),
             Rescue::All => Some(Timestamp::MAX.saturating_sub(LONGEST_LEASE)),
@@ -38,20 +38,20 @@ impl<'a> Sweep<'a> {
     }
 
     /// Fails the tasks created at or before `cutoff`.
-    pub(super) fn expire(database: &Database, cutoff: Timestamp, loss: Loss<'a>) -> Self {
+    pub(super) fn expire(database: &Database, cutoff: Timestamp, loss: Loss) -> Self {
         // Ids begin with the time of creation, so the first id after the cutoff bounds a range of them.
         let end = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
         Self { sought: "q.task_id < $bound".into(), bound: Box::new(end), horizon: database.horizon(), loss }
     }
 
     /// Fails the waiting tasks with more references than this.
-    pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss<'a>) -> Self {
+    pub(super) fn beyond(database: &Database, max_references: u32, loss: Loss) -> Self {
         let sought = "q.reference_count > $bound::bigint AND q.lease_until IS NULL".into();
         Self { sought, bound: Box::new(i64::from(max_references)), horizon: database.horizon(), loss }
     }
 
     /// Fails the waiting tasks whose engine is not among these, or takes fewer references than they have.
-    pub(super) fn unmatched(database: &Database, engines: &[(String, u32)], loss: Loss<'a>) -> Self {
+    pub(super) fn unmatched(database: &Database, engines: &[(String, u32)], loss: Loss) -> Self {
         let sought = "q.engine > '' AND q.lease_until IS NULL AND q.reference_count > coalesce(
             (SELECT e.value::bigint FROM json_each_text($bound::text::json) e WHERE e.key = q.engine), -1)";
         let engines = engines_in_json(engines);

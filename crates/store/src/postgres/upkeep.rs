@@ -13,7 +13,7 @@ use super::queue::millis;
 use super::sweep::Sweep;
 use super::{PostgresStore, audit, failed_prompts, ledger, progress, tasks};
 use crate::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result, Upkeep};
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -141,12 +141,12 @@ impl Upkeep for PostgresStore {
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(error));
+        let sweep = Sweep::expire(&self.database, cutoff, Loss::now(FailureCause::Expired, error));
         Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
     }
 
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(error));
+        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(FailureCause::Engine, error));
         Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
     }
 
@@ -155,7 +155,7 @@ impl Upkeep for PostgresStore {
     }
 
     async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(error));
+        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(FailureCause::Engine, error));
         Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
     }
 

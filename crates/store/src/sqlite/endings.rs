@@ -11,7 +11,7 @@ use super::{budgets, deliveries, failed_prompts, ledger};
 use crate::ledger::NewEntry;
 use crate::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Rescued};
 use tintype_domain::event::EventType;
-use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface};
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
 
 /// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last
@@ -20,7 +20,7 @@ pub(super) fn give_up(
     writing: &mut Writing,
     lease: Lease,
     delay: Duration,
-    last_error: &str,
+    failure: &TaskFailure,
 ) -> rusqlite::Result<Rescued> {
     let lost: Option<u32> = writing
         .connection
@@ -33,14 +33,14 @@ pub(super) fn give_up(
     Ok(match lost {
         None => Rescued::default(),
         Some(lost) if lost < MAX_LOST_LEASES => Rescued { queued: 1, failed: Vec::new() },
-        Some(_) => Rescued { queued: 0, failed: Vec::from_iter(fail_unleased(writing, lease.task_id, last_error)?) },
+        Some(_) => Rescued { queued: 0, failed: Vec::from_iter(fail_unleased(writing, lease.task_id, failure)?) },
     })
 }
 
 /// Fails and refunds a leased task.
-pub(super) fn fail(writing: &mut Writing, lease: Lease, error: &str) -> rusqlite::Result<LeaseWrite> {
+pub(super) fn fail(writing: &mut Writing, lease: Lease, failure: &TaskFailure) -> rusqlite::Result<LeaseWrite> {
     match leave_queue(&writing.connection, lease)? {
-        Some(left) => refund(writing, lease.task_id, &left, error).map(|_| LeaseWrite::Done),
+        Some(left) => refund(writing, lease.task_id, &left, failure).map(|_| LeaseWrite::Done),
         None => Ok(LeaseWrite::Lost),
     }
 }
@@ -55,13 +55,13 @@ pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Resul
 }
 
 /// Fails and refunds a task that waits, or whose lease nobody holds.
-pub(super) fn fail_unleased(writing: &mut Writing, id: Id, error: &str) -> rusqlite::Result<Option<Ended>> {
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, failure: &TaskFailure) -> rusqlite::Result<Option<Ended>> {
     let left = writing
         .connection
         .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id, claimed_at, taken")?
         .query_row([id], left)
         .optional()?;
-    left.map(|left| refund(writing, id, &left, error)).transpose()
+    left.map(|left| refund(writing, id, &left, failure)).transpose()
 }
 
 /// Fails and refunds a waiting task for its account.
@@ -70,7 +70,7 @@ pub(super) fn cancel(
     account_id: Id,
     surface: Surface,
     id: Id,
-    error: &str,
+    failure: &TaskFailure,
 ) -> rusqlite::Result<Option<Ended>> {
     let left = writing
         .connection
@@ -80,7 +80,7 @@ pub(super) fn cancel(
         )?
         .query_row(params![id, account_id, surface.as_str()], left)
         .optional()?;
-    left.map(|left| refund(writing, id, &left, error)).transpose()
+    left.map(|left| refund(writing, id, &left, failure)).transpose()
 }
 
 /// A row that has left the queue.
@@ -111,15 +111,17 @@ pub(super) fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Re
 }
 
 /// Fails and refunds a task that has just left the queue.
-fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Result<Ended> {
+fn refund(writing: &Writing, id: Id, left: &Left, failure: &TaskFailure) -> rusqlite::Result<Ended> {
     let (account_id, connection) = (left.account_id, &writing.connection);
     let now = writing.clock.now();
     let (n, surface): (i64, Surface) = connection
         .prepare_cached(
-            "UPDATE tasks SET status = 'failed', error = ?2, updated_at = max(updated_at, ?3)
+            "UPDATE tasks SET status = 'failed', cause = ?2, error = ?3, updated_at = max(updated_at, ?4)
              WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
         )?
-        .query_row(params![id, error, now], |row| Ok((row.get(0)?, word(row, 1)?)))?;
+        .query_row(params![id, failure.cause.to_string(), failure.sentence, now], |row| {
+            Ok((row.get(0)?, word(row, 1)?))
+        })?;
     failed_prompts::keep(connection, id, account_id)?;
     let amount = n * CREDITS_PER_IMAGE;
     let balance = ledger::without_grants(connection, account_id)?.refund(amount).map_err(refused)?;
@@ -138,11 +140,15 @@ fn refund(writing: &Writing, id: Id, left: &Left, error: &str) -> rusqlite::Resu
 }
 
 /// Fails and refunds tasks, each for itself.
-pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_all(
+    writing: &mut Writing,
+    mut tasks: Vec<Id>,
+    failure: &TaskFailure,
+) -> rusqlite::Result<Vec<Ended>> {
     tasks.sort_unstable();
     let mut failed = Vec::new();
     for id in tasks {
-        failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, error))?.flatten());
+        failed.extend(sparing_others(writing, id, |writing| fail_unleased(writing, id, failure))?.flatten());
     }
     Ok(failed)
 }

@@ -6,11 +6,15 @@ use super::endings::fail_all;
 use super::queue::SWEEP_BATCH;
 use super::writer::Writing;
 use crate::{Ended, WaitingForEngine};
-use tintype_domain::model::Id;
+use tintype_domain::model::{Id, TaskFailure};
 
 /// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes
 /// fewer references than they have.
-pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_unmatched(
+    writing: &mut Writing,
+    engines: &str,
+    failure: &TaskFailure,
+) -> rusqlite::Result<Vec<Ended>> {
     let unmatched: Vec<Id> = writing
         .connection
         .prepare_cached(
@@ -20,7 +24,7 @@ pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, error: &str) 
         )?
         .query_map(params![engines, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, unmatched, error)
+    fail_all(writing, unmatched, failure)
 }
 
 /// The waiting tasks that name an engine, by engine.

@@ -20,7 +20,7 @@ use crate::{
     Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 use tintype_domain::event::EventType;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -133,8 +133,13 @@ pub(super) fn release(writing: &mut Writing, lease: Lease, delay: Duration) -> r
     Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
 }
 
-pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, last_error: &str) -> rusqlite::Result<Retry> {
-    let given_up = give_up(writing, lease, delay, last_error)?;
+pub(super) fn retry(
+    writing: &mut Writing,
+    lease: Lease,
+    delay: Duration,
+    failure: &TaskFailure,
+) -> rusqlite::Result<Retry> {
+    let given_up = give_up(writing, lease, delay, failure)?;
     Ok(match (given_up.queued, given_up.failed.len()) {
         (1.., _) => Retry::Queued,
         (_, 1..) => Retry::Failed,
@@ -163,7 +168,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
 }
 
 /// Takes away up to [`SWEEP_BATCH`] leases.
-pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> rusqlite::Result<Rescued> {
+pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure) -> rusqlite::Result<Rescued> {
     let now = writing.clock.now();
     let (ended, impossible) = match which {
         Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
@@ -183,7 +188,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
     lost.sort_unstable_by_key(|lease| lease.task_id);
     let mut rescued = Rescued::default();
     for lease in lost {
-        let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, last_error);
+        let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, failure);
         let Rescued { queued, failed } = sparing_others(writing, lease.task_id, give_up)?.unwrap_or_default();
         rescued.queued += queued;
         rescued.failed.extend(failed);
@@ -193,7 +198,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, last_error: &str) -> 
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, failure: &TaskFailure) -> rusqlite::Result<Vec<Ended>> {
     // Ids start with the time of creation, so the cutoff becomes a range of ids.
     let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
     let overdue: Vec<Id> = writing
@@ -201,11 +206,15 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, error: &str) -> r
         .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
         .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, overdue, error)
+    fail_all(writing, overdue, failure)
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
-pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &str) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_beyond(
+    writing: &mut Writing,
+    max_references: u32,
+    failure: &TaskFailure,
+) -> rusqlite::Result<Vec<Ended>> {
     let beyond: Vec<Id> = writing
         .connection
         .prepare_cached(
@@ -214,7 +223,7 @@ pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, error: &st
         )?
         .query_map(params![max_references, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, beyond, error)
+    fail_all(writing, beyond, failure)
 }
 
 pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
@@ -304,34 +313,34 @@ impl Queue for SqliteStore {
     }
 
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
-        let last_error = last_error.to_owned();
-        self.write(Effect::Retry, move |writing| retry(writing, lease, delay, &last_error)).await
+        let failure = TaskFailure::new(FailureCause::Lost, last_error);
+        self.write(Effect::Retry, move |writing| retry(writing, lease, delay, &failure)).await
     }
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         self.write(Effect::Complete, move |writing| complete(writing, lease, &images)).await
     }
 
-    async fn fail(&self, lease: Lease, error: &str) -> Result<LeaseWrite> {
-        let error = error.to_owned();
-        self.write(Effect::Fail, move |writing| fail(writing, lease, &error)).await
+    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
+        let failure = TaskFailure::new(cause, error);
+        self.write(Effect::Fail, move |writing| fail(writing, lease, &failure)).await
     }
 
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        let error = error.to_owned();
-        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &error, rule)).await
+        let failure = TaskFailure::new(FailureCause::Policy, error);
+        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &failure, rule)).await
     }
 
-    async fn fail_unleased(&self, id: Id, error: &str) -> Result<Option<Ended>> {
-        let (error, said) = (error.to_owned(), error.to_owned());
+    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
+        let (failure, said) = (TaskFailure::new(cause, error), error.to_owned());
         let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &said);
-        let fail = self.recorded(move |writing| fail_unleased(writing, id, &error), deed);
+        let fail = self.recorded(move |writing| fail_unleased(writing, id, &failure), deed);
         self.write(Effect::FailUnleased, fail).await
     }
 
     async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
-        let error = error.to_owned();
-        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, &error)).await
+        let failure = TaskFailure::new(FailureCause::Cancelled, error);
+        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, &failure)).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

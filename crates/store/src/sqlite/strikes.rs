@@ -6,21 +6,21 @@ use super::writer::Writing;
 use super::{accounts, audit_log, deliveries, endings, people};
 use crate::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
 use tintype_domain::event::{self, EventType};
-use tintype_domain::model::Id;
+use tintype_domain::model::{Id, TaskFailure};
 
 /// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
 /// that, or to its person.
 pub(super) fn refuse(
     writing: &mut Writing,
     lease: Lease,
-    error: &str,
+    failure: &TaskFailure,
     rule: Option<StrikeRule>,
 ) -> rusqlite::Result<Refusal> {
     let origin = match rule {
         Some(_) => endings::origin_of(&writing.connection, lease.task_id)?,
         None => Origin::default(),
     };
-    if endings::fail(writing, lease, error)? == crate::LeaseWrite::Lost {
+    if endings::fail(writing, lease, failure)? == crate::LeaseWrite::Lost {
         return Ok(Refusal::Lost);
     }
     let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::columns::{json, to_json, word};
@@ -12,7 +13,7 @@ use crate::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
     TaskRecord, Tasks, Unfinished,
 };
-use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
+use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::GenerateRequest;
 use tintype_system::fault::Effect;
 
@@ -106,12 +107,12 @@ fn count_unfinished(connection: &Connection, account_id: Id, surface: Surface) -
 }
 
 /// The columns of a [`Task`], in the order in which it reads them.
-pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, error";
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, cause, error";
 
 pub(super) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
     let status = match row.get_ref(4)?.as_str()? {
         "completed" => Status::Completed(json(row, 6)?),
-        "failed" => Status::Failed(row.get(7)?),
+        "failed" => Status::Failed(TaskFailure { cause: cause(row, 7)?, sentence: row.get(8)? }),
         _ => Status::Processing,
     };
     Ok(Task {
@@ -122,6 +123,14 @@ pub(super) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
         status,
         updated_at: row.get(5)?,
     })
+}
+
+/// Tasks that failed under a release without causes have none; the migration names those that the policy refused.
+fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<FailureCause> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(FailureCause::Engine),
+        _ => word(row, column),
+    }
 }
 
 /// The columns of a [`GenerateRequest`].

@@ -10,7 +10,7 @@ use super::writer::Writing;
 use super::{SqliteStore, audit, engines, failed_prompts, files, gallery, ledger, queue};
 use crate::fleet::engines_in_json;
 use crate::{Audit, Ended, Rescue, Rescued, Result, Upkeep};
-use tintype_domain::model::Id;
+use tintype_domain::model::{FailureCause, Id, TaskFailure};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -69,8 +69,8 @@ impl Upkeep for SqliteStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         let mut all = Rescued::default();
         loop {
-            let last_error = last_error.to_owned();
-            let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &last_error)).await?;
+            let failure = TaskFailure::new(FailureCause::Lost, last_error);
+            let some = self.write(Effect::Rescue, move |writing| queue::rescue(writing, which, &failure)).await?;
             let changed = some.queued + some.failed.len();
             all.add(some);
             if changed < queue::SWEEP_BATCH {
@@ -82,8 +82,8 @@ impl Upkeep for SqliteStore {
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
         let mut all = Vec::new();
         loop {
-            let error = error.to_owned();
-            let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &error)).await?;
+            let failure = TaskFailure::new(FailureCause::Expired, error);
+            let some = self.write(Effect::Expire, move |writing| queue::expire(writing, cutoff, &failure)).await?;
             let failed = some.len();
             all.extend(some);
             if failed < queue::SWEEP_BATCH {
@@ -95,8 +95,8 @@ impl Upkeep for SqliteStore {
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         let mut all = Vec::new();
         loop {
-            let error = error.to_owned();
-            let fail = move |writing: &mut Writing| queue::fail_beyond(writing, max_references, &error);
+            let failure = TaskFailure::new(FailureCause::Engine, error);
+            let fail = move |writing: &mut Writing| queue::fail_beyond(writing, max_references, &failure);
             let some = self.write(Effect::FailBeyond, fail).await?;
             let failed = some.len();
             all.extend(some);
@@ -121,8 +121,8 @@ impl Upkeep for SqliteStore {
         let engines = engines_in_json(engines);
         let mut all = Vec::new();
         loop {
-            let (engines, error) = (engines.clone(), error.to_owned());
-            let fail = move |writing: &mut Writing| engines::fail_unmatched(writing, &engines, &error);
+            let (engines, failure) = (engines.clone(), TaskFailure::new(FailureCause::Engine, error));
+            let fail = move |writing: &mut Writing| engines::fail_unmatched(writing, &engines, &failure);
             let some = self.write(Effect::FailUnmatched, fail).await?;
             let failed = some.len();
             all.extend(some);

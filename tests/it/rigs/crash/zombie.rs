@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tintype::files::Files;
+use tintype_domain::model::FailureCause;
 use tintype_engine::picture::Picture;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{LeaseWrite, Queue as _, Rescue, Result, Upkeep as _};
@@ -48,7 +49,7 @@ async fn take_over(data: &Path, now: tintype_system::clock::Timestamp) -> Result
     let png = Picture::from_rgb(1, 1, vec![0; 3]).expect("a picture").to_png();
     for (index, claim) in claims.iter().enumerate() {
         let done = if index % 3 == 2 {
-            store.fail(claim.lease, "Another worker failed it.").await?
+            store.fail(claim.lease, FailureCause::Engine, "Another worker failed it.").await?
         } else {
             let mut images = Vec::new();
             for image in 0..claim.request.n {
