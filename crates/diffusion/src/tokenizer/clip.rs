@@ -1,16 +1,20 @@
 //! The tokenizer of CLIP.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::{added, pieces, special};
+use super::{Extras, number, pieces};
 use crate::config::Config;
 use crate::{Error, Result};
 
 /// Where CLIP's tokenizer splits text, before it looks for known pieces.
 const WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+
+const BEGIN: &str = "<|startoftext|>";
+const END: &str = "<|endoftext|>";
 
 /// The tokenizer of CLIP.
 #[derive(Debug)]
@@ -23,7 +27,8 @@ pub struct Clip {
 }
 
 impl Clip {
-    /// Reads `vocab.json`, `merges.txt` and `tokenizer_config.json` of a folder. All prompts become `length` tokens.
+    /// Reads a folder with `tokenizer_config.json`, and with `vocab.json` and `merges.txt`, or `tokenizer.json`; also
+    /// `special_tokens_map.json` and `added_tokens.json`, if they are there. All prompts become `length` tokens.
     ///
     /// # Errors
     /// If a file is missing, damaged, or of another kind of tokenizer.
@@ -37,20 +42,28 @@ impl Clip {
         if length < 3 {
             return Err(unusable("the text encoder takes fewer than 3 tokens"));
         }
-        let name = |key: &str, default: &str| special(&config, key).unwrap_or_else(|| default.to_owned());
-        let (begin, end) = (name("bos_token", "<|startoftext|>"), name("eos_token", "<|endoftext|>"));
-        let (unknown, padding) = (name("unk_token", &end), name("pad_token", &end));
+        let extras = Extras::read(folder, &config)?;
+        let name = |role: &str, default: &str| extras.role(role).unwrap_or(default).to_owned();
+        let (begin, end) = (name("bos_token", BEGIN), name("eos_token", END));
+        let (unknown, padding) = (name("unk_token", END), name("pad_token", END));
         let (vocabulary, merges) = pieces(folder)?;
         let id = |token: &str| {
-            let id = vocabulary.get(token).and_then(Value::as_i64).and_then(|id| i32::try_from(id).ok());
+            let id = vocabulary.get(token).and_then(number).or_else(|| extras.id(token));
             id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))
         };
-        let (begin_id, end_id, padding_id) = (id(&begin)?, id(&end)?, id(&padding)?);
-        let mut specials = vec![added(&begin, begin_id), added(&end, end_id)];
+        let [begin_id, end_id, unknown_id, padding_id] = [id(&begin)?, id(&end)?, id(&unknown)?, id(&padding)?];
         // Also a padding that is an ordinary word, such as the "!" of Stable Diffusion 2, is then found everywhere.
-        if padding_id != begin_id && padding_id != end_id {
-            specials.push(added(&padding, padding_id));
+        let mut specials: BTreeMap<i32, Value> = BTreeMap::new();
+        for (role, name, id) in [
+            ("bos_token", &begin, begin_id),
+            ("eos_token", &end, end_id),
+            ("unk_token", &unknown, unknown_id),
+            ("pad_token", &padding, padding_id),
+        ] {
+            specials.insert(id, extras.special(role, name, id));
         }
+        specials.extend(extras.numbered);
+        let specials: Vec<_> = specials.into_values().collect();
         let description = json!({
             "version": "1.0",
             "added_tokens": specials,

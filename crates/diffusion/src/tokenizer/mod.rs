@@ -3,9 +3,10 @@
 mod clip;
 mod qwen;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::{Config, read_text};
 use crate::{Error, Result};
@@ -15,9 +16,7 @@ pub use qwen::{Qwen, Thinking};
 
 /// The name of a special token, which is a string or an object around one.
 fn special(config: &Config, key: &str) -> Option<String> {
-    let value = config.get(key)?;
-    let name = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
-    name.map(str::to_owned)
+    config.get(key).and_then(content).map(str::to_owned)
 }
 
 /// The vocabulary and the merges, from the two files that older folders have or the one of newer ones.
@@ -39,8 +38,102 @@ fn pieces(folder: &Path) -> Result<(Value, Value)> {
     Ok((vocabulary, json!(merges)))
 }
 
-/// A token that is found in a prompt before anything else.
+/// A special token that is found in a prompt before anything else.
 fn added(name: &str, id: i32) -> Value {
-    json!({"id": id, "content": name, "special": true, "normalized": false,
-        "single_word": false, "lstrip": false, "rstrip": false})
+    described(name, id, true, &Value::Null)
+}
+
+/// A token that is found in a prompt before anything else, with the flags of an object.
+fn described(name: &str, id: i32, special: bool, flags: &Value) -> Value {
+    let flag = |key: &str, default: bool| flags.get(key).and_then(Value::as_bool).unwrap_or(default);
+    json!({"id": id, "content": name, "special": special, "normalized": flag("normalized", !special),
+        "single_word": flag("single_word", false), "lstrip": flag("lstrip", false), "rstrip": flag("rstrip", false)})
+}
+
+/// Tokens beside the pieces of a vocabulary, as `transformers` reads them from up to four files.
+#[derive(Debug, Default)]
+struct Extras {
+    /// Tokens with a role, such as `pad_token`, by role.
+    roles: Map<String, Value>,
+    /// Tokens with their numbers, as [`added`] describes them.
+    numbered: BTreeMap<i32, Value>,
+}
+
+/// The roles that a tokenizer of CLIP knows.
+const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+
+impl Extras {
+    fn read(folder: &Path, config: &Config) -> Result<Self> {
+        let mut extras = Self::default();
+        for role in ROLES {
+            extras.roles.extend(config.get(role).map(|token| (role.to_owned(), token.clone())));
+        }
+        if let Some(listed) = config.get("added_tokens_decoder") {
+            let wrong = || config.wrong("added_tokens_decoder", "an object of tokens is needed");
+            for (id, token) in listed.as_object().ok_or_else(wrong)? {
+                extras.add(id.parse().map_err(|_| wrong())?, token).ok_or_else(wrong)?;
+            }
+            return Ok(extras);
+        }
+        // Published folders of Stable Diffusion 2 name their padding here alone, and something else in the configuration.
+        let map = folder.join("special_tokens_map.json");
+        if map.exists() {
+            let map = Config::read(&map)?;
+            for role in ROLES {
+                extras.roles.extend(map.get(role).map(|token| (role.to_owned(), token.clone())));
+            }
+        }
+        let list = folder.join("added_tokens.json");
+        if list.exists() {
+            let unusable = || Error::Model(format!("{} holds no object of tokens", list.display()));
+            let whole: Value = serde_json::from_str(&read_text(&list)?).map_err(|_| unusable())?;
+            for (name, id) in whole.as_object().ok_or_else(unusable)? {
+                let special = extras.roles.values().any(|token| content(token) == Some(name));
+                let token = json!({"content": name, "special": special, "normalized": !special});
+                extras.add(number(id).ok_or_else(unusable)?, &token).ok_or_else(unusable)?;
+            }
+        }
+        let whole = folder.join("tokenizer.json");
+        if whole.exists() {
+            let whole = Config::read(&whole)?;
+            let wrong = || whole.wrong("added_tokens", "a list of tokens is needed");
+            let listed = whole.get("added_tokens").map(|listed| listed.as_array().ok_or_else(wrong)).transpose()?;
+            for token in listed.into_iter().flatten() {
+                let id = token.get("id").and_then(number).ok_or_else(wrong)?;
+                extras.add(id, token).ok_or_else(wrong)?;
+            }
+        }
+        Ok(extras)
+    }
+
+    /// Adds a token; `None` if it is none.
+    fn add(&mut self, id: i32, token: &Value) -> Option<()> {
+        let special = token.get("special").and_then(Value::as_bool).unwrap_or(false);
+        self.numbered.insert(id, described(content(token)?, id, special, token));
+        Some(())
+    }
+
+    /// The token with a role, which is special.
+    fn special(&self, role: &str, name: &str, id: i32) -> Value {
+        described(name, id, true, self.roles.get(role).unwrap_or(&Value::Null))
+    }
+
+    /// The token with a role.
+    fn role(&self, role: &str) -> Option<&str> {
+        self.roles.get(role).and_then(content)
+    }
+
+    /// The number of a token that is not in the vocabulary.
+    fn id(&self, name: &str) -> Option<i32> {
+        self.numbered.iter().find(|(_, token)| content(token) == Some(name)).map(|(id, _)| *id)
+    }
+}
+
+/// The text of a token, which is a string or an object around one.
+fn content(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content").and_then(Value::as_str))
+}
+
+fn number(id: &Value) -> Option<i32> {
+    id.as_i64().and_then(|id| i32::try_from(id).ok())
 }

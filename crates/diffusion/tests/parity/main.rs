@@ -7,9 +7,13 @@ mod stable_diffusion;
 mod stable_diffusion_xl;
 mod z_image;
 
+use std::fs;
+
+use tempfile::TempDir;
 use tintype_diffusion::config::Config;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::schedulers::scheduler;
+use tintype_diffusion::tokenizer::Clip;
 
 use rig::{TOLERANCE, assert_close, count, error, floats, json};
 
@@ -55,4 +59,25 @@ fn schedulers_take_the_same_steps() {
         }
     }
     assert!(seen > 30, "diffusers tells the pictures of DDIM and of both of Euler: {seen}");
+}
+
+#[test]
+fn published_tokenizers_of_clip_give_the_same_tokens() {
+    let recorded = json("clip_tokenizers.json");
+    for case in recorded["cases"].as_array().expect("a list") {
+        let folder = TempDir::new().expect("a folder");
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
+        for (name, text) in recorded["pieces"].as_object().expect("files") {
+            write(name, text.as_str().expect("a text"));
+        }
+        for (name, content) in case["files"].as_object().expect("files") {
+            write(name, &content.to_string());
+        }
+        let tokenizer = Clip::read(folder.path(), 77).expect("a tokenizer");
+        let prompts = recorded["prompts"].as_array().expect("a list");
+        for (prompt, ids) in prompts.iter().zip(case["ids"].as_array().expect("a list")) {
+            let found = tokenizer.encode(prompt.as_str().expect("a text")).expect("tokens");
+            assert_eq!(serde_json::json!(found), *ids, "{prompt} with {}", case["files"]);
+        }
+    }
 }

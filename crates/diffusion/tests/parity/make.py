@@ -14,6 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 
+import clip_tokenizers
 import flux2_klein
 import schedulers
 import stable_diffusion
@@ -22,6 +23,7 @@ import z_image
 MAKERS = [
     schedulers.noise,
     schedulers.schedulers,
+    clip_tokenizers.clip_tokenizers,
     stable_diffusion.sd15,
     stable_diffusion.lcm,
     stable_diffusion.turbo,
