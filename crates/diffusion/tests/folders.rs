@@ -142,7 +142,7 @@ fn other_architectures_are_refused() {
         ("text_encoder/config.json", "num_hidden_layers", json!(3), "missing"),
         ("tokenizer/tokenizer_config.json", "tokenizer_class", json!("T5Tokenizer"), "CLIPTokenizer"),
         ("tokenizer/tokenizer_config.json", "pad_token", json!("<pad>"), "<pad>"),
-        ("scheduler/scheduler_config.json", "_class_name", json!("HeunDiscreteScheduler"), "EulerDiscreteScheduler"),
+        ("scheduler/scheduler_config.json", "_class_name", json!("DDPMScheduler"), "EulerDiscreteScheduler"),
         ("scheduler/scheduler_config.json", "beta_schedule", json!("squaredcos_cap_v2"), "scaled_linear"),
         ("scheduler/scheduler_config.json", "beta_end", json!(1.5), "beta"),
         ("scheduler/scheduler_config.json", "num_train_timesteps", json!(1_000_000), "10000"),

@@ -22,6 +22,8 @@ const TRANSFORMER_EPSILON: f64 = 1e-6;
 pub struct Unet {
     /// Channels of a latent picture.
     pub channels: usize,
+    /// Pixels of the latent pictures that it was trained with; 0 if its configuration does not say.
+    pub area: usize,
     /// Numbers in the embedding of a token.
     pub context: usize,
     /// Numbers of the guidance embedding, for models whose guidance is distilled (LCM).
@@ -46,6 +48,14 @@ pub struct Addition {
     pub size: usize,
     /// Numbers in the embedding of one size.
     waves: usize,
+}
+
+/// Pixels of the latent pictures of the training: one side, or height and width; 0 if the configuration does not say.
+fn area(config: &Config) -> Result<usize> {
+    match config.get("sample_size") {
+        None => Ok(0),
+        Some(_) => Ok(config.numbers("sample_size", 2)?.iter().product()),
+    }
 }
 
 /// One resolution of the UNet.
@@ -107,6 +117,7 @@ impl Unet {
         Ok(Self {
             addition,
             channels: config.number_or("in_channels", 4)?,
+            area: area(config)?,
             context: config.number("cross_attention_dim")?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
             blocks,

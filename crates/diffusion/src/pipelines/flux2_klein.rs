@@ -81,6 +81,7 @@ impl Flux2Klein {
                 steps: if distilled { 4 } else { 50 },
                 guidance: if distilled { 1.0 } else { 4.0 },
                 side_multiple: vae.factor() * PATCH,
+                trained_pixels: 0,
                 batch: 1,
                 negative: !distilled,
             },

@@ -93,6 +93,8 @@ pub struct Traits {
     pub guidance: f32,
     /// Both sides of a picture, in pixels, are multiples of this.
     pub side_multiple: usize,
+    /// Pixels of the pictures that it was trained with; 0 if it makes any size.
+    pub trained_pixels: usize,
     /// The most pictures of a batch.
     pub batch: usize,
     /// Whether words for things that the picture should not show have an effect, given a guidance above 1.

@@ -91,6 +91,7 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
         steps: 25,
         guidance: 7.5,
         side_multiple: body.decoder.factor(),
+        trained_pixels: body.unet.area * body.decoder.factor().pow(2),
         batch: MAX_BATCH,
         negative: !distilled,
     };

@@ -83,6 +83,7 @@ fn traits(body: &Body) -> Result<Traits> {
         steps: 30,
         guidance: 5.0,
         side_multiple: body.decoder.factor(),
+        trained_pixels: body.unet.area * body.decoder.factor().pow(2),
         batch: MAX_BATCH,
         negative: !distilled,
     };

@@ -57,6 +57,7 @@ impl ZImage {
                 steps: 8,
                 guidance: 1.0,
                 side_multiple: vae.factor() * PATCH,
+                trained_pixels: 0,
                 batch: 1,
                 negative: true,
             },

@@ -153,6 +153,8 @@ pub struct Loaded {
     pub steps: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     pub side_multiple: u32,
+    /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
+    pub trained_pixels: u32,
     /// The most pictures that can take a step together.
     pub batch: u32,
     /// Whether system calls of the child are filtered.
@@ -285,6 +287,7 @@ impl Event {
                 frame.byte(u8::from(loaded.sees_references));
                 frame.number(loaded.steps);
                 frame.number(loaded.side_multiple);
+                frame.number(loaded.trained_pixels);
                 frame.number(loaded.batch);
                 frame.byte(u8::from(loaded.confined));
                 frame.long(loaded.micros);
@@ -336,6 +339,7 @@ impl Event {
                 sees_references: body.flag()?,
                 steps: body.within(1, MAX_STEPS)?,
                 side_multiple: body.within(1, MAX_SIDE)?,
+                trained_pixels: body.number()?,
                 batch: body.within(1, MAX_PICTURES)?,
                 confined: body.flag()?,
                 micros: body.long()?,
@@ -414,6 +418,7 @@ mod tests {
             sees_references: true,
             steps: 25,
             side_multiple: 16,
+            trained_pixels: 512 * 512,
             batch: 8,
             confined: true,
             micros: 1,

@@ -166,6 +166,7 @@ fn run(setup: &Setup) -> Result<(), End> {
         sees_references: !traits.begins_with_reference,
         steps: number(traits.steps),
         side_multiple: number(traits.side_multiple),
+        trained_pixels: number(traits.trained_pixels),
         batch: number(traits.batch),
         confined: confinement == Confinement::Full,
         micros: micros(clock.elapsed()),

@@ -17,6 +17,8 @@ const MAX_POINTS: usize = 32;
 const WEIGHT_OF_NEW: f64 = 0.4;
 /// Time of a step grows with the size by this power: attention grows with its square, and the rest like the size.
 const GROWTH: f64 = 1.35;
+/// A model makes sides this much longer than those of its training. Beyond, it repeats its subject.
+const BEYOND_TRAINING: f64 = 1.5;
 /// Shortest side of a working size, in pixels.
 pub(super) const LEAST_SIDE: u32 = 256;
 /// Sides of working sizes are multiples of this, in pixels.
@@ -36,6 +38,9 @@ pub(super) struct Speed {
     steps: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     side_multiple: u32,
+    /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
+    #[serde(default)]
+    trained_pixels: u32,
     /// Whether each step sees the reference pictures.
     #[serde(default)]
     sees_references: bool,
@@ -69,6 +74,8 @@ pub(super) struct Plan {
     pub reference_pixels: u64,
     /// Both sides are multiples of this.
     pub side_multiple: u32,
+    /// The most pixels that suit the model; 0 for any number.
+    pub most_pixels: u64,
 }
 
 impl Speed {
@@ -108,6 +115,7 @@ impl Speed {
             *self = Self { processor: loaded.processor.clone(), ..Self::default() };
         }
         (self.steps, self.side_multiple) = (loaded.steps, loaded.side_multiple);
+        self.trained_pixels = loaded.trained_pixels;
         self.sees_references = loaded.sees_references;
     }
 
@@ -120,7 +128,9 @@ impl Speed {
     /// The plan of a task for the model that was noted last. `steps` is 0 for those of the model.
     pub(super) fn plan(&self, (width, height): (u32, u32), pictures: usize, steps: u32, reference_pixels: u64) -> Plan {
         let steps = if steps > 0 { steps } else { self.steps };
-        Plan { width, height, pictures, steps, reference_pixels, side_multiple: self.side_multiple.max(1) }
+        let most_pixels = (f64::from(self.trained_pixels) * BEYOND_TRAINING * BEYOND_TRAINING) as u64;
+        let side_multiple = self.side_multiple.max(1);
+        Plan { width, height, pictures, steps, reference_pixels, side_multiple, most_pixels }
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -193,8 +203,8 @@ impl Speed {
         Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
     }
 
-    /// The largest size of the same ratio at which the task fits in the time limit: the size itself, or one whose sides are
-    /// multiples of 16 pixels and at least 256. `None` if none fits.
+    /// The largest size of the same ratio that suits the model and at which the task fits in the time limit: the size
+    /// itself, or one whose sides are multiples of 16 pixels and at least 256. `None` if none fits in the time limit.
     pub(super) fn working_size(&self, plan: &Plan, limit: Duration) -> Option<(u32, u32)> {
         let fits = |width, height| {
             let task = self.task(&Plan { width, height, ..*plan });
@@ -202,8 +212,10 @@ impl Speed {
         };
         let multiple = least_common(SIDE_MULTIPLE, plan.side_multiple.max(1));
         let (width, height, short) = (plan.width, plan.height, plan.width.min(plan.height));
-        let suits = |side: u32| side.is_multiple_of(plan.side_multiple.max(1));
-        if suits(width) && suits(height) && fits(width, height) {
+        let suits =
+            |width: u32, height: u32| plan.most_pixels == 0 || u64::from(width) * u64::from(height) <= plan.most_pixels;
+        let is_whole = |side: u32| side.is_multiple_of(plan.side_multiple.max(1));
+        if is_whole(width) && is_whole(height) && suits(width, height) && fits(width, height) {
             return Some((width, height));
         }
         let scaled = |side: u32, to: u32| {
@@ -211,8 +223,10 @@ impl Speed {
             (side.round() as u32).max(1).saturating_mul(multiple)
         };
         let least = LEAST_SIDE.min(short).div_ceil(multiple).max(1);
-        let sizes = (least..=short / multiple).rev().map(|side| side * multiple);
-        sizes.map(|side| (scaled(width, side), scaled(height, side))).find(|(width, height)| fits(*width, *height))
+        let sizes = (least..=short / multiple).rev().map(|side| (side, side * multiple));
+        let sizes = sizes.map(|(at, side)| (at == least, (scaled(width, side), scaled(height, side))));
+        let mut suited = sizes.filter(|(is_least, (width, height))| *is_least || suits(*width, *height));
+        suited.find(|(_, (width, height))| fits(*width, *height)).map(|(_, size)| size)
     }
 }
 
@@ -238,6 +252,7 @@ mod tests {
             sees_references: true,
             steps: 4,
             side_multiple: 16,
+            trained_pixels: 0,
             batch: 1,
             confined: true,
             micros: 0,
@@ -277,6 +292,18 @@ mod tests {
         assert!(size(&referring).is_none_or(|(side, _)| side < width), "references take time");
         assert_eq!(speed.working_size(&plan(1_024, 1_024, 1), Duration::from_secs(20)), None);
         assert_eq!(Speed::default().working_size(&plan(1_024, 1_024, 4), LIMIT), Some((1_024, 1_024)));
+    }
+
+    #[test]
+    fn a_model_makes_no_pictures_far_larger_than_those_of_its_training() {
+        let mut speed = measured(512, 0.001, 0.001);
+        speed.on(&Loaded { trained_pixels: 512 * 512, ..loaded("a processor") });
+        let size = |width, height| speed.working_size(&speed.plan((width, height), 1, 0, 0), LIMIT).expect("a size");
+        assert_eq!((size(512, 512), size(768, 768)), ((512, 512), (768, 768)));
+        assert_eq!((size(1_024, 1_024), size(1_360, 768)), ((768, 768), (1_024, 576)));
+        speed.on(&Loaded { trained_pixels: 64 * 64, ..loaded("a processor") });
+        let size = speed.working_size(&speed.plan((1_024, 1_024), 1, 0, 0), LIMIT);
+        assert_eq!(size, Some((LEAST_SIDE, LEAST_SIDE)), "the smallest suits every model");
     }
 
     #[test]
