@@ -362,3 +362,27 @@ fn a_picture_that_is_none_is_never_delivered() {
     let result = model.render(64, 64, 2);
     assert!(matches!(result, Err(Error::Spoiled(sentence)) if sentence.contains("black")), "{result:?}");
 }
+
+#[test]
+fn a_model_is_used_as_its_files_say() {
+    const SCHEDULER: &str = "scheduler/scheduler_config.json";
+    let changes = [
+        ("turbo", SCHEDULER, "timestep_spacing", json!("trailing"), (1, 0.0)),
+        ("turbo", SCHEDULER, "prediction_type", json!("v_prediction"), (25, 7.5)),
+        ("turbo", "unet/config.json", "sample_size", json!(96), (25, 7.5)),
+        ("sd15", SCHEDULER, "_class_name", json!("LCMScheduler"), (4, 1.0)),
+        ("sdxl", SCHEDULER, "_class_name", json!("LCMScheduler"), (4, 1.0)),
+    ];
+    for (name, path, key, value, expected) in changes {
+        let model = Model::copy(name);
+        model.set(path, key, value);
+        let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+        assert_eq!((pipeline.traits().steps, pipeline.traits().guidance), expected, "{name}: {key}");
+    }
+    let model = Model::copy("sd15");
+    model.set("unet/config.json", "sample_size", json!([64, 96]));
+    let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+    assert_eq!(pipeline.traits().trained_pixels, 64 * 96 * 64);
+    model.set("unet/config.json", "sample_size", json!("large"));
+    model.assert_refused(&["sample_size"]);
+}

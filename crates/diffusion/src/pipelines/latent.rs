@@ -21,6 +21,9 @@ use crate::{Error, Result};
 /// The most pictures of a batch. More take no less time each.
 pub(super) const MAX_BATCH: usize = 8;
 
+/// Pixels of the latent pictures that turbo models were trained with.
+const TURBO_AREA: usize = 64 * 64;
+
 /// The decoder of a model.
 #[derive(Debug)]
 enum Kind {
@@ -173,9 +176,19 @@ impl Body {
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, ..self })
     }
 
-    /// Whether the model was made to take a single step: its scheduler begins at the very last time step of the training.
+    /// Whether the model was made to take a single step. Nothing says so, but the turbo models are trained at 512 pixels,
+    /// predict noise, and begin at the very last time step of the training.
     pub(super) fn is_turbo(&self) -> Result<bool> {
-        Ok(self.scheduler.text("timestep_spacing", "")? == "trailing")
+        let scheduler = &self.scheduler;
+        let is_euler = scheduler.text("_class_name", "")?.starts_with("Euler");
+        let begins_last = scheduler.text("timestep_spacing", "")? == "trailing";
+        let predicts_noise = scheduler.text("prediction_type", "epsilon")? == "epsilon";
+        Ok(is_euler && begins_last && predicts_noise && self.unet.area <= TURBO_AREA)
+    }
+
+    /// Whether the scheduler takes the few steps of a latent consistency model, whose weights may be merged into another.
+    pub(super) fn is_consistent(&self) -> Result<bool> {
+        Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")
     }
 
     pub(super) fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {

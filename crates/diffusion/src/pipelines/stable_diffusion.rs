@@ -81,7 +81,7 @@ impl StableDiffusion {
 }
 
 /// Nothing in a folder says how many steps suit the model, so its other fields must: a guidance input is that of LCM, and
-/// only the turbo models begin at the very last time step of the training, because they take one step from there.
+/// so is its scheduler, where its weights were merged into another model.
 fn traits(index: &Config, body: &Body) -> Result<Traits> {
     let distilled = body.unet.guidance.is_some();
     let usual = Traits {
@@ -97,6 +97,9 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
     };
     if index.text("_class_name", "")? == "LatentConsistencyModelPipeline" || distilled {
         return Ok(Traits { family: "Latent Consistency Model", steps: 4, guidance: 8.5, ..usual });
+    }
+    if body.is_consistent()? {
+        return Ok(Traits { family: "Stable Diffusion with LCM", steps: 4, guidance: 1.0, ..usual });
     }
     if body.is_turbo()? {
         return Ok(Traits { family: "Stable Diffusion Turbo", steps: 1, guidance: 0.0, ..usual });

@@ -90,6 +90,9 @@ fn traits(body: &Body) -> Result<Traits> {
     if distilled {
         return Ok(Traits { family: "Latent Consistency Model XL", steps: 4, guidance: 8.0, ..usual });
     }
+    if body.is_consistent()? {
+        return Ok(Traits { family: "Stable Diffusion XL with LCM", steps: 4, guidance: 1.0, ..usual });
+    }
     if body.is_turbo()? {
         return Ok(Traits { family: "Stable Diffusion XL Turbo", steps: 1, guidance: 0.0, ..usual });
     }

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::levels::{Levels, level};
-use super::{Prediction, Scheduler, Spacing, Training};
+use super::course::{Course, parts};
+use super::{Prediction, Scheduler, Training};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -34,7 +34,6 @@ pub(super) struct Dpm {
 
 impl Dpm {
     pub(super) fn new(config: &Config, training: Training, [steps, skipped]: [usize; 2]) -> Result<Self> {
-        config.only("use_flow_sigmas", &json!(false))?;
         config.only("variance_type", &Value::Null)?;
         let order = config.number_or("solver_order", 2)?;
         if order > 3 {
@@ -50,27 +49,10 @@ impl Dpm {
             "heun" => true,
             _ => return Err(config.wrong("solver_type", "midpoint and heun are supported")),
         };
-        let last = match config.text("final_sigmas_type", "zero")? {
-            "zero" => 0.0,
-            "sigma_min" => level(training.alphas[0]),
-            _ => return Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),
-        };
-        let (choice, trained) = (Levels::read(config)?, training.levels());
-        let (times, mut sigmas) = match choice.between([trained[0], trained[trained.len() - 1]], steps) {
-            Some(chosen) => {
-                let rounds = [Levels::Karras, Levels::Lu].contains(&choice);
-                let whole = |time: f64| if rounds { time.round_ties_even() } else { time.trunc() };
-                (training.times_of(&chosen).into_iter().map(whole).collect(), chosen)
-            }
-            None => {
-                let times = times(&training, steps, begin(config, &trained)?);
-                let sigmas = times.iter().map(|&time| training.level_at(time)).collect();
-                (times, sigmas)
-            }
-        };
-        sigmas.push(last);
+        let Course { times, sigmas } = Course::read(config, &training, steps)?;
+        let ends_at_zero = sigmas[steps] == 0.0;
         Ok(Self {
-            times: times.into_iter().skip(skipped).map(|time| time as f32).collect(),
+            times: times[skipped..].to_vec(),
             sigmas,
             skipped,
             prediction: training.prediction,
@@ -78,7 +60,7 @@ impl Dpm {
             has_noise,
             is_heun,
             lowers_final: config.flag("lower_order_final", true)?,
-            ends_with_euler: config.flag("euler_at_final", false)? || last == 0.0,
+            ends_with_euler: config.flag("euler_at_final", false)? || ends_at_zero,
             pictures: VecDeque::new(),
         })
     }
@@ -101,34 +83,6 @@ impl Dpm {
     }
 }
 
-/// Time steps below which a picture begins: those of the training, or fewer for a limit on the ratio of signal to noise.
-fn begin(config: &Config, trained: &[f64]) -> Result<usize> {
-    match config.get("lambda_min_clipped").and_then(Value::as_str) {
-        Some("-Infinity") => Ok(trained.len()),
-        _ => {
-            let least = config.fraction("lambda_min_clipped", f64::NEG_INFINITY)?;
-            let begin = trained.partition_point(|level| -level.ln() >= least);
-            if begin == 0 { Err(config.wrong("lambda_min_clipped", "no time step is left")) } else { Ok(begin) }
-        }
-    }
-}
-
-/// Whole time steps, of which this scheduler always leaves the last one out.
-fn times(training: &Training, steps: usize, begin: usize) -> Vec<f64> {
-    let all = training.alphas.len();
-    let times: Vec<f64> = match training.spacing {
-        Spacing::Linspace => {
-            (1..=steps).rev().map(|at| ((begin - 1) as f64 * at as f64 / steps as f64).round_ties_even()).collect()
-        }
-        Spacing::Leading => (1..=steps).rev().map(|at| (at * (begin / (steps + 1)) + training.offset) as f64).collect(),
-        Spacing::Trailing => {
-            let ratio = all as f64 / steps as f64;
-            (0..steps).map(|at| (begin as f64 - ratio * at as f64).round_ties_even() - 1.0).collect()
-        }
-    };
-    times.into_iter().map(|time| time.clamp(0.0, (all - 1) as f64)).collect()
-}
-
 impl Scheduler for Dpm {
     fn times(&self) -> &[f32] {
         &self.times
@@ -140,10 +94,7 @@ impl Scheduler for Dpm {
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        let sigma = self.sigmas[self.skipped + step];
-        let [signal, _] = parts(sigma);
-        let numbers = answer.iter().zip(sample).map(|(answer, x)| (f64::from(*answer), f64::from(*x)));
-        numbers.map(|(answer, x)| self.prediction.picture(sigma, answer, x / signal) as f32).collect()
+        self.prediction.pictures(self.sigmas[self.skipped + step], answer, sample)
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
@@ -179,10 +130,4 @@ impl Scheduler for Dpm {
             *x = next as f32;
         }
     }
-}
-
-/// The parts of picture and noise in a sample whose variance is 1, where the noise has this deviation beside the picture.
-fn parts(sigma: f64) -> [f64; 2] {
-    let signal = (sigma * sigma + 1.0).sqrt().recip();
-    [signal, sigma * signal]
 }

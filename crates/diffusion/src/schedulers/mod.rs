@@ -2,6 +2,7 @@
 //!
 //! `scheduler_config.json` of a model names its scheduler and the constants with which the model was trained.
 
+mod course;
 mod ddim;
 mod dpm;
 mod euler;
@@ -10,6 +11,7 @@ mod heun;
 mod lcm;
 mod levels;
 mod pndm;
+mod unipc;
 
 use serde_json::json;
 
@@ -17,6 +19,7 @@ use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
 
+use course::parts;
 use levels::{level, time_of};
 
 pub use flow::{Flow, Shift};
@@ -69,6 +72,13 @@ impl Prediction {
             Self::Sample => answer,
         }
     }
+
+    /// The pictures that the answers to a sample of variance 1 stand for, where the noise has this deviation beside them.
+    fn pictures(self, sigma: f64, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let [signal, _] = parts(sigma);
+        let numbers = answer.iter().zip(sample).map(|(answer, x)| (f64::from(*answer), f64::from(*x)));
+        numbers.map(|(answer, x)| self.picture(sigma, answer, x / signal) as f32).collect()
+    }
 }
 
 /// The choice of time steps among those of the training.
@@ -118,10 +128,11 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
         "HeunDiscreteScheduler" => Box::new(heun::Heun::new(config, training, [steps, skipped])?),
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
+        "UniPCMultistepScheduler" => Box::new(unipc::UniPc::new(config, training, [steps, skipped])?),
         _ => {
             let known = "DDIMScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, \
-                         EulerDiscreteScheduler, HeunDiscreteScheduler, LCMScheduler";
-            return Err(config.wrong("_class_name", &format!("{known} and PNDMScheduler are supported")));
+                         EulerDiscreteScheduler, HeunDiscreteScheduler, LCMScheduler, PNDMScheduler";
+            return Err(config.wrong("_class_name", &format!("{known} and UniPCMultistepScheduler are supported")));
         }
     })
 }

@@ -11,6 +11,7 @@ from diffusers import (
     HeunDiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
+    UniPCMultistepScheduler,
 )
 
 from shared import numbers, write_json
@@ -56,6 +57,12 @@ def schedulers(out):
         (DPMSolverMultistepScheduler, {"lower_order_final": False, "final_sigmas_type": "sigma_min", "timestep_spacing": "leading"}, [5]),
         (DPMSolverMultistepScheduler, {**trained, "lambda_min_clipped": -2.5, "prediction_type": "v_prediction"}, [5]),
         (DPMSolverMultistepScheduler, {**trained, "solver_type": "bh2", "prediction_type": "sample"}, [5]),
+        (UniPCMultistepScheduler, {**trained}, [1, 2, 5]),
+        (UniPCMultistepScheduler, {**trained, "solver_order": 3, "use_karras_sigmas": True}, [3, 7]),
+        (UniPCMultistepScheduler, {**trained, "solver_type": "bh1", "timestep_spacing": "leading", "final_sigmas_type": "sigma_min"}, [5]),
+        (UniPCMultistepScheduler, {"solver_order": 3, "disable_corrector": [0, 2], "prediction_type": "v_prediction"}, [6]),
+        (UniPCMultistepScheduler, {**trained, "lower_order_final": False, "final_sigmas_type": "sigma_min"}, [5]),
+        (UniPCMultistepScheduler, {**trained, "use_beta_sigmas": True, "prediction_type": "sample"}, [4]),
         (LCMScheduler, {"clip_sample": False}, [1, 2, 4, 8]),
         (LCMScheduler, {"original_inference_steps": 30, "prediction_type": "v_prediction"}, [4]),
         (PNDMScheduler, {**trained, "skip_prk_steps": True, "steps_offset": 1}, [1, 2, 3, 6]),
@@ -73,7 +80,7 @@ def schedulers(out):
             after, pictures = [], []
             for time in scheduler.timesteps:
                 shown = scheduler.scale_model_input(sample, time)
-                extra = {"generator": generator} if kind not in (DDIMScheduler, HeunDiscreteScheduler, PNDMScheduler) else {}
+                extra = {"generator": generator} if kind not in (DDIMScheduler, HeunDiscreteScheduler, PNDMScheduler, UniPCMultistepScheduler) else {}
                 step = scheduler.step(answer(shown, time), time, sample, **extra)
                 sample = step.prev_sample
                 after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])

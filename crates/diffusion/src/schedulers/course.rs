@@ -1,0 +1,79 @@
+//! The time steps and noise levels of the schedulers that extrapolate from several steps (DPM-Solver++ and UniPC).
+
+use serde_json::{Value, json};
+
+use super::levels::{Levels, level};
+use super::{Spacing, Training};
+use crate::Result;
+use crate::config::Config;
+
+/// The steps that a picture takes from noise.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// Whole time steps, the latest first.
+    pub times: Vec<f32>,
+    /// The deviation of the noise before each step and after the last one.
+    pub sigmas: Vec<f64>,
+}
+
+impl Course {
+    pub(super) fn read(config: &Config, training: &Training, steps: usize) -> Result<Self> {
+        config.only("use_flow_sigmas", &json!(false))?;
+        let last = match config.text("final_sigmas_type", "zero")? {
+            "zero" => 0.0,
+            "sigma_min" => level(training.alphas[0]),
+            _ => return Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),
+        };
+        let (choice, trained) = (Levels::read(config)?, training.levels());
+        let ends =
+            [config.fraction("sigma_min", trained[0])?, config.fraction("sigma_max", trained[trained.len() - 1])?];
+        let (times, mut sigmas): (Vec<f64>, Vec<f64>) = match choice.between(ends, steps) {
+            Some(chosen) => {
+                let rounds = [Levels::Karras, Levels::Lu].contains(&choice);
+                let whole = |time: f64| if rounds { time.round_ties_even() } else { time.trunc() };
+                (training.times_of(&chosen).into_iter().map(whole).collect(), chosen)
+            }
+            None => {
+                let times = times(training, steps, begin(config, &trained)?);
+                let sigmas = times.iter().map(|&time| training.level_at(time)).collect();
+                (times, sigmas)
+            }
+        };
+        sigmas.push(last);
+        Ok(Self { times: times.into_iter().map(|time| time as f32).collect(), sigmas })
+    }
+}
+
+/// Time steps below which a picture begins: those of the training, or fewer for a limit on the ratio of signal to noise.
+fn begin(config: &Config, trained: &[f64]) -> Result<usize> {
+    match config.get("lambda_min_clipped").and_then(Value::as_str) {
+        Some("-Infinity") => Ok(trained.len()),
+        _ => {
+            let least = config.fraction("lambda_min_clipped", f64::NEG_INFINITY)?;
+            let begin = trained.partition_point(|level| -level.ln() >= least);
+            if begin == 0 { Err(config.wrong("lambda_min_clipped", "no time step is left")) } else { Ok(begin) }
+        }
+    }
+}
+
+/// Whole time steps, of which this scheduler always leaves the last one out.
+fn times(training: &Training, steps: usize, begin: usize) -> Vec<f64> {
+    let all = training.alphas.len();
+    let times: Vec<f64> = match training.spacing {
+        Spacing::Linspace => {
+            (1..=steps).rev().map(|at| ((begin - 1) as f64 * at as f64 / steps as f64).round_ties_even()).collect()
+        }
+        Spacing::Leading => (1..=steps).rev().map(|at| (at * (begin / (steps + 1)) + training.offset) as f64).collect(),
+        Spacing::Trailing => {
+            let ratio = all as f64 / steps as f64;
+            (0..steps).map(|at| (begin as f64 - ratio * at as f64).round_ties_even() - 1.0).collect()
+        }
+    };
+    times.into_iter().map(|time| time.clamp(0.0, (all - 1) as f64)).collect()
+}
+
+/// The parts of picture and noise in a sample whose variance is 1, where the noise has this deviation beside the picture.
+pub(super) fn parts(sigma: f64) -> [f64; 2] {
+    let signal = (sigma * sigma + 1.0).sqrt().recip();
+    [signal, sigma * signal]
+}
