@@ -160,6 +160,20 @@ impl Config {
         }
     }
 
+    /// Refuses every value of `key` but these. Absent and null always pass.
+    ///
+    /// # Errors
+    /// If the field has another value.
+    pub fn one_of(&self, key: &str, values: &[&str]) -> Result<()> {
+        let is_known = |value: &Value| value.as_str().is_some_and(|value| values.contains(&value));
+        match self.get(key) {
+            Some(value) if !is_known(value) => {
+                Err(self.wrong(key, &format!("only {} are supported", values.join(", "))))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses every value of `key` but `only`. Absent and null always pass.
     ///
     /// # Errors

@@ -17,9 +17,10 @@ pub(super) struct Course {
 }
 
 impl Course {
-    pub(super) fn read(config: &Config, training: &Training, steps: usize) -> Result<Self> {
+    /// Reads it from a configuration. `end` is its `final_sigmas_type` if it names none.
+    pub(super) fn read(config: &Config, training: &Training, steps: usize, end: &str) -> Result<Self> {
         config.only("use_flow_sigmas", &json!(false))?;
-        let last = match config.text("final_sigmas_type", "zero")? {
+        let last = match config.text("final_sigmas_type", end)? {
             "zero" => 0.0,
             "sigma_min" => level(training.alphas[0]),
             _ => return Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),

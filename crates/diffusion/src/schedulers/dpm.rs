@@ -49,7 +49,7 @@ impl Dpm {
             "heun" => true,
             _ => return Err(config.wrong("solver_type", "midpoint and heun are supported")),
         };
-        let Course { times, sigmas } = Course::read(config, &training, steps)?;
+        let Course { times, sigmas } = Course::read(config, &training, steps, "zero")?;
         let ends_at_zero = sigmas[steps] == 0.0;
         Ok(Self {
             times: times[skipped..].to_vec(),

@@ -4,13 +4,14 @@
 
 mod course;
 mod ddim;
+mod deis;
 mod dpm;
 mod euler;
 mod flow;
-mod heun;
 mod lcm;
 mod levels;
 mod pndm;
+mod second_order;
 mod unipc;
 
 use serde_json::json;
@@ -21,6 +22,7 @@ use crate::{Error, Result};
 
 use course::parts;
 use levels::{level, time_of};
+use second_order::{Second, SecondOrder};
 
 pub use flow::{Flow, Shift};
 
@@ -125,13 +127,15 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
         "DPMSolverMultistepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped])?),
         "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], true)?),
         "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], false)?),
-        "HeunDiscreteScheduler" => Box::new(heun::Heun::new(config, training, [steps, skipped])?),
+        "DEISMultistepScheduler" => Box::new(deis::Deis::new(config, training, [steps, skipped])?),
+        "HeunDiscreteScheduler" => Box::new(SecondOrder::new(config, training, [steps, skipped], Second::AtEnd)?),
+        "KDPM2DiscreteScheduler" => Box::new(SecondOrder::new(config, training, [steps, skipped], Second::Halfway)?),
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
         "UniPCMultistepScheduler" => Box::new(unipc::UniPc::new(config, training, [steps, skipped])?),
         _ => {
-            let known = "DDIMScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, \
-                         EulerDiscreteScheduler, HeunDiscreteScheduler, LCMScheduler, PNDMScheduler";
+            let known = "DDIMScheduler, DEISMultistepScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, \
+                         EulerDiscreteScheduler, HeunDiscreteScheduler, KDPM2DiscreteScheduler, LCMScheduler, PNDMScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and UniPCMultistepScheduler are supported")));
         }
     })
@@ -148,7 +152,11 @@ impl Training {
             return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
         }
         let lcm = name == "LCMScheduler";
-        let (begin, end) = if lcm || name == "HeunDiscreteScheduler" { (0.00085, 0.012) } else { (0.0001, 0.02) };
+        let (begin, end) = if lcm || ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler"].contains(&name) {
+            (0.00085, 0.012)
+        } else {
+            (0.0001, 0.02)
+        };
         let (begin, end) = (config.fraction("beta_start", begin)?, config.fraction("beta_end", end)?);
         let root = match config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })? {
             "linear" => false,

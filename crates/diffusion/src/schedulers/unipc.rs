@@ -41,7 +41,7 @@ impl UniPc {
             "bh2" | "midpoint" | "heun" | "logrho" => false,
             _ => return Err(config.wrong("solver_type", "bh1 and bh2 are supported")),
         };
-        let course = Course::read(config, &training, steps)?;
+        let course = Course::read(config, &training, steps, "zero")?;
         let lowers_final = config.flag("lower_order_final", true)?;
         // The logarithm of signal to noise is infinite there.
         let ends_at_zero = course.sigmas[steps] == 0.0;

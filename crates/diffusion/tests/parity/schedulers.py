@@ -1,14 +1,17 @@
 """Records noise, and the steps of schedulers with a formula in place of a model."""
 
+import inspect
 import json
 
 import torch
 from diffusers import (
     DDIMScheduler,
+    DEISMultistepScheduler,
     DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
     HeunDiscreteScheduler,
+    KDPM2DiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
     UniPCMultistepScheduler,
@@ -57,6 +60,14 @@ def schedulers(out):
         (DPMSolverMultistepScheduler, {"lower_order_final": False, "final_sigmas_type": "sigma_min", "timestep_spacing": "leading"}, [5]),
         (DPMSolverMultistepScheduler, {**trained, "lambda_min_clipped": -2.5, "prediction_type": "v_prediction"}, [5]),
         (DPMSolverMultistepScheduler, {**trained, "solver_type": "bh2", "prediction_type": "sample"}, [5]),
+        (DEISMultistepScheduler, {**trained}, [1, 2, 5, 16]),
+        (DEISMultistepScheduler, {**trained, "solver_order": 3, "timestep_spacing": "trailing"}, [5, 17]),
+        (DEISMultistepScheduler, {"solver_order": 3, "lower_order_final": False, "prediction_type": "v_prediction"}, [5]),
+        (DEISMultistepScheduler, {**trained, "use_karras_sigmas": True, "prediction_type": "sample"}, [5]),
+        (KDPM2DiscreteScheduler, {**trained}, [1, 2, 5]),
+        (KDPM2DiscreteScheduler, {"timestep_spacing": "leading", "prediction_type": "v_prediction"}, [4]),
+        (KDPM2DiscreteScheduler, {**trained, "use_karras_sigmas": True, "timestep_spacing": "trailing"}, [4]),
+        (KDPM2DiscreteScheduler, {**trained, "use_exponential_sigmas": True}, [3]),
         (UniPCMultistepScheduler, {**trained}, [1, 2, 5]),
         (UniPCMultistepScheduler, {**trained, "solver_order": 3, "use_karras_sigmas": True}, [3, 7]),
         (UniPCMultistepScheduler, {**trained, "solver_type": "bh1", "timestep_spacing": "leading", "final_sigmas_type": "sigma_min"}, [5]),
@@ -80,7 +91,7 @@ def schedulers(out):
             after, pictures = [], []
             for time in scheduler.timesteps:
                 shown = scheduler.scale_model_input(sample, time)
-                extra = {"generator": generator} if kind not in (DDIMScheduler, HeunDiscreteScheduler, PNDMScheduler, UniPCMultistepScheduler) else {}
+                extra = {"generator": generator} if "generator" in inspect.signature(kind.step).parameters else {}
                 step = scheduler.step(answer(shown, time), time, sample, **extra)
                 sample = step.prev_sample
                 after.append([float(f"{x:.8g}") for x in sample.flatten().tolist()])

@@ -1,0 +1,102 @@
+//! DEIS (arXiv 2204.13902), which extrapolates the noise of the last steps in the logarithm of its deviation.
+
+use std::collections::VecDeque;
+
+use super::course::{Course, parts};
+use super::{Prediction, Scheduler, Training};
+use crate::Result;
+use crate::config::Config;
+use crate::noise::Noise;
+
+/// With fewer steps than this, the last ones are of a lower order.
+const FEW: usize = 15;
+
+#[derive(Debug)]
+pub(super) struct Deis {
+    course: Course,
+    skipped: usize,
+    prediction: Prediction,
+    order: usize,
+    lowers_final: bool,
+    /// The latest noises, the newest first.
+    noises: VecDeque<Vec<f32>>,
+}
+
+impl Deis {
+    pub(super) fn new(config: &Config, training: Training, [steps, skipped]: [usize; 2]) -> Result<Self> {
+        config.one_of("algorithm_type", &["deis", "dpmsolver", "dpmsolver++"])?;
+        config.one_of("solver_type", &["logrho", "midpoint", "heun", "bh1", "bh2"])?;
+        let order = config.number_or("solver_order", 2)?;
+        if order > 3 {
+            return Err(config.wrong("solver_order", "1, 2 and 3 are supported"));
+        }
+        let course = Course::read(config, &training, steps, "sigma_min")?;
+        Ok(Self {
+            course: Course { times: course.times[skipped..].to_vec(), ..course },
+            skipped,
+            prediction: training.prediction,
+            order,
+            lowers_final: config.flag("lower_order_final", true)?,
+            noises: VecDeque::new(),
+        })
+    }
+
+    fn order(&self, at: usize) -> usize {
+        let all = self.course.sigmas.len() - 1;
+        let lowers = self.lowers_final && all < FEW;
+        let most = match all - at {
+            left @ 1..=2 if lowers => left.min(self.order),
+            _ => self.order,
+        };
+        most.min(self.noises.len())
+    }
+
+    /// The weight of the noise `age` steps before: the integral, from this level to the next, of the polynomial that is 1
+    /// at its level and 0 at those of the others.
+    fn weight(&self, at: usize, age: usize, order: usize) -> f64 {
+        let logarithm = |age: usize| self.course.sigmas[at - age].ln();
+        let others: Vec<f64> = (0..order).filter(|other| *other != age).map(logarithm).collect();
+        let integral = |level: f64| {
+            let x = level.ln();
+            level
+                * match others[..] {
+                    [] => 1.0,
+                    [c] => x - 1.0 - c,
+                    [c, d, ..] => c * d - (c + d) * (x - 1.0) + x * x - 2.0 * x + 2.0,
+                }
+        };
+        let scale: f64 = others.iter().map(|other| logarithm(age) - other).product();
+        (integral(self.course.sigmas[at + 1]) - integral(self.course.sigmas[at])) / scale
+    }
+}
+
+impl Scheduler for Deis {
+    fn times(&self) -> &[f32] {
+        &self.course.times
+    }
+
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let [signal, level] = parts(self.course.sigmas[self.skipped]).map(|part| part as f32);
+        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
+    }
+
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        self.prediction.pictures(self.course.sigmas[self.skipped + step], answer, sample)
+    }
+
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
+        let at = self.skipped + step;
+        let ([from, deviation], [to, _]) = (parts(self.course.sigmas[at]), parts(self.course.sigmas[at + 1]));
+        let pictures = self.picture(step, answer, sample);
+        let noise = |(x, picture): (&f32, f32)| ((f64::from(*x) - from * f64::from(picture)) / deviation) as f32;
+        self.noises.truncate(self.order - 1);
+        self.noises.push_front(sample.iter().zip(pictures).map(noise).collect());
+        let order = self.order(at);
+        let weights: Vec<f64> = (0..order).map(|age| self.weight(at, age, order)).collect();
+        for (number, x) in sample.iter_mut().enumerate() {
+            let noises = self.noises.iter().map(|noise| f64::from(noise[number]));
+            let change: f64 = noises.zip(&weights).map(|(noise, weight)| noise * weight).sum();
+            *x = (to * (f64::from(*x) / from + change)) as f32;
+        }
+    }
+}

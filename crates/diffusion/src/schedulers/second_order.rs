@@ -1,0 +1,130 @@
+//! Methods that ask the model twice a step. Heun's takes a step ahead, and then a better one with the mean of both slopes; that
+//! of Katherine Crowson (KDPM2) goes half the way, and then takes the whole step with the slope found there.
+
+use serde_json::json;
+
+use super::levels::Levels;
+use super::{Prediction, Scheduler, Spacing, Training};
+use crate::Result;
+use crate::config::Config;
+use crate::noise::Noise;
+
+/// Where a step asks the model for the second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Second {
+    /// At its end, where the next step asks again.
+    AtEnd,
+    /// In the middle of it, by the logarithm of the noise.
+    Halfway,
+}
+
+#[derive(Debug)]
+pub(super) struct SecondOrder {
+    times: Vec<f32>,
+    /// The noise levels at which the model is asked, and the last one, at which it is not.
+    sigmas: Vec<f64>,
+    prediction: Prediction,
+    leading: bool,
+    second: Second,
+    /// The sample and its slope before a step.
+    before: Option<(Vec<f32>, Vec<f64>)>,
+}
+
+impl SecondOrder {
+    pub(super) fn new(
+        config: &Config,
+        training: Training,
+        [steps, skipped]: [usize; 2],
+        second: Second,
+    ) -> Result<Self> {
+        config.only("clip_sample", &json!(false))?;
+        let levels = Levels::read(config)?;
+        if levels == Levels::Lu {
+            return Err(config.wrong("use_lu_lambdas", "only false is supported"));
+        }
+        if second == Second::Halfway && training.prediction == Prediction::Sample {
+            return Err(config.wrong("prediction_type", "epsilon and v_prediction are supported"));
+        }
+        let mut times = training.level_times(steps);
+        let mut sigmas: Vec<f64> = times.iter().map(|&time| training.level_at(time)).collect();
+        if let Some(chosen) = levels.between([sigmas[steps - 1], sigmas[0]], steps) {
+            times = training.times_of(&chosen);
+            if levels == Levels::Karras && second == Second::Halfway {
+                times.iter_mut().for_each(|time| *time = time.round_ties_even());
+            }
+            sigmas = chosen;
+        }
+        let (mut all_times, mut all_sigmas) = (vec![times[0]], vec![sigmas[0]]);
+        for at in 1..steps {
+            let (time, sigma) = match second {
+                Second::AtEnd => (times[at], sigmas[at]),
+                Second::Halfway => {
+                    let middle = (sigmas[at - 1] * sigmas[at]).sqrt();
+                    (training.times_of(&[middle])[0], middle)
+                }
+            };
+            all_times.extend([time, times[at]]);
+            all_sigmas.extend([sigma, sigmas[at]]);
+        }
+        Ok(Self {
+            times: all_times.into_iter().skip(2 * skipped).map(|time| time as f32).collect(),
+            sigmas: all_sigmas.into_iter().skip(2 * skipped).chain([0.0]).collect(),
+            prediction: training.prediction,
+            leading: training.spacing == Spacing::Leading,
+            second,
+            before: None,
+        })
+    }
+}
+
+impl Scheduler for SecondOrder {
+    fn times(&self) -> &[f32] {
+        &self.times
+    }
+
+    fn initial_scale(&self) -> f32 {
+        let most = self.sigmas.iter().copied().fold(0.0, f64::max);
+        (if self.leading { (most * most + 1.0).sqrt() } else { most }) as f32
+    }
+
+    fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
+        let scale = (self.sigmas[step].powi(2) + 1.0).sqrt().recip();
+        sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+    }
+
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        picture.iter().zip(noise).map(|(x, noise)| x + noise * self.sigmas[0] as f32).collect()
+    }
+
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let (sigma, numbers) = (self.sigmas[step], answer.iter().zip(sample));
+        numbers.map(|(answer, x)| self.prediction.picture(sigma, f64::from(*answer), f64::from(*x)) as f32).collect()
+    }
+
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
+        let sigma = self.sigmas[step];
+        let slope = |(answer, x): (&f32, &f32)| {
+            let (answer, x) = (f64::from(*answer), f64::from(*x));
+            (x - self.prediction.picture(sigma, answer, x)) / sigma
+        };
+        let slopes: Vec<f64> = answer.iter().zip(sample.iter()).map(slope).collect();
+        let length = |from: usize| self.sigmas[step + 1] - self.sigmas[from];
+        match self.before.take() {
+            None => {
+                let length = length(step);
+                self.before = Some((sample.to_vec(), slopes.clone()));
+                sample.iter_mut().zip(slopes).for_each(|(x, slope)| *x = (f64::from(*x) + slope * length) as f32);
+            }
+            Some((from, first)) => {
+                let length = length(step - 1);
+                for (at, x) in sample.iter_mut().enumerate() {
+                    let slope = match self.second {
+                        Second::AtEnd => f64::midpoint(first[at], slopes[at]),
+                        Second::Halfway => slopes[at],
+                    };
+                    *x = (f64::from(from[at]) + slope * length) as f32;
+                }
+            }
+        }
+    }
+}
