@@ -1,5 +1,5 @@
-//! DPM-Solver++ (arXiv 2211.01095), which extrapolates from the pictures that the last steps foresaw; also with new noise in
-//! each step (SDE).
+//! DPM-Solver++ (arXiv 2211.01095), which extrapolates from the pictures that the last steps foresaw, or those of the same
+//! group; also with new noise in each step (SDE).
 
 use std::collections::VecDeque;
 
@@ -30,10 +30,38 @@ pub(super) struct Dpm {
     ends_with_euler: bool,
     /// The latest pictures that were foreseen, the newest first.
     pictures: VecDeque<Vec<f32>>,
+    /// Set if steps are taken in groups.
+    groups: Option<Groups>,
+}
+
+/// Steps in groups (the single-step solver). All steps of a group begin at its first sample, and each goes further.
+#[derive(Debug)]
+struct Groups {
+    /// The order of each step: how many of its group have been taken with it.
+    orders: Vec<usize>,
+    /// The sample before the first step of the group.
+    first: Vec<f32>,
+}
+
+impl Groups {
+    fn read(config: &Config, order: usize, steps: usize, ends_at_zero: bool) -> Result<Self> {
+        let lowers = config.flag("lower_order_final", false)? && steps.is_multiple_of(order);
+        let mut orders: Vec<usize> = (0..steps).map(|at| at % order + 1).collect();
+        if lowers || ends_at_zero {
+            // The last group is split, so that the very last step is of the first order.
+            orders[steps - 1] = 1;
+        }
+        Ok(Self { orders, first: Vec::new() })
+    }
 }
 
 impl Dpm {
-    pub(super) fn new(config: &Config, training: Training, [steps, skipped]: [usize; 2]) -> Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        training: Training,
+        [steps, skipped]: [usize; 2],
+        in_groups: bool,
+    ) -> Result<Self> {
         config.only("variance_type", &Value::Null)?;
         let order = config.number_or("solver_order", 2)?;
         if order > 3 {
@@ -51,6 +79,7 @@ impl Dpm {
         };
         let Course { times, sigmas } = Course::read(config, &training, steps, "zero")?;
         let ends_at_zero = sigmas[steps] == 0.0;
+        let groups = in_groups.then(|| Groups::read(config, order, steps, ends_at_zero)).transpose()?;
         Ok(Self {
             times: times[skipped..].to_vec(),
             sigmas,
@@ -62,11 +91,15 @@ impl Dpm {
             lowers_final: config.flag("lower_order_final", true)?,
             ends_with_euler: config.flag("euler_at_final", false)? || ends_at_zero,
             pictures: VecDeque::new(),
+            groups,
         })
     }
 
     /// The order of a step, of all steps, for which so many pictures have been foreseen.
     fn order(&self, at: usize) -> usize {
+        if let Some(groups) = &self.groups {
+            return groups.orders[at].min(self.pictures.len());
+        }
         let all = self.sigmas.len() - 1;
         let lowers = self.lowers_final && all < FEW;
         let most = match all - at {
@@ -103,31 +136,78 @@ impl Scheduler for Dpm {
         self.pictures.truncate(self.order - 1);
         self.pictures.push_front(foreseen);
         let order = self.order(at);
-        let ([_, from], [signal, to]) = (parts(self.sigmas[at]), parts(self.sigmas[at + 1]));
-        let length = self.lambda(at + 1) - self.lambda(at);
-        // With noise, a step goes twice as far down, and up again.
-        let way = if self.has_noise { 2.0 * length } else { length };
-        let part = 1.0 - (-way).exp();
-        let old = to / from * if self.has_noise { (-length).exp() } else { 1.0 };
-        let slope = if order == 2 && !self.is_heun { part / 2.0 } else { 1.0 - part / way };
-        let bend = (part - way) / (way * way) + if self.has_noise { -0.5 } else { 0.5 };
-        let ratio = |age: usize| (self.lambda(at - age) - self.lambda(at - age - 1)) / length;
-        let [first, second] = [1, 2].map(|least| if order > least { ratio(least - 1) } else { 1.0 });
-        let random = if self.has_noise { noise.normal(answer.len()) } else { vec![0.0; answer.len()] };
-        let spread = if self.has_noise { to * part.sqrt() } else { 0.0 };
-        for (number, x) in sample.iter_mut().enumerate() {
-            let picture = |age: usize| f64::from(self.pictures[age][number]);
-            let mut next = old * f64::from(*x) + signal * part * picture(0) + spread * f64::from(random[number]);
-            if order > 1 {
-                let mut change = (picture(0) - picture(1)) / first;
-                if order > 2 {
-                    let difference = change - (picture(1) - picture(2)) / second;
-                    change += first / (first + second) * difference;
-                    next += signal * bend * difference / (first + second);
-                }
-                next += signal * slope * change;
-            }
-            *x = next as f32;
+        let leap = Leap::new(self, at, order);
+        if order == 1
+            && let Some(groups) = &mut self.groups
+        {
+            groups.first = sample.to_vec();
         }
+        let random = if self.has_noise { noise.normal(answer.len()) } else { vec![0.0; answer.len()] };
+        for (number, x) in sample.iter_mut().enumerate() {
+            let from = self.groups.as_ref().map_or(*x, |groups| groups.first[number]);
+            let next = leap.next(f64::from(from), |age| f64::from(self.pictures[age][number]));
+            *x = (next + leap.spread * f64::from(random[number])) as f32;
+        }
+    }
+}
+
+/// The numbers of a step that are the same for the whole sample.
+#[derive(Debug)]
+struct Leap {
+    /// Factors of the sample, the picture at the begin, its change and the change of that.
+    factors: [f64; 4],
+    /// The deviation of new noise.
+    spread: f64,
+    /// How many steps ago the leap begins.
+    begin: usize,
+    /// Other pictures that count, by age, and how far away they are, in lengths of the leap.
+    others: Vec<(usize, f64)>,
+    /// Only the furthest of two other pictures counts.
+    is_straight: bool,
+}
+
+impl Leap {
+    fn new(dpm: &Dpm, at: usize, order: usize) -> Self {
+        let begin = if dpm.groups.is_some() { order - 1 } else { 0 };
+        let ([_, from], [signal, to]) = (parts(dpm.sigmas[at - begin]), parts(dpm.sigmas[at + 1]));
+        let length = dpm.lambda(at + 1) - dpm.lambda(at - begin);
+        // With noise, a step goes twice as far down, and up again.
+        let way = if dpm.has_noise { 2.0 * length } else { length };
+        let part = 1.0 - (-way).exp();
+        let old = to / from * if dpm.has_noise { (-length).exp() } else { 1.0 };
+        let slope = if order == 2 && !dpm.is_heun { part / 2.0 } else { 1.0 - part / way };
+        let bend = (part - way) / (way * way) + if dpm.has_noise { -0.5 } else { 0.5 };
+        // `diffusers` counts the bend twice where steps are taken in groups, and pictures are to equal its own.
+        let bend = if dpm.groups.is_some() { 2.0 * bend } else { bend };
+        let away = |age: usize| (dpm.lambda(at - age) - dpm.lambda(at - begin)) / length;
+        let mut others: Vec<_> = (0..order).filter(|age| *age != begin).map(|age| (age, away(age))).collect();
+        others.sort_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
+        Self {
+            factors: [old, signal * part, signal * slope, signal * bend],
+            spread: if dpm.has_noise { to * part.sqrt() } else { 0.0 },
+            begin,
+            others,
+            is_straight: dpm.groups.is_some() && !dpm.is_heun,
+        }
+    }
+
+    /// The next number, given the one at the begin and the pictures by age.
+    fn next(&self, from: f64, picture: impl Fn(usize) -> f64) -> f64 {
+        let begin = picture(self.begin);
+        let rise = |(age, away): (usize, f64)| (picture(age) - begin) / away;
+        let (change, bend) = match self.others[..] {
+            [] => (0.0, 0.0),
+            [one] => (rise(one), 0.0),
+            [_, far, ..] if self.is_straight => (rise(far), 0.0),
+            [near, far, ..] => {
+                let ((near, a), (far, b)) = ((rise(near), near.1), (rise(far), far.1));
+                ((b * near - a * far) / (b - a), (far - near) / (b - a))
+            }
+        };
+        // At the last step the length may be infinite, and so may be the factors that do not count then.
+        let [old, level, slope, curve] = self.factors;
+        let bent =
+            if self.others.is_empty() { 0.0 } else { slope * change + if bend == 0.0 { 0.0 } else { curve * bend } };
+        old * from + level * begin + bent
     }
 }

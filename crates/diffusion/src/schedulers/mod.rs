@@ -124,7 +124,8 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
     }
     Ok(match name {
         "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps, skipped)),
-        "DPMSolverMultistepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped])?),
+        "DPMSolverMultistepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped], false)?),
+        "DPMSolverSinglestepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped], true)?),
         "EulerAncestralDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], true)?),
         "EulerDiscreteScheduler" => Box::new(euler::Euler::new(config, training, [steps, skipped], false)?),
         "DEISMultistepScheduler" => Box::new(deis::Deis::new(config, training, [steps, skipped])?),
@@ -134,7 +135,7 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
         "UniPCMultistepScheduler" => Box::new(unipc::UniPc::new(config, training, [steps, skipped])?),
         _ => {
-            let known = "DDIMScheduler, DEISMultistepScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, \
+            let known = "DDIMScheduler, DEISMultistepScheduler, DPMSolverMultistepScheduler, DPMSolverSinglestepScheduler, EulerAncestralDiscreteScheduler, \
                          EulerDiscreteScheduler, HeunDiscreteScheduler, KDPM2DiscreteScheduler, LCMScheduler, PNDMScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and UniPCMultistepScheduler are supported")));
         }
