@@ -29,6 +29,16 @@ pub use flow::{Flow, Shift};
 /// Most steps of training, and so of a picture.
 const MAX_STEPS: usize = 10_000;
 
+/// Schedulers that can end their training without any signal.
+const RESCALING: [&str; 6] = [
+    "DDIMScheduler",
+    "DPMSolverMultistepScheduler",
+    "EulerAncestralDiscreteScheduler",
+    "EulerDiscreteScheduler",
+    "LCMScheduler",
+    "UniPCMultistepScheduler",
+];
+
 /// A scheduler, set to a number of steps.
 pub trait Scheduler: std::fmt::Debug + Send {
     /// The time steps at which the model is asked, in this order.
@@ -147,7 +157,6 @@ impl Training {
         let none = serde_json::Value::Null;
         config.only("trained_betas", &none)?;
         config.only("thresholding", &json!(false))?;
-        config.only("rescale_betas_zero_snr", &json!(false))?;
         let steps = config.number_or("num_train_timesteps", 1000)?;
         if steps > MAX_STEPS {
             return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
@@ -169,12 +178,25 @@ impl Training {
         }
         let line = |from: f64, to: f64, at: usize| (from + (to - from) * at as f64 / (steps.max(2) - 1) as f64) as f32;
         let beta = |at| if root { line(begin.sqrt(), end.sqrt(), at).powi(2) } else { line(begin, end, at) };
-        let mut product = 1.0;
-        let mut alphas = Vec::with_capacity(steps);
-        for at in 0..steps {
-            // Models are trained with these numbers rounded to 32 bits.
-            product *= f64::from(1.0 - beta(at));
-            alphas.push(f64::from(product as f32));
+        let prediction = match config.text("prediction_type", "epsilon")? {
+            "epsilon" => Prediction::Epsilon,
+            "v_prediction" => Prediction::Velocity,
+            "sample" => Prediction::Sample,
+            _ => return Err(config.wrong("prediction_type", "epsilon, v_prediction and sample are supported")),
+        };
+        let mut alphas = products((0..steps).map(|at| 1.0 - beta(at)));
+        if RESCALING.contains(&name) && config.flag("rescale_betas_zero_snr", false)? {
+            alphas = without_signal(&alphas);
+            if ["DDIMScheduler", "LCMScheduler"].contains(&name) {
+                if prediction == Prediction::Epsilon {
+                    return Err(config.wrong("prediction_type", "with rescale_betas_zero_snr, v_prediction is needed"));
+                }
+            } else {
+                // The least number above 0 of 16 bits: the others divide by it.
+                alphas[steps - 1] = 2_f64.powi(-24);
+            }
+        } else {
+            config.only("rescale_betas_zero_snr", &json!(false))?;
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
         let leads = ["DDIMScheduler", "LCMScheduler", "PNDMScheduler"].contains(&name);
@@ -182,12 +204,7 @@ impl Training {
         Ok(Self {
             last_alpha: if to_one { 1.0 } else { alphas[0] },
             alphas,
-            prediction: match config.text("prediction_type", "epsilon")? {
-                "epsilon" => Prediction::Epsilon,
-                "v_prediction" => Prediction::Velocity,
-                "sample" => Prediction::Sample,
-                _ => return Err(config.wrong("prediction_type", "epsilon, v_prediction and sample are supported")),
-            },
+            prediction,
             spacing: match config.text("timestep_spacing", spacing)? {
                 "linspace" => Spacing::Linspace,
                 "leading" => Spacing::Leading,
@@ -289,6 +306,26 @@ impl Training {
             Prediction::Sample => (sample - signal * answer) / noise,
         }
     }
+}
+
+/// The product of each factor with all before it. Models are trained with numbers of 32 bits.
+fn products(factors: impl Iterator<Item = f32>) -> Vec<f64> {
+    let mut product = 1.0;
+    let next = |factor| {
+        product *= f64::from(factor);
+        f64::from(product as f32)
+    };
+    factors.map(next).collect()
+}
+
+/// The same schedule, at the end of which nothing is left of the picture (arXiv 2305.08891), in 32 bits as above.
+fn without_signal(alphas: &[f64]) -> Vec<f64> {
+    let signals: Vec<f32> = alphas.iter().map(|alpha| (*alpha as f32).sqrt()).collect();
+    let (first, last) = (signals[0], signals[signals.len() - 1]);
+    let scale = first / (first - last);
+    let alphas: Vec<f32> = signals.iter().map(|signal| ((signal - last) * scale).powi(2)).collect();
+    let factors = alphas.iter().enumerate().map(|(at, alpha)| if at == 0 { *alpha } else { alpha / alphas[at - 1] });
+    products(factors.map(|factor| 1.0 - (1.0 - factor)))
 }
 
 fn floats(times: &[i64]) -> Vec<f32> {

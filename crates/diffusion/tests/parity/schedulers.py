@@ -28,6 +28,7 @@ def answer(sample, time):
 
 def schedulers(out):
     trained = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+    silent = {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction"}
     cases = [
         (DDIMScheduler, {**trained, "clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}, [1, 4, 7]),
         (DDIMScheduler, {}, [3]),
@@ -66,6 +67,11 @@ def schedulers(out):
         (DPMSolverSinglestepScheduler, {"final_sigmas_type": "sigma_min", "solver_order": 3, "solver_type": "heun"}, [6, 7]),
         (DPMSolverSinglestepScheduler, {**trained, "use_karras_sigmas": True, "algorithm_type": "sde-dpmsolver++"}, [4, 5]),
         (DPMSolverSinglestepScheduler, {**trained, "final_sigmas_type": "sigma_min", "prediction_type": "v_prediction"}, [4]),
+        (DDIMScheduler, {**trained, **silent, "timestep_spacing": "trailing", "clip_sample": False}, [1, 5]),
+        (EulerDiscreteScheduler, {**trained, **silent, "timestep_spacing": "trailing"}, [1, 5]),
+        (EulerAncestralDiscreteScheduler, {**trained, **silent, "timestep_spacing": "trailing"}, [4]),
+        (DPMSolverMultistepScheduler, {**trained, **silent, "use_karras_sigmas": True}, [6]),
+        (UniPCMultistepScheduler, {**trained, **silent, "timestep_spacing": "trailing"}, [5]),
         (DEISMultistepScheduler, {**trained}, [1, 2, 5, 16]),
         (DEISMultistepScheduler, {**trained, "solver_order": 3, "timestep_spacing": "trailing"}, [5, 17]),
         (DEISMultistepScheduler, {"solver_order": 3, "lower_order_final": False, "prediction_type": "v_prediction"}, [5]),
