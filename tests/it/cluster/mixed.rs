@@ -114,7 +114,8 @@ async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let tables = "accounts, api_keys, tasks, queue, ledger, strikes";
     let read = format!("BEGIN; SET LOCAL search_path TO {schema}; LOCK TABLE {tables} IN ACCESS SHARE MODE");
     reader.batch_execute(&read).await.expect("a lock");
-    let later = Schema { changes: &["ALTER TABLE tasks ADD COLUMN seed bigint"], ..SCHEMA };
+    let changes: &[&str] = [SCHEMA.changes, &["ALTER TABLE tasks ADD COLUMN seed bigint"]].concat().leak();
+    let later = Schema { changes, ..SCHEMA };
     let statements = async {
         site.postgres.until_waiting(&schema).await;
         for table in tables.split(", ").cycle().take(60) {
