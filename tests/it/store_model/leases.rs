@@ -145,6 +145,10 @@ impl Model {
         let now = self.now(by);
         self.end(index, failed(FailureCause::Policy, error), now);
         let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule, now));
+        if struck.is_some() {
+            // For the entry in the audit log.
+            self.processes[by].may_use_an_id();
+        }
         Outcome::Refusal(Refusal::Done { suspended: struck.map(|(key, _)| self.keys[key].key.id) })
     }
 
