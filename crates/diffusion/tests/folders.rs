@@ -379,6 +379,10 @@ fn a_model_is_used_as_its_files_say() {
         let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
         assert_eq!((pipeline.traits().steps, pipeline.traits().guidance), expected, "{name}: {key}");
     }
+    let model = Model::copy("turbo");
+    model.set(SCHEDULER, "_class_name", json!("HeunDiscreteScheduler"));
+    let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+    assert_eq!(pipeline.traits().calls, 2);
     let model = Model::copy("sd15");
     model.set("unet/config.json", "sample_size", json!([64, 96]));
     let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");

@@ -79,6 +79,7 @@ impl Flux2Klein {
                 references: REFERENCES,
                 begins_with_reference: false,
                 steps: if distilled { 4 } else { 50 },
+                calls: 1,
                 guidance: if distilled { 1.0 } else { 4.0 },
                 side_multiple: vae.factor() * PATCH,
                 trained_pixels: 0,

@@ -186,6 +186,12 @@ impl Body {
         Ok(is_euler && begins_last && predicts_noise && self.unet.area <= TURBO_AREA)
     }
 
+    /// How often a step asks the model.
+    pub(super) fn calls(&self) -> Result<usize> {
+        let twice = ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler"];
+        Ok(if twice.contains(&self.scheduler.text("_class_name", "")?) { 2 } else { 1 })
+    }
+
     /// Whether the scheduler takes the few steps of a latent consistency model, whose weights may be merged into another.
     pub(super) fn is_consistent(&self) -> Result<bool> {
         Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")

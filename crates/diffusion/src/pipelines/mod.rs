@@ -89,6 +89,8 @@ pub struct Traits {
     pub begins_with_reference: bool,
     /// The usual number of steps.
     pub steps: usize,
+    /// How often a step of its scheduler asks the model: once or twice.
+    pub calls: usize,
     /// The usual guidance.
     pub guidance: f32,
     /// Both sides of a picture, in pixels, are multiples of this.

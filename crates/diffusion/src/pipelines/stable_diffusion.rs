@@ -89,6 +89,7 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
         references: usize::from(body.decoder.encodes()),
         begins_with_reference: true,
         steps: 25,
+        calls: body.calls()?,
         guidance: 7.5,
         side_multiple: body.decoder.factor(),
         trained_pixels: body.unet.area * body.decoder.factor().pow(2),

@@ -81,6 +81,7 @@ fn traits(body: &Body) -> Result<Traits> {
         references: 0,
         begins_with_reference: false,
         steps: 30,
+        calls: body.calls()?,
         guidance: 5.0,
         side_multiple: body.decoder.factor(),
         trained_pixels: body.unet.area * body.decoder.factor().pow(2),

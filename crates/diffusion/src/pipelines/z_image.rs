@@ -55,6 +55,7 @@ impl ZImage {
                 references: 0,
                 begins_with_reference: false,
                 steps: 8,
+                calls: 1,
                 guidance: 1.0,
                 side_multiple: vae.factor() * PATCH,
                 trained_pixels: 0,

@@ -151,6 +151,8 @@ pub struct Loaded {
     pub sees_references: bool,
     /// Steps of a picture unless the order names others.
     pub steps: u32,
+    /// How often each step asks the model.
+    pub calls: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     pub side_multiple: u32,
     /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
@@ -286,6 +288,7 @@ impl Event {
                 frame.number(loaded.references);
                 frame.byte(u8::from(loaded.sees_references));
                 frame.number(loaded.steps);
+                frame.number(loaded.calls);
                 frame.number(loaded.side_multiple);
                 frame.number(loaded.trained_pixels);
                 frame.number(loaded.batch);
@@ -338,6 +341,7 @@ impl Event {
                 references: body.number()?,
                 sees_references: body.flag()?,
                 steps: body.within(1, MAX_STEPS)?,
+                calls: body.within(1, 2)?,
                 side_multiple: body.within(1, MAX_SIDE)?,
                 trained_pixels: body.number()?,
                 batch: body.within(1, MAX_PICTURES)?,
@@ -417,6 +421,7 @@ mod tests {
             references: 4,
             sees_references: true,
             steps: 25,
+            calls: 2,
             side_multiple: 16,
             trained_pixels: 512 * 512,
             batch: 8,

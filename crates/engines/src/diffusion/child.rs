@@ -165,6 +165,7 @@ fn run(setup: &Setup) -> Result<(), End> {
         references: number(traits.references),
         sees_references: !traits.begins_with_reference,
         steps: number(traits.steps),
+        calls: number(traits.calls),
         side_multiple: number(traits.side_multiple),
         trained_pixels: number(traits.trained_pixels),
         batch: number(traits.batch),

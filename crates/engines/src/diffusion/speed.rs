@@ -36,6 +36,9 @@ pub(super) struct Speed {
     processor: String,
     /// Steps of a picture, as the model was made for.
     steps: u32,
+    /// How often each step asks the model; 0 if it is not known.
+    #[serde(default)]
+    calls: u32,
     /// Both sides of a picture are multiples of this, in pixels.
     side_multiple: u32,
     /// Pixels of the pictures that the model was trained with; 0 if it makes any size.
@@ -115,7 +118,7 @@ impl Speed {
             *self = Self { processor: loaded.processor.clone(), ..Self::default() };
         }
         (self.steps, self.side_multiple) = (loaded.steps, loaded.side_multiple);
-        self.trained_pixels = loaded.trained_pixels;
+        (self.calls, self.trained_pixels) = (loaded.calls, loaded.trained_pixels);
         self.sees_references = loaded.sees_references;
     }
 
@@ -127,7 +130,7 @@ impl Speed {
 
     /// The plan of a task for the model that was noted last. `steps` is 0 for those of the model.
     pub(super) fn plan(&self, (width, height): (u32, u32), pictures: usize, steps: u32, reference_pixels: u64) -> Plan {
-        let steps = if steps > 0 { steps } else { self.steps };
+        let steps = (if steps > 0 { steps } else { self.steps }).saturating_mul(self.calls.max(1));
         let most_pixels = (f64::from(self.trained_pixels) * BEYOND_TRAINING * BEYOND_TRAINING) as u64;
         let side_multiple = self.side_multiple.max(1);
         Plan { width, height, pictures, steps, reference_pixels, side_multiple, most_pixels }
@@ -251,6 +254,7 @@ mod tests {
             references: 4,
             sees_references: true,
             steps: 4,
+            calls: 1,
             side_multiple: 16,
             trained_pixels: 0,
             batch: 1,
@@ -304,6 +308,15 @@ mod tests {
         speed.on(&Loaded { trained_pixels: 64 * 64, ..loaded("a processor") });
         let size = speed.working_size(&speed.plan((1_024, 1_024), 1, 0, 0), LIMIT);
         assert_eq!(size, Some((LEAST_SIDE, LEAST_SIDE)), "the smallest suits every model");
+    }
+
+    #[test]
+    fn a_step_that_asks_the_model_twice_takes_twice_the_time() {
+        let mut speed = measured(512, 25.0, 10.0);
+        let task = |speed: &Speed| speed.task(&speed.plan((512, 512), 1, 0, 0)).expect("seconds").as_secs();
+        assert_eq!(task(&speed), 10 + 4 * 25 + 10);
+        speed.on(&Loaded { calls: 2, ..loaded("a processor") });
+        assert_eq!(task(&speed), 10 + 8 * 25 + 10);
     }
 
     #[test]
