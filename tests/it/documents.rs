@@ -98,8 +98,13 @@ fn all_tests() -> Vec<String> {
         let mut modules: Vec<_> =
             path.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();
         // Benchmarks hold no tests.
-        let Some(source) = modules.iter().position(|name| name == "src") else { continue };
+        let Some(source) = modules.iter().position(|name| name == "src" || name == "it") else { continue };
         modules.drain(..=source);
+        // Each case of this suite is a test of each database.
+        if modules.first().is_some_and(|module| module == "store") && text.contains("pub async fn ") {
+            let cases = text.lines().filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
+            tests.extend(cases.flat_map(|name| ["sqlite", "postgres"].map(|store| format!("store::{store}::{name}"))));
+        }
         modules.pop_if(|name| name == "mod" || name == "lib");
         if text.contains("mod tests {") {
             modules.push("tests".into());

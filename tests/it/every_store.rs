@@ -55,8 +55,7 @@ const ON_A_PAUSED_CLOCK: [&str; 3] = [
 
 #[test]
 fn the_tests_of_whole_services_pass_on_postgres() {
-    // The tests of the store already run on every database.
-    let others = ON_A_PAUSED_CLOCK.iter().chain(&OF_PAGES).chain(&["store::"]).flat_map(|name| ["--skip", name]);
+    let others = ON_A_PAUSED_CLOCK.iter().chain(&OF_PAGES).flat_map(|name| ["--skip", name]);
     run_again("TEST_STORE", "postgres", &MODULES.into_iter().chain(others).collect::<Vec<_>>());
 }
 

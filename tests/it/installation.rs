@@ -9,6 +9,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::rigs::binary::{Server, printed, tintype};
+use crate::rigs::pgbouncer::PgBouncer;
+use crate::rigs::postgres::{Database, cluster};
 
 const NOBODY: u32 = 65534;
 
@@ -115,4 +117,13 @@ fn only_a_process_of_the_owner_counts_as_the_server() {
 fn open(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("root may");
+}
+
+#[test]
+fn doctor_names_a_pooler_that_shares_sessions_and_the_remedy() {
+    let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = transaction"]));
+    let data = TempDir::new().expect("a directory");
+    let output = run(data.path(), &["doctor", "--database", &pooler.url(database.name())]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("`pool_mode = session`"), "{said}");
 }

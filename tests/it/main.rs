@@ -79,8 +79,6 @@ mod sd_server;
 mod secrets;
 mod space;
 mod spelling;
-mod store;
-mod store_model;
 mod studio;
 mod submit;
 mod supervised;

@@ -9,7 +9,7 @@
 //!    0101 is the first. Processes of the release before run beside it, so it only adds.
 //! 3. List them in `changes` of `SCHEMA`, in `schema.rs` of each driver.
 //!
-//! From `0100_first.sql` and all changes, `tests/it/store/schema.rs` makes databases and compares them with the schema in
+//! From `0100_first.sql` and all changes, `crates/store/tests/it/store/schema.rs` makes databases and compares them with the schema in
 //! force.
 
 use crate::OpenError;

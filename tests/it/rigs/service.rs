@@ -25,9 +25,8 @@ use tintype_domain::model::Id;
 use tintype_engine::{Engine, EngineInfo, Progress};
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
-use tintype_store::sqlite::SqliteStore;
 use tintype_store::{AccountCreation, NewKey, Rescue, Store};
-use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 use tintype_system::fault::Faults;
 use tintype_system::sandbox::Decoder;
@@ -38,55 +37,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::binary::TINTYPE;
 pub use super::caller::Caller;
 use super::http::{Answer, exchange};
-use super::postgres;
 use super::redis::{self, RedisServer};
 use super::s3::S3Server;
-
-/// 2026-11-21T12:00:00Z.
-pub const NOON: Timestamp = Timestamp::from_millis(1_795_262_400_000);
-/// The databases that the tests of the store run on.
-#[derive(Debug, Clone, Copy)]
-pub enum Backend {
-    Sqlite,
-    Postgres,
-}
-
-impl Backend {
-    /// The database of whole services: SQLite unless `TEST_STORE=postgres`.
-    #[expect(clippy::disallowed_methods, reason = "how the tests run is no setting")]
-    pub fn of_services() -> Self {
-        match std::env::var("TEST_STORE").as_deref() {
-            Err(_) | Ok("" | "sqlite") => Self::Sqlite,
-            Ok("postgres") => Self::Postgres,
-            Ok(other) => panic!("TEST_STORE={other} is neither sqlite nor postgres"),
-        }
-    }
-
-    /// The URL of the database of the service in this directory, unless it is in the directory itself.
-    pub fn url(self, directory: &Path) -> Option<String> {
-        match self {
-            Self::Sqlite => None,
-            Self::Postgres => postgres::cluster().url_of_known(directory),
-        }
-    }
-
-    /// An empty database that is removed with the directory.
-    pub fn open(self, directory: &TempDir, clock: &Clock) -> Arc<dyn Store> {
-        self.open_with_faults(directory, clock, Faults::default())
-    }
-
-    /// The same, with faults.
-    pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
-        match self {
-            Self::Sqlite => {
-                let path = directory.path().join("tintype.db");
-                let store = SqliteStore::open_with_faults(&path, clock.clone(), faults);
-                Arc::new(store.expect("a fresh database opens"))
-            }
-            Self::Postgres => postgres::cluster().open(directory.path(), clock, faults),
-        }
-    }
-}
+pub use tintype_rigs::database::{Backend, NOON};
 
 /// The store of result files. Both kinds keep them in the directory `files` as `DAY/NAME`.
 #[derive(Debug, Clone, Copy)]

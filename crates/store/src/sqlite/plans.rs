@@ -12,7 +12,7 @@ use super::schema::SCHEMA;
 use tintype_domain::timestamp::Timestamp;
 use tintype_system::clock::Clock;
 
-#[path = "../../../../tests/it/store/account_walk.rs"]
+#[path = "../../tests/it/store/account_walk.rs"]
 mod account_walk;
 
 /// The statements that were sent to each database.

@@ -1,0 +1,6 @@
+//! What every database keeps and refuses: the conformance suite of `Store`, and a model beside it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails best where it stands")]
+
+mod store;
+mod store_model;

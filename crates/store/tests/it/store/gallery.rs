@@ -1,0 +1,427 @@
+//! The gallery.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use tintype_domain::model::{FailureCause, Id, Surface};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, TaskState};
+use tintype_system::clock::Clock;
+
+use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, one_file};
+use tintype_rigs::database::Backend;
+
+const PAGE: u32 = 100;
+/// The tables of the gallery that hold rows of tasks.
+const TABLES: [&str; 6] = ["prompts", "prompt_words", "unindexed", "stars", "board_tasks", "deletions"];
+
+fn request(prompt: &str) -> GenerateRequest {
+    GenerateRequest { prompt: prompt.into(), ..images(1) }
+}
+
+fn text(words: &str) -> GalleryFilter {
+    GalleryFilter { text: words.into(), ..GalleryFilter::default() }
+}
+
+fn board(made: BoardWrite) -> Board {
+    match made {
+        BoardWrite::Done(board) => board,
+        refused => panic!("{refused:?}"),
+    }
+}
+
+impl Fixture {
+    /// A failed task of the studio.
+    async fn ended_of(&self, account: Id, request: GenerateRequest) -> Result<Id> {
+        let id = self.submit_request(account, Surface::Web, request).await?.id;
+        self.store.fail(self.claim().await?, FailureCause::Engine, "it sank").await?;
+        Ok(id)
+    }
+
+    /// A completed task of the studio.
+    async fn completed_of(&self, account: Id, request: GenerateRequest) -> Result<Id> {
+        let id = self.submit_request(account, Surface::Web, request).await?.id;
+        self.store.complete(self.claim().await?, one_file()).await?;
+        Ok(id)
+    }
+
+    async fn shown(&self, account: Id, filter: &GalleryFilter) -> Result<Vec<Id>> {
+        let page = self.store.gallery(account, filter, None, PAGE).await?;
+        assert_eq!(page.older, None);
+        Ok(page.records.iter().map(|record| record.task.id).collect())
+    }
+
+    async fn index(&self) -> Result<()> {
+        while self.store.index_prompts().await? > 0 {}
+        Ok(())
+    }
+
+    fn rows(&self) -> Vec<(&'static str, i64)> {
+        let exist = |table: &&str| *table != "prompt_words" || matches!(self.backend, Backend::Sqlite);
+        TABLES.into_iter().filter(exist).map(|table| (table, self.count(table))).filter(|(_, rows)| *rows > 0).collect()
+    }
+}
+
+pub async fn a_search_finds_the_words_and_beginnings_of_an_account_alone(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let ship = fx.submit_request(ada, Surface::Web, request("A red-sailed SHIP off a Café")).await?.id;
+    let hut = fx.submit_request(ada, Surface::Web, request("海の船, a red hut")).await?.id;
+    fx.submit_request(ada, Surface::Api, request("a red ship of the API")).await?;
+    let of_eve = fx.submit_request(eve, Surface::Web, request("a red ship of eve")).await?.id;
+    assert_eq!(fx.shown(ada, &text("red")).await?, [], "not yet indexed");
+    assert_eq!(fx.store.index_prompts().await?, 3);
+    assert_eq!(fx.store.index_prompts().await?, 0);
+    for (words, found) in [
+        ("red", vec![hut, ship]),
+        ("  RED ship ", vec![ship]),
+        ("cafe", vec![ship]),
+        ("sai", vec![ship]),
+        ("sa", vec![]),
+        ("船", vec![hut]),
+        ("ship hut", vec![]),
+        ("api", vec![]),
+        ("eve", vec![]),
+        ("\"' OR *:(", vec![]),
+        ("red' | 'ship", vec![ship]),
+        ("NOT red", vec![]),
+        ("", vec![hut, ship]),
+    ] {
+        assert_eq!(fx.shown(ada, &text(words)).await?, found, "{words}");
+    }
+    assert_eq!(fx.shown(eve, &text("ship")).await?, [of_eve]);
+    Ok(())
+}
+
+pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let wide = GenerateRequest { aspect_ratio: AspectRatio::W16H9, ..request("a wide boat") };
+    let completed = fx.completed_of(ada, wide).await?;
+    let failed = fx.ended_of(ada, request("a boat")).await?;
+    fx.clock.advance(Duration::from_secs(60));
+    let noon = fx.clock.now();
+    let remix = GenerateRequest { reference_images: vec!["https://a.example/b.png".into()], ..request("a boat") };
+    let waiting = fx.submit_request(ada, Surface::Web, remix).await?.id;
+    fx.submit(ada).await?;
+    fx.index().await?;
+    let collected = board(fx.store.create_board(ada, "boats", 10).await?).id;
+    fx.store.star_tasks(ada, &[failed, waiting], true).await?;
+    fx.store.put_on_board(ada, collected, &[failed, completed], true).await?;
+    let all = GalleryFilter::default;
+    for (filter, found) in [
+        (all(), vec![waiting, failed, completed]),
+        (GalleryFilter { state: Some(TaskState::Processing), ..all() }, vec![waiting]),
+        (GalleryFilter { state: Some(TaskState::Completed), ..all() }, vec![completed]),
+        (GalleryFilter { state: Some(TaskState::Failed), ..all() }, vec![failed]),
+        (GalleryFilter { image_to_image: Some(true), ..all() }, vec![waiting]),
+        (GalleryFilter { image_to_image: Some(false), ..all() }, vec![failed, completed]),
+        (GalleryFilter { aspect_ratio: Some(AspectRatio::W16H9), ..all() }, vec![completed]),
+        (GalleryFilter { starred: true, ..all() }, vec![waiting, failed]),
+        (GalleryFilter { board: Some(collected), ..all() }, vec![failed, completed]),
+        (GalleryFilter { board: Some(collected), starred: true, ..all() }, vec![failed]),
+        (GalleryFilter { board: Some(ada), ..all() }, vec![]),
+        (GalleryFilter { from: Some(noon), ..all() }, vec![waiting]),
+        (GalleryFilter { until: Some(noon), ..all() }, vec![failed, completed]),
+        (GalleryFilter { starred: true, until: Some(noon), ..text("boat") }, vec![failed]),
+        (GalleryFilter { board: Some(collected), ..text("wide") }, vec![completed]),
+    ] {
+        assert_eq!(fx.shown(ada, &filter).await?, found, "{filter:?}");
+    }
+    Ok(())
+}
+
+pub async fn pages_of_the_gallery_have_no_gap_and_no_overlap(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut tasks = Vec::new();
+    for _ in 0..7 {
+        tasks.insert(0, fx.submit_request(ada, Surface::Web, request("a boat")).await?.id);
+    }
+    fx.index().await?;
+    fx.store.star_tasks(ada, &tasks, true).await?;
+    for filter in [GalleryFilter::default(), text("boat"), GalleryFilter { starred: true, ..GalleryFilter::default() }]
+    {
+        for size in [1, 3, 7, 8] {
+            let (mut seen, mut before, mut pages) = (Vec::new(), None, 0);
+            loop {
+                let page = fx.store.gallery(ada, &filter, before, size).await?;
+                seen.extend(page.records.iter().map(|record| record.task.id));
+                (before, pages) = (page.older, pages + 1);
+                if before.is_none() {
+                    break;
+                }
+            }
+            assert_eq!((&seen, pages), (&tasks, 7_u32.div_ceil(size)), "{filter:?}");
+        }
+    }
+    Ok(())
+}
+
+pub async fn a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on(fx: &Fixture) -> Result<()> {
+    const MANY: usize = 1_100;
+    let ada = fx.account("ada", 100_000).await?;
+    let oldest = fx.ended_of(ada, request("a rare boat")).await?;
+    fx.clock.advance(MILLISECOND);
+    let submit = || fx.store.submit(ada, None, Surface::Web, request("a boat"), UNLIMITED);
+    try_join_all((0..MANY).map(|_| submit())).await?;
+    fx.index().await?;
+    let failed = GalleryFilter { state: Some(TaskState::Failed), ..GalleryFilter::default() };
+    for filter in [failed.clone(), GalleryFilter { state: Some(TaskState::Failed), ..text("boat") }] {
+        let first = fx.store.gallery(ada, &filter, None, 10).await?;
+        assert_eq!(first.records.len(), 0);
+        let second = fx.store.gallery(ada, &filter, Some(first.older.expect("older tasks")), 10).await?;
+        assert_eq!(second.records.iter().map(|record| record.task.id).collect::<Vec<_>>(), [oldest]);
+        assert_eq!(second.older, None);
+    }
+    assert_eq!(fx.shown(ada, &text("rare")).await?, [oldest], "the index finds it at once");
+    Ok(())
+}
+
+pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let own = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
+    let of_api = fx.submit(ada).await?.id;
+    let of_eve = fx.submit_request(eve, Surface::Web, request("a boat")).await?.id;
+    let all = [own, of_api, of_eve, ada];
+    let (boats, of_eves) = (
+        board(fx.store.create_board(ada, "boats", 10).await?).id,
+        board(fx.store.create_board(eve, "boats", 10).await?).id,
+    );
+    for _ in 0..2 {
+        fx.store.star_tasks(ada, &all, true).await?;
+        assert!(fx.store.put_on_board(ada, boats, &all, true).await?);
+    }
+    assert!(!fx.store.put_on_board(ada, of_eves, &all, true).await?, "a board of another account");
+    assert_eq!(fx.rows(), [("unindexed", 2), ("stars", 1), ("board_tasks", 1)]);
+    assert_eq!(fx.store.starred(ada, &all).await?, [own]);
+    assert_eq!(fx.store.starred(eve, &all).await?, []);
+    fx.store.star_tasks(eve, &all, false).await?;
+    assert!(!fx.store.put_on_board(eve, boats, &all, false).await?);
+    let on_board = GalleryFilter { board: Some(boats), ..GalleryFilter::default() };
+    assert_eq!(fx.shown(eve, &on_board).await?, []);
+    assert_eq!((fx.shown(ada, &on_board).await?, fx.store.starred(ada, &all).await?), (vec![own], vec![own]));
+    fx.store.star_tasks(ada, &all, false).await?;
+    assert!(fx.store.put_on_board(ada, boats, &all, false).await?);
+    assert_eq!(fx.rows(), [("unindexed", 2)]);
+    assert_eq!(fx.store.delete_tasks(ada, &all).await?, [], "unfinished, or not its own");
+    Ok(())
+}
+
+pub async fn boards_have_a_name_each_and_a_limited_number(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let task = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
+    let boats = board(fx.store.create_board(ada, "boats", 2).await?);
+    assert_eq!(fx.store.create_board(ada, "boats", 2).await?, BoardWrite::NameTaken);
+    let huts = board(fx.store.create_board(ada, "huts", 2).await?);
+    assert_eq!(fx.store.create_board(ada, "ships", 2).await?, BoardWrite::NotPossible);
+    assert_eq!(fx.store.create_board(task, "ships", 2).await?, BoardWrite::NotPossible, "no account");
+    board(fx.store.create_board(eve, "boats", 2).await?);
+    assert_eq!(fx.store.boards(ada).await?, [boats.clone(), huts.clone()]);
+    assert_eq!(fx.store.rename_board(ada, huts.id, "boats").await?, BoardWrite::NameTaken);
+    assert_eq!(fx.store.rename_board(eve, huts.id, "of eve").await?, BoardWrite::NotPossible);
+    let renamed = Board { name: "a hut".into(), ..huts };
+    for _ in 0..2 {
+        assert_eq!(fx.store.rename_board(ada, huts.id, "a hut").await?, BoardWrite::Done(renamed.clone()));
+    }
+    assert_eq!(fx.store.boards(ada).await?, [renamed, boats.clone()]);
+    fx.store.put_on_board(ada, boats.id, &[task], true).await?;
+    assert!(!fx.store.remove_board(eve, boats.id).await?);
+    assert!(fx.store.remove_board(ada, boats.id).await?);
+    assert!(!fx.store.remove_board(ada, boats.id).await?);
+    assert_eq!(fx.rows(), [("unindexed", 1)]);
+    assert_eq!(fx.shown(ada, &GalleryFilter::default()).await?, [task]);
+    Ok(())
+}
+
+pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let boat = fx.completed_of(ada, request("a boat")).await?;
+    let waiting = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
+    fx.index().await?;
+    fx.store.star_tasks(ada, &[boat], true).await?;
+    assert_eq!(fx.store.delete_tasks(eve, &[boat]).await?, []);
+    let (before, deleted_at) = (fx.task(boat).await?, fx.clock.now());
+    assert_eq!(fx.store.delete_tasks(ada, &[boat, waiting]).await?, [boat]);
+    assert_eq!(fx.store.delete_tasks(ada, &[boat]).await?, [], "once");
+    assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, None);
+    for filter in [GalleryFilter::default(), text("boat"), GalleryFilter { starred: true, ..text("") }] {
+        assert!(!fx.shown(ada, &filter).await?.contains(&boat));
+    }
+    let kept: Vec<Id> = fx.store.completed_tasks(None, 10).await?.iter().map(|task| task.id).collect();
+    assert_eq!(kept, [boat], "a backup keeps what may come back");
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.restore_tasks(eve, &[boat], deleted_at).await?, []);
+    assert_eq!(fx.store.restore_tasks(ada, &[boat], fx.clock.now()).await?, [], "too late");
+    assert_eq!(fx.store.restore_tasks(ada, &[boat, waiting], deleted_at).await?, [boat]);
+    assert_eq!(fx.store.restore_tasks(ada, &[boat], deleted_at).await?, [], "once");
+    assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, Some(before));
+    assert_eq!(fx.shown(ada, &text("boat")).await?, [waiting, boat]);
+    assert_eq!(fx.store.starred(ada, &[boat]).await?, [boat]);
+    Ok(())
+}
+
+/// The only writer of SQLite takes a few at a time, so that nobody waits for it.
+pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let long = |name: usize| (0..1_500).map(|word| format!("w{word}")).chain([format!("name{name}")]);
+    let long = |name: usize| long(name).collect::<Vec<_>>().join(" ");
+    let mut tasks = Vec::new();
+    for name in 0..6 {
+        tasks.push(fx.completed_of(ada, request(&long(name))).await?);
+    }
+    fx.index().await?;
+    assert_eq!(fx.shown(ada, &text("w77")).await?.len(), 6);
+    fx.store.delete_tasks(ada, &tasks[..3]).await?;
+    fx.clock.advance(MILLISECOND);
+    let mut erased = 0;
+    while let some @ 1.. = fx.store.erase_deleted(fx.clock.now()).await? {
+        erased += some;
+    }
+    assert_eq!((erased, fx.shown(ada, &text("w77")).await?.len()), (3, 3));
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 3);
+    assert_eq!(fx.shown(ada, &text("w77")).await?, []);
+    Ok(())
+}
+
+pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let indexed = fx.completed_of(ada, request("a boat")).await?;
+    fx.index().await?;
+    let other = fx.ended_of(ada, request("a hut")).await?;
+    let boats = board(fx.store.create_board(ada, "boats", 10).await?).id;
+    fx.store.star_tasks(ada, &[indexed], true).await?;
+    fx.store.put_on_board(ada, boats, &[indexed], true).await?;
+    let history = fx.store.history(ada, None, 10).await?;
+    let deleted_at = fx.clock.now();
+    fx.store.delete_tasks(ada, &[indexed, other]).await?;
+    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 0, "not before the cutoff");
+    assert_eq!(fx.store.erased_tasks(fx.clock.now(), 10).await?, []);
+    fx.clock.advance(MILLISECOND);
+    fx.store.forget_deletion(indexed).await?;
+    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 2);
+    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 0);
+    assert_eq!(fx.rows(), [("deletions", 2)]);
+    let record = fx.store.inspect_task(indexed).await?.expect("its row");
+    assert_eq!((record.request.prompt.as_str(), record.removed_at), ("", Some(deleted_at)));
+    assert_eq!(fx.store.restore_tasks(ada, &[indexed], deleted_at).await?, [], "too late");
+    assert_eq!(fx.store.completed_tasks(None, 10).await?, []);
+    let mut erased = fx.store.erased_tasks(fx.clock.now(), 10).await?;
+    erased.sort_by_key(|task| task.id);
+    let files = |id, images| CompletedTask { id, account_id: ada, images };
+    assert_eq!(erased, [files(indexed, one_file()), files(other, Vec::new())]);
+    for task in erased {
+        fx.store.forget_deletion(task.id).await?;
+    }
+    assert_eq!(fx.rows(), []);
+    assert_eq!(fx.store.history(ada, None, 10).await?, history);
+    Ok(())
+}
+
+pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let old = fx.ended_of(ada, request("a boat")).await?;
+    let of_eve = fx.ended_of(eve, request("a boat")).await?;
+    fx.index().await?;
+    for (account, task) in [(ada, old), (eve, of_eve)] {
+        let boats = board(fx.store.create_board(account, "boats", 10).await?).id;
+        fx.store.star_tasks(account, &[task], true).await?;
+        fx.store.put_on_board(account, boats, &[task], true).await?;
+    }
+    fx.clock.advance(MILLISECOND);
+    assert_eq!(fx.store.remove_tasks_of(ada, fx.clock.now()).await?, 1);
+    assert_eq!(fx.count("prompts") + fx.count("stars") + fx.count("board_tasks"), 3, "those of the other");
+    fx.store.change_account(eve, AccountChange::Delete).await?;
+    assert_eq!(fx.count("stars") + fx.count("board_tasks"), 0);
+    assert_eq!((fx.store.boards(eve).await?, fx.store.boards(ada).await?.len()), (vec![], 1));
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
+    assert_eq!(fx.rows(), []);
+    Ok(())
+}
+
+pub async fn boards_changed_at_once_keep_their_rules(fx: &Fixture) -> Result<()> {
+    const MOST: u32 = 12;
+    let ada = fx.account("ada", 100).await?;
+    let processes = [fx.store.clone(), fx.another_process()];
+    let done =
+        |outcomes: &[BoardWrite]| outcomes.iter().filter(|outcome| matches!(outcome, BoardWrite::Done(_))).count();
+    for round in 0..5 {
+        let name = format!("boats {round}");
+        let made = try_join_all((0..8).map(|number| processes[number % 2].create_board(ada, &name, MOST))).await?;
+        assert_eq!(done(&made), 1, "{made:?}");
+        assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NameTaken).count(), 7, "{made:?}");
+    }
+    for round in 0..5 {
+        let boards = fx.store.boards(ada).await?;
+        let name = format!("ships {round}");
+        let renames = boards.iter().enumerate().map(|(number, board)| {
+            let store = &processes[number % 2];
+            store.rename_board(ada, board.id, &name)
+        });
+        let renamed = try_join_all(renames).await?;
+        assert_eq!(done(&renamed), 1, "{renamed:?}");
+        assert!(renamed.iter().all(|outcome| *outcome != BoardWrite::NotPossible), "{renamed:?}");
+    }
+    let names: Vec<String> = (0..16).map(|number| format!("hut {number}")).collect();
+    let creations = names.iter().enumerate().map(|(number, name)| processes[number % 2].create_board(ada, name, MOST));
+    let made = try_join_all(creations).await?;
+    assert_eq!(done(&made), 7, "{made:?}");
+    assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NotPossible).count(), 9, "{made:?}");
+    assert_eq!(fx.store.boards(ada).await?.len(), MOST as usize);
+    Ok(())
+}
+
+pub async fn a_search_finds_tasks_from_after_the_clock_was_set_back(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let mut late = Vec::new();
+    for _ in 0..3 {
+        late.push(fx.submit_request(ada, Surface::Web, request("a boat")).await?.id);
+    }
+    fx.index().await?;
+    let earlier = Clock::manual(fx.clock.now().saturating_sub(Duration::from_secs(86_400)));
+    let restarted = fx.process_with_clock(&earlier);
+    let mut early = Vec::new();
+    for _ in 0..3 {
+        earlier.advance(MILLISECOND);
+        let submission = restarted.submit(ada, None, Surface::Web, request("a boat"), UNLIMITED).await?;
+        early.push(accepted(submission).id);
+    }
+    while restarted.index_prompts().await? > 0 {}
+    let newest_first: Vec<Id> = early.iter().chain(&late).rev().copied().collect();
+    for size in [1, 2, 4, 10] {
+        let (mut seen, mut before) = (Vec::new(), None);
+        loop {
+            let page = fx.store.gallery(ada, &text("boat"), before, size).await?;
+            seen.extend(page.records.iter().map(|record| record.task.id));
+            before = page.older;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, newest_first, "{size}");
+    }
+    let noon = fx.clock.now();
+    let until = GalleryFilter { until: Some(noon.saturating_sub(Duration::from_secs(60))), ..text("boat") };
+    assert_eq!(fx.shown(ada, &until).await?, newest_first[3..]);
+    let from = GalleryFilter { from: Some(noon.saturating_sub(Duration::from_secs(60))), ..text("boat") };
+    assert_eq!(fx.shown(ada, &from).await?, newest_first[..3]);
+    Ok(())
+}
+
+pub async fn words_of_many_old_tasks_are_found_page_by_page(fx: &Fixture) -> Result<()> {
+    const OLD: usize = 5_001;
+    let ada = fx.account("ada", 100_000).await?;
+    let submit = |prompt| fx.store.submit(ada, None, Surface::Web, request(prompt), UNLIMITED);
+    try_join_all((0..OLD).map(|_| submit("a boat"))).await?;
+    fx.clock.advance(MILLISECOND);
+    try_join_all((0..1_100).map(|_| submit("a hut"))).await?;
+    fx.index().await?;
+    let (mut found, mut before, mut pages) = (0, None, 0);
+    loop {
+        let page = fx.store.gallery(ada, &text("boat"), before, 1_000).await?;
+        (found, before, pages) = (found + page.records.len(), page.older, pages + 1);
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, OLD);
+    assert!(pages <= 9, "{pages}");
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! PostgreSQL as people buy it: behind poolers, with several hosts, and in other encodings.
+
+use tintype_store::postgres::PostgresStore;
+use tintype_store::{Accounts as _, Fleet as _, OpenError};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
+
+use tintype_rigs::database::NOON;
+use tintype_rigs::pgbouncer::PgBouncer;
+use tintype_rigs::postgres::{Cluster, Database, Durability, cluster, path};
+
+async fn open(url: &str) -> Result<PostgresStore, OpenError> {
+    PostgresStore::open(url, None, Clock::manual(NOON), Faults::default()).await
+}
+
+/// Whether the database has no table of ours.
+async fn is_empty(database: &Database) -> bool {
+    PostgresStore::open_current(&database.direct(), None).await.expect("a database").is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_shares_sessions_is_refused_before_anything_is_written() {
+    for (source, lines) in [
+        ("rust-postgres#1054, river#238: a transaction pooler", &["pool_mode = transaction"][..]),
+        ("its documentation: autocommit alone", &["pool_mode = statement"]),
+        ("intervyu#25: a free plan with few connections", &["pool_mode = transaction", "default_pool_size = 1"]),
+        ("pgbouncer#1067: the oldest connection first", &["pool_mode = transaction", "server_round_robin = 1"]),
+        ("sqlx#67: as advised there", &["pool_mode = transaction", "server_reset_query_always = 1"]),
+        ("pgbouncer#1118: no reset at all", &["pool_mode = transaction", "server_reset_query ="]),
+    ] {
+        let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), lines));
+        let url = pooler.url(&database.name());
+        let error = open(&url).await.expect_err("a shared session").to_string();
+        assert!(error.contains("`pool_mode = session`") && error.contains(&database.name()), "{source}: {error}");
+        assert!(is_empty(&database).await, "{source}");
+        // An installation that the pooler came before later: commands and `doctor` refuse it too.
+        open(&database.direct()).await.expect("the server itself").create_account("ada", 5).await.expect("an account");
+        let error = PostgresStore::open_current(&url, None).await.expect_err("a shared session").to_string();
+        assert!(error.contains("`pool_mode = session`"), "{source}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_with_sessions_works() {
+    let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
+    for times in 1..=3 {
+        let store = open(&pooler.url(&database.name())).await.expect("a session of its own");
+        store.create_account(&format!("ada-{times}"), 5).await.expect("an account");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_begins_to_share_sessions_makes_a_running_server_unready() {
+    let (database, mut pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
+    let store = open(&pooler.url(&database.name())).await.expect("a session of its own");
+    store.ping().await.expect("ready");
+    pooler.restart(cluster(), &["pool_mode = transaction"]);
+    // The first one may find the connections broken, and replace them.
+    drop(store.ping().await);
+    let error = store.ping().await.expect_err("a shared session").to_string();
+    assert!(error.contains("`pool_mode = session`"), "{error}");
+    pooler.restart(cluster(), &["pool_mode = session"]);
+    drop(store.ping().await);
+    store.ping().await.expect("ready again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_hold_every_prompt_is_refused_before_the_first_table() {
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let database = Database::create(&format!("ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"));
+        let error = open(&database.direct()).await.expect_err("an encoding").to_string();
+        assert!(error.contains(encoding) && error.contains("ENCODING 'UTF8'"), "{error}");
+        let doctor = PostgresStore::open_current(&database.direct(), None).await.expect_err("an encoding").to_string();
+        assert_eq!(doctor, error);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_hosts_the_primary_is_used() {
+    let primary = Cluster::start(Durability::Nothing);
+    let standby = primary.standby();
+    let host = |cluster: &Cluster| path(&cluster.directory).replace('/', "%2F");
+    for attributes in ["", "?target_session_attrs=read-write", "?target_session_attrs=any"] {
+        let url = format!("postgres://tintype@{}:5432,{}:5432/postgres{attributes}", host(&standby), host(&primary));
+        let store = open(&url).await.expect("the primary");
+        store.create_account(&format!("ada{}", attributes.len()), 5).await.expect("an account");
+    }
+}

@@ -1,0 +1,100 @@
+//! Limits on the index entries that PostgreSQL reads per query, also while an old snapshot keeps dead rows.
+
+use futures::future::try_join_all;
+use tempfile::TempDir;
+use tintype_domain::model::{Id, Surface};
+use tintype_domain::request::GenerateRequest;
+use tintype_store::Result;
+
+use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
+use tintype_rigs::database::Backend;
+use tintype_rigs::postgres::{cluster, schema};
+
+/// Number of index entries read so far in the schema, of the tables whose names are like `tables`. Closes the store and
+/// opens another, because the server may count the reads of a session only when it ends.
+pub async fn entries_read(fx: &mut Fixture, tables: &str) -> i64 {
+    let schema = schema(fx.directory.path());
+    let closed = Backend::Postgres.open(&TempDir::new().expect("a directory"), &fx.clock);
+    drop(std::mem::replace(&mut fx.store, closed));
+    let open = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}'");
+    cluster().until(&open, |sessions| sessions == 0).await;
+    fx.store = fx.another_process();
+    cluster().number(&format!(
+        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+         WHERE schemaname = '{schema}' AND relname LIKE '{tables}'"
+    ))
+}
+
+async fn submit_many(fx: &Fixture, account: Id, surface: Surface, tasks: usize) -> Result<()> {
+    let submits = (0..tasks).map(|_| fx.store.submit(account, None, surface, images(1), UNLIMITED));
+    try_join_all(submits).await.map(|_| ())
+}
+
+/// Updates the statistics of the planner, so that it knows that nearly all tasks belong to one account.
+fn analyze(fx: &Fixture) {
+    fx.execute("ANALYZE tasks");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recent_tasks_of_an_account_reads_few_index_entries() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100_000).await?);
+    let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
+    of_ada.reverse();
+    // With so many tasks of bob, the planner may prefer reading all tasks to the index of accounts.
+    let of_bob = fx.submit(bob).await?.id;
+    fx.execute(&format!(
+        "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
+         SELECT left(id, 12) || lpad(i::text, 9, '0'), account_id, surface, image_to_image, updated_at, n, aspect_ratio,
+             reference_images, prompt
+         FROM tasks, generate_series(1, 20000) AS i WHERE id = '{of_bob}'"
+    ));
+    analyze(&fx);
+    let before = entries_read(&mut fx, "tasks%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.recent_tasks(Some(ada), 20).await?, of_ada);
+    }
+    let each = (entries_read(&mut fx, "tasks%").await - before) / 10;
+    assert!(each < 20, "{each} index entries are read to find two tasks");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_reads_few_index_entries_despite_an_old_snapshot() -> Result<()> {
+    const MANY: usize = 5_000;
+    let mut fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 100_000).await?;
+    submit_many(&fx, ada, Surface::Api, MANY).await?;
+    assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), MANY);
+    analyze(&fx);
+    fx.clock.advance(MILLISECOND);
+    let before = entries_read(&mut fx, "tasks%").await;
+    let reader = cluster().session().await;
+    let begin =
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.tasks", schema(fx.directory.path()));
+    reader.batch_execute(&begin).await.expect("a snapshot");
+    assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, MANY);
+    let each = (entries_read(&mut fx, "tasks%").await - before) / MANY as i64;
+    // Each of the five batches passes over the entries of those before it, which the snapshot keeps.
+    assert!(each < 12, "{each} index entries are read for each task that is removed");
+    reader.batch_execute("ROLLBACK").await.expect("nothing was changed");
+    assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_reads_few_index_entries_of_tasks_that_it_cannot_take() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let account = fx.account("ada", 100_000).await?;
+    let edit = GenerateRequest { reference_images: vec!["https://pictures.example/a.png".into()], ..images(1) };
+    let submits = (0..2_000).map(|_| fx.store.submit(account, None, Surface::Api, edit.clone(), UNLIMITED));
+    try_join_all(submits).await?;
+    fx.execute("ANALYZE queue");
+    let before = entries_read(&mut fx, "queue%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.claim_within(1, "", 0, LEASE, &[]).await?, []);
+    }
+    let each = (entries_read(&mut fx, "queue%").await - before) / 10;
+    assert!(each < 100, "{each} index entries are read to find no task");
+    Ok(())
+}

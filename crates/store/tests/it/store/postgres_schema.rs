@@ -1,0 +1,38 @@
+//! PostgreSQL only: the creation of the schema, and schemas that are refused.
+
+use futures::future::join_all;
+use tempfile::TempDir;
+use tintype_store::{Fleet as _, OpenError};
+
+use super::postgres_server::open;
+use tintype_rigs::postgres::{cluster, schema};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_is_refused() {
+    let directory = TempDir::new().expect("a directory");
+    drop(open(&directory).await.expect("a fresh schema"));
+    cluster().execute(&format!("UPDATE {}.tintype SET version = 999", schema(directory.path())));
+    let error = open(&directory).await.expect_err("a newer schema");
+    assert!(matches!(error, OpenError::Newer { found: 999, .. }), "{error}");
+    assert!(error.to_string().contains("upgrade this binary"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_of_another_program_is_refused_and_not_changed() {
+    let directory = TempDir::new().expect("a directory");
+    let schema = schema(directory.path());
+    cluster().url(directory.path());
+    cluster().execute(&format!("CREATE TABLE {schema}.accounts (name text)"));
+    let error = open(&directory).await.expect_err("a schema of another program");
+    assert!(matches!(error, OpenError::Foreign(_)), "{error}");
+    assert_eq!(cluster().number(&format!("SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'")), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_start_at_once_create_one_schema() {
+    let directory = TempDir::new().expect("a directory");
+    let started = join_all((0..6).map(|_| open(&directory))).await;
+    for store in started {
+        store.expect("each start waits for the first").ping().await.expect("no store error");
+    }
+}

@@ -1,0 +1,52 @@
+//! `Store` against a model of it in plain collections, driven by random steps.
+//!
+//! The model follows the documentation of the trait, not any driver. The model and the database take every step; their
+//! answers must agree, and then everything that the database returns. A failing case is shrunk, and its seed is saved in
+//! `store_model/proptest-regressions.txt`: commit it. `PROPTEST_CASES=5000` makes a long run.
+
+use tintype_rigs::database::Backend;
+
+mod accounts;
+mod act;
+mod budgets;
+mod choice;
+mod entries;
+mod grants;
+mod keys;
+mod leases;
+mod machine;
+mod model;
+mod outcome;
+mod process;
+mod real;
+mod tasks;
+mod view;
+
+/// The model against one backend.
+macro_rules! model {
+    ($name:ident, $backend:expr) => {
+        mod $name {
+            use proptest_state_machine::prop_state_machine;
+
+            use super::machine::{self, Machine};
+            use super::*;
+
+            /// The backend as a type, which the state machine requires.
+            #[derive(Debug)]
+            pub struct Driver;
+
+            impl machine::Driver for Driver {
+                const BACKEND: Backend = $backend;
+            }
+
+            prop_state_machine! {
+                #![proptest_config(machine::config())]
+                #[test]
+                fn the_store_behaves_like_its_model(sequential machine::STEPS => Machine<Driver>);
+            }
+        }
+    };
+}
+
+model!(sqlite, Backend::Sqlite);
+model!(postgres, Backend::Postgres);

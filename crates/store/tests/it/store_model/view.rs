@@ -1,0 +1,211 @@
+//! Compares everything that a store returns with the model.
+
+use std::collections::BTreeMap;
+
+use tintype_domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
+use tintype_store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
+use tintype_system::clock::Timestamp;
+
+use super::entries::Entry;
+use super::model::Model;
+use tintype_rigs::database::NOON;
+
+/// Compares the store with the model, reading lists in pages of `page` items.
+pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> {
+    accounts(store, model).await?;
+    keys(store, model).await?;
+    tasks(store, model).await?;
+    for index in 0..model.accounts.len() {
+        history(store, model, index, page).await?;
+        for surface in [Surface::Api, Surface::Web] {
+            list(store, model, (index, surface), page).await?;
+        }
+        grants(store, model, index).await?;
+    }
+    usage(store, model).await?;
+    assert_eq!(store.queue_depth().await?, depth(model));
+    let audit = store.audit().await?;
+    let counted = (model.accounts.len() as u64, model.tasks.len() as u64, model.entries.len() as u64);
+    assert_eq!(((audit.accounts, audit.tasks, audit.entries), audit.drifts), (counted, Vec::new()));
+    Ok(())
+}
+
+async fn accounts(store: &dyn Store, model: &Model) -> Result<()> {
+    let mut expected: Vec<_> = (0..model.accounts.len()).map(|index| model.shown_account(index)).collect();
+    for account in &expected {
+        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
+        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(account));
+    }
+    assert_eq!(store.find_account("nobody").await?, None);
+    expected.sort_by(|one, other| one.name.cmp(&other.name));
+    assert_eq!(store.list_accounts().await?, expected);
+    Ok(())
+}
+
+async fn keys(store: &dyn Store, model: &Model) -> Result<()> {
+    let mut all: Vec<_> = model.keys.iter().map(|key| key.key.clone()).collect();
+    for (index, key) in model.keys.iter().enumerate() {
+        assert_eq!(store.find_allowance(key.key.id).await?, model.allowance(index, store.now()));
+        assert_eq!(store.find_key(key.key.id).await?.as_ref(), Some(&key.key));
+        assert_eq!(store.find_key_by_hash(key.hash).await?.as_ref(), Some(&key.key));
+    }
+    assert_eq!(store.find_key_by_hash([255; 32]).await?, None);
+    all.sort_by_key(|key| key.id);
+    assert_eq!(store.list_keys(None).await?, all);
+    for account in model.accounts.iter().map(|account| account.id) {
+        let of_account: Vec<_> = all.iter().filter(|key| key.account_id == account).cloned().collect();
+        assert_eq!(store.list_keys(Some(account)).await?, of_account);
+    }
+    Ok(())
+}
+
+/// The ids of a list of tasks, newest first.
+fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
+    let mut tasks: Vec<_> = (0..model.tasks.len()).filter(|index| belongs(*index)).collect();
+    tasks.sort_by_key(|index| std::cmp::Reverse(model.tasks[*index].id));
+    tasks.into_iter().map(|index| model.shown_task(index)).collect()
+}
+
+async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
+    for (index, expected) in model.tasks.iter().enumerate() {
+        let TaskRecord { task, request, lost_leases, removed_at: None } =
+            store.inspect_task(expected.id).await?.expect("an accepted task")
+        else {
+            panic!("nothing is removed here")
+        };
+        assert_eq!(task, model.shown_task(index));
+        assert_eq!(request, expected.request);
+        assert_eq!(lost_leases, Some(expected.lost_leases).filter(|_| !expected.status.is_terminal()));
+        let other = if task.surface == Surface::Api { Surface::Web } else { Surface::Api };
+        assert_eq!(store.find_task(task.account_id, task.surface, task.id).await?.as_ref(), Some(&task));
+        assert_eq!(store.find_task(task.account_id, other, task.id).await?, None);
+        let stranger = model.accounts[(expected.account + 1) % model.accounts.len()].id;
+        if stranger != task.account_id {
+            assert_eq!(store.find_task(stranger, task.surface, task.id).await?, None);
+        }
+    }
+    assert!(store.inspect_task(Id::floor(NOON)).await?.is_none());
+    assert_eq!(store.recent_tasks(None, u32::MAX).await?, newest_first(model, |_| true));
+    for (index, account) in model.accounts.iter().enumerate() {
+        let recent = newest_first(model, |task| model.tasks[task].account == index);
+        assert_eq!(store.recent_tasks(Some(account.id), 3).await?, recent[..recent.len().min(3)]);
+    }
+    Ok(())
+}
+
+/// Reads a list to its end; then starts at a task that may not be in the list.
+async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surface), page: u32) -> Result<()> {
+    let id = model.accounts[account].id;
+    let expected =
+        newest_first(model, |task| (model.tasks[task].account, model.tasks[task].surface) == (account, surface));
+    let mut pages = expected.chunks(page as usize);
+    let mut before = None;
+    loop {
+        let found = store.list_tasks(id, surface, before, page).await?;
+        let ids: Vec<_> = found.iter().map(|task| task.id).collect();
+        assert_eq!(found, pages.next().unwrap_or_default(), "before {before:?}");
+        assert_eq!(store.list_task_ids(id, surface, before, page).await?, ids);
+        before = ids.last().copied();
+        if ids.len() < page as usize {
+            break;
+        }
+    }
+    let cursors = [Some(Id::floor(Timestamp::from_millis(0))), model.tasks.get(model.steps % 40).map(|task| task.id)];
+    for before in cursors.into_iter().flatten() {
+        let older = expected.iter().filter(|task| task.id < before).take(page as usize);
+        assert!(store.list_tasks(id, surface, Some(before), page).await?.iter().eq(older), "before {before}");
+    }
+    Ok(())
+}
+
+async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
+    let mut expected: Vec<_> = model.grants.iter().filter(|grant| grant.account == account).collect();
+    expected.sort_by_key(|grant| (grant.remaining == 0, grant.expires_at, grant.entry));
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note.clone()))
+        .collect();
+    let found = store.expiring_grants(model.accounts[account].id, u32::MAX).await?;
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note))
+        .collect();
+    assert_eq!(found, expected);
+    Ok(())
+}
+
+/// The figures of usage are the sums of the ledger, by whatever they are told apart.
+async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
+    type Figures = (u64, i64, i64);
+    let mut expected: [BTreeMap<String, Figures>; 3] = Default::default();
+    for entry in &model.entries {
+        let Some(task) = entry.task.map(|task| &model.tasks[task]) else { continue };
+        let key = task.key.map_or_else(|| task.surface.as_str().to_owned(), |key| model.keys[key].key.id.to_string());
+        let account = model.accounts[entry.account].id;
+        let rows = [account.to_string(), format!("{account} {key}"), entry.at.day()];
+        for (rows, row) in expected.iter_mut().zip(rows) {
+            let (tasks, charged, refunded) = rows.entry(row).or_default();
+            match entry.kind {
+                EntryKind::Charge => (*tasks, *charged) = (*tasks + 1, *charged - entry.amount),
+                _ => *refunded += entry.amount,
+            }
+        }
+    }
+    for (by, expected) in [UsageBy::Account, UsageBy::Key, UsageBy::Day].into_iter().zip(expected) {
+        let rows = store.usage_by(by, UsageFilter::default()).await?;
+        let row = |row: UsageRow| {
+            let key = row.key_id.map(|id| id.to_string()).or(row.surface.map(|surface| surface.as_str().to_owned()));
+            let account = row.account_id.map(|id| id.to_string());
+            let parts = [account, key, row.day.map(Timestamp::day)].into_iter().flatten();
+            (parts.collect::<Vec<_>>().join(" "), (row.tasks, row.charged, row.refunded))
+        };
+        assert_eq!(rows.into_iter().map(row).collect::<BTreeMap<_, _>>(), expected, "{by:?}");
+    }
+    Ok(())
+}
+
+/// An entry without the values that the store may choose; entries sort by step and task.
+type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
+
+async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<()> {
+    let id = model.accounts[account].id;
+    let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
+    let mut found: Vec<LedgerEntry> = Vec::new();
+    // The last page may be full, so one more page is read.
+    for _ in 0..=expected.len() / page as usize {
+        let before = found.last().map(|entry| entry.id);
+        found.extend(store.history(id, before, page).await?);
+    }
+    assert!(found.is_sorted_by(|later, earlier| later.id > earlier.id), "newest first: {found:?}");
+    found.reverse();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    let mut balance = 0;
+    let (mut said, mut due): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
+    for (entry, model_entry) in found.into_iter().zip(expected) {
+        balance += entry.amount;
+        assert_eq!(entry.balance, balance, "after {entry:?}");
+        let task = entry.task_id.map(|TaskId(id)| id);
+        said.push((model_entry.step, task, entry.kind, entry.amount, entry.note, entry.created_at));
+        due.push(line(model, model_entry));
+    }
+    let order = |line: &Line| (line.0, line.1);
+    said.sort_by_key(order);
+    due.sort_by_key(order);
+    assert_eq!(said, due);
+    Ok(())
+}
+
+fn line(model: &Model, entry: &Entry) -> Line {
+    let task = entry.task.map(|task| model.tasks[task].id);
+    (entry.step, task, entry.kind, entry.amount, entry.note.clone(), entry.at)
+}
+
+fn depth(model: &Model) -> QueueDepth {
+    let unfinished = || model.tasks.iter().filter(|task| !task.status.is_terminal());
+    let leased = unfinished().filter(|task| task.lease_until.is_some()).count() as u64;
+    let oldest = unfinished().map(|task| task.id.timestamp()).min();
+    let waits = || unfinished().filter(|task| task.lease_until.is_none());
+    let needing =
+        [1, 2, 3, 4].map(|least| waits().filter(|task| task.request.reference_images.len() >= least).count() as u64);
+    QueueDepth { waiting: waits().count() as u64, needing, leased, oldest, paused_at: None }
+}
