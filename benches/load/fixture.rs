@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Surface};
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
 
 use crate::Outcome;
@@ -71,6 +71,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
                 aspect_ratio: AspectRatio::default(),
                 n: 1,
                 reference_images: Vec::new(),
+                settings: TaskSettings::default(),
                 request_id: None,
             };
             match store.submit(callers[index % callers.len()].account_id, None, Surface::Api, request, 0).await? {

@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use tempfile::TempDir;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_engine::picture::Picture;
 use tintype_store::postgres::PostgresStore;
 use tintype_store::sqlite::SqliteStore;
@@ -217,6 +217,7 @@ fn completions(runtime: &Runtime, service: &Service, account: Id, cookie: &str) 
             aspect_ratio: AspectRatio::default(),
             n: 1,
             reference_images: Vec::new(),
+            settings: TaskSettings::default(),
             request_id: None,
         };
         let (claim, name) = runtime.block_on(async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_domain::model::{Account, Id, Surface};
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::{Store, Submission};
 
 use crate::cluster::Cluster;
@@ -25,7 +25,14 @@ const RAW_TABLES: &str = "
 /// The request of a submit.
 pub fn request() -> GenerateRequest {
     let prompt = "A red fox in the snow at dawn".into();
-    GenerateRequest { prompt, aspect_ratio: AspectRatio::Square, n: 1, reference_images: Vec::new(), request_id: None }
+    GenerateRequest {
+        prompt,
+        aspect_ratio: AspectRatio::Square,
+        n: 1,
+        reference_images: Vec::new(),
+        settings: TaskSettings::default(),
+        request_id: None,
+    }
 }
 
 /// All figures at one size.

@@ -23,7 +23,7 @@ use tintype_config::{
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
-use tintype_engine::{Brief, CancellationToken, Progress};
+use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
 use tintype_engines::models;
 use tintype_engines::{Surroundings, diffusion};
 use tintype_store::postgres::PostgresStore;
@@ -426,6 +426,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String
             height: 256,
             seeds: vec![1],
             references: Vec::new(),
+            settings: RenderSettings::default(),
             time_limit: std::time::Duration::from_secs(60),
         };
         let rendering = engine.render(brief, Progress::default(), CancellationToken::new());

@@ -16,7 +16,9 @@ use super::progress::Stages;
 use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
-use tintype_engine::{Brief, CancellationToken, Device, Engine, EngineInfo, Measured, Picture, Progress, Sizes};
+use tintype_engine::{
+    Brief, CancellationToken, Device, Engine, EngineInfo, MAX_SEED, Measured, Picture, Progress, RenderSettings, Sizes,
+};
 use tintype_engines::diffusion::{Asked, Distance};
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_system::clock::Clock;
@@ -72,7 +74,7 @@ pub(super) struct TryArgs {
     #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = aspect_ratio)]
     aspect: AspectRatio,
     /// Seed of the picture
-    #[arg(long, value_name = "N", default_value_t = SEED)]
+    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = clap::value_parser!(u64).range(..=u64::from(MAX_SEED)))]
     seed: u64,
     /// Time limit
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::duration)]
@@ -95,6 +97,8 @@ struct Shown {
     description: String,
     sizes: Vec<String>,
     max_references: usize,
+    /// The settings that callers and presets may give.
+    settings: Vec<&'static str>,
     slots: usize,
 }
 
@@ -106,14 +110,16 @@ impl Shown {
         };
         let slots = engine.slots.map_or(info.slots, usize::from);
         let (engine, description) = (engine.name.clone(), info.description.clone());
-        Self { engine, description, sizes, max_references: info.max_references, slots }
+        let settings = info.settings.iter().map(|setting| setting.as_str()).collect();
+        Self { engine, description, sizes, max_references: info.max_references, settings, slots }
     }
 
     fn text(&self) -> String {
-        let Self { engine, description, sizes, max_references, slots } = self;
+        let Self { engine, description, sizes, max_references, settings, slots } = self;
         let sizes = sizes.join(", ");
+        let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         format!(
-            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}; tasks at a time: {slots}"
+            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}; tasks at a time: {slots}\n  settings: {settings}"
         )
     }
 }
@@ -431,6 +437,7 @@ async fn one_picture(
         height: size.1,
         seeds: vec![args.seed],
         references: Vec::new(),
+        settings: RenderSettings::default(),
         time_limit: args.timeout,
     };
     let progress = Progress::default();

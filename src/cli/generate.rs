@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::process::ExitCode;
 
 use clap::Args;
-use tintype_client::{EditRequest, Reference, TaskRequest};
+use tintype_client::{Choices, EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
 use tintype_config::MAX_UPLOAD;
@@ -25,6 +25,24 @@ pub(super) struct GenerateArgs {
     /// URL or file of a reference image; may be repeated up to 4 times
     #[arg(long, value_name = "URL|FILE")]
     reference: Vec<String>,
+    /// Preset of the server
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// Seed of the first image; the same seed gives the same image [default: a new one]
+    #[arg(long, value_name = "N")]
+    seed: Option<u32>,
+    /// What the images should not show
+    #[arg(long, value_name = "WORDS")]
+    negative_prompt: Option<String>,
+    /// Steps from noise to image
+    #[arg(long, value_name = "N")]
+    steps: Option<u32>,
+    /// How strongly the images follow the prompt
+    #[arg(long, value_name = "X")]
+    guidance_scale: Option<f64>,
+    /// How far the images may be from a reference image, from 0 to 1
+    #[arg(long, value_name = "X")]
+    strength: Option<f64>,
     #[command(flatten)]
     follow: FollowArgs,
 }
@@ -39,12 +57,22 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     let prompt = prompt(&args.prompt)?;
     following::prepare_directory(&args.follow.out)
         .map_err(|Stop(code, sentence)| Stop(code, format!("{sentence}; nothing was submitted")))?;
-    let task = if references.iter().any(|reference| matches!(reference, Reference::File(_))) {
+    let choices = Choices {
+        preset: args.preset.clone(),
+        seed: args.seed,
+        negative_prompt: args.negative_prompt.clone(),
+        steps: args.steps,
+        guidance_scale: args.guidance_scale,
+        strength: args.strength,
+    };
+    let has_files = references.iter().any(|reference| matches!(reference, Reference::File(_)));
+    let task = if has_files || !choices.is_empty() {
         if let Some(ratio) = &args.aspect {
             ratio.parse::<AspectRatio>().map_err(|fault| Stop(exit::USAGE, fault.to_string()))?;
         }
         report.submitting = true;
-        client.submit_edit(&EditRequest { prompt, aspect_ratio: args.aspect.clone(), n: args.n, references }).await
+        let aspect_ratio = args.aspect.clone();
+        client.submit_edit(&EditRequest { prompt, aspect_ratio, n: args.n, references, choices }).await
     } else {
         let (aspect_ratio, reference_images) = (args.aspect.clone(), args.reference.clone());
         report.submitting = true;

@@ -49,6 +49,7 @@ mod model;
 mod owners;
 mod person;
 mod policy;
+mod preset;
 mod preview;
 mod printing;
 mod privileges;
@@ -135,6 +136,9 @@ enum Command {
     /// Fetch, list, verify and remove the models of the diffusion engine
     #[command(subcommand)]
     Model(model::ModelCommand),
+    /// List the presets of the config file
+    #[command(subcommand)]
+    Preset(preset::PresetCommand),
     /// Turn a prompt into images through a running server
     Generate(generate::GenerateArgs),
     /// Wait for a task of a running server and save its images
@@ -305,6 +309,7 @@ fn run(
             Command::Policy(command) => policy::run(command),
             Command::Engine(command) => engine::run(command, &data.data).await,
             Command::Model(command) => model::run(command, data).await,
+            Command::Preset(command) => preset::run(command),
             Command::Generate(args) => Ok(generate::run(args).await),
             Command::Get(args) => Ok(get::run(args).await),
             Command::Mcp(args) => Ok(mcp::run(args).await),

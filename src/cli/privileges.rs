@@ -31,6 +31,7 @@ impl Command {
             | Self::Doctor(_) => Some(Keeps::Nothing),
             Self::Policy(_)
             | Self::Engine(_)
+            | Self::Preset(_)
             | Self::Generate(_)
             | Self::Get(_)
             | Self::Mcp(_)

@@ -27,7 +27,8 @@ use crate::service::webhooks::Deliverer;
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 use tintype_config::{
-    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings,
+    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, PresetFile, ServerSettings,
+    WorkerSettings,
 };
 use tintype_engines::{EngineChoice, Surroundings, models};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
@@ -235,9 +236,11 @@ async fn open_parts(
     // An API needs no file of an engine, such as a workflow.
     let engines = if role == Role::Api { Vec::new() } else { choose_engines(server, &data.data)? };
     let shared = Shared::new(server, clock, store, files, directories);
+    let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), chosen.choice.info.settings.clone()));
+    shared.presets.know(known, role == Role::Everything && !shared.store.is_shared());
     let api = match url {
         Some(url) => {
-            check_aliases(server, &*shared.store, &engines).await?;
+            check_engines(server, &shared, &engines).await?;
             let settings = ApiSettings::new(server, url)?;
             if settings.redis.is_none() && shared.store.is_shared() {
                 tracing::info!(
@@ -269,24 +272,29 @@ async fn open_parts(
     Ok(Parts { sweeper: Sweeper::new(shared.clone(), server), shared, api, deliverer, rendering })
 }
 
-/// Refuses a name of a model that stands for an engine which this installation cannot have. On a shared database another
+/// Refuses a preset or a name of a model with an engine that this installation cannot have. On a shared database another
 /// process may have it.
-async fn check_aliases(server: &ServerSettings, store: &dyn Store, engines: &[Chosen]) -> Result<(), Failure> {
+async fn check_engines(server: &ServerSettings, shared: &Shared, engines: &[Chosen]) -> Result<(), Failure> {
+    let store = &*shared.store;
     let mut known: Vec<String> = engines.iter().map(|chosen| chosen.engine.name.clone()).collect();
     if store.is_shared() {
         known.extend(store.engines().await?.into_iter().map(|engine| engine.name));
     }
-    for (name, engine) in server.models.aliases()?.into_iter().filter(|(_, engine)| !known.contains(engine)) {
+    let aliases = server.models.aliases()?.into_iter();
+    let aliases = aliases.map(|(name, engine)| (format!("--model-alias {name}={engine}"), engine));
+    let presets = server.presets.preset_file.as_ref().map_or_else(|| Ok(Vec::new()), PresetFile::read)?;
+    let presets = presets.into_iter().filter_map(|preset| Some((format!("[preset.{}]", preset.name), preset.engine?)));
+    for (setting, engine) in aliases.chain(presets).filter(|(_, engine)| !known.contains(engine)) {
         if !store.is_shared() {
             let known = known.join(", ");
             return Err(Failure(format!(
-                "--model-alias {name}={engine}: there is no engine {engine:?}; the engines of this server are {known}"
+                "{setting}: there is no engine {engine:?}; the engines of this server are {known}"
             )));
         }
         tracing::warn!(
-            model = name,
+            setting,
             engine,
-            "no worker with the engine of this --model-alias has reported within a day: tasks for this model fail until one does"
+            "no worker with the engine of this setting has reported within a day: its tasks fail until one does"
         );
     }
     Ok(())

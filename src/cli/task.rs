@@ -84,6 +84,8 @@ struct ShownRecord {
     #[serde(flatten)]
     task: ShownTask,
     request: GenerateRequest,
+    /// The seed of each image.
+    seeds: Vec<u32>,
     request_id: Option<String>,
     lost_leases: Option<u32>,
     removed_at: Option<Timestamp>,
@@ -147,7 +149,8 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let request_id = request.request_id.clone();
     let account = readable_name(&*store, task.account_id).await;
     let task = ShownTask::new(task, account);
-    let record = ShownRecord { task, request, request_id, lost_leases, removed_at };
+    let seeds = request.seeds(args.id).collect();
+    let record = ShownRecord { task, request, seeds, request_id, lost_leases, removed_at };
     // JSON is the most readable layout for nested values.
     show(true, &record, String::new)
 }

@@ -14,6 +14,7 @@ pub mod keys;
 pub mod limits;
 pub mod links;
 pub mod people;
+pub mod presets;
 pub mod previews;
 pub mod queue_positions;
 mod refresh;

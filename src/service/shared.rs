@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::service::backlog::Backlog;
 use crate::service::endings::Endings;
 use crate::service::finished::RemovedBefore;
+use crate::service::presets::Presets;
 use crate::service::task_ages::TaskAges;
 use tintype_config::ServerSettings;
 use tintype_store::Store;
@@ -33,6 +34,8 @@ pub struct Shared {
     pub backlog: Backlog,
     /// Counters and gauges.
     pub metrics: Arc<Metrics>,
+    /// The presets in force.
+    pub presets: Presets,
     /// Ends tasks.
     pub endings: Endings,
     /// Changes when a task may be waiting in the queue. Every worker of this process looks.
@@ -57,6 +60,7 @@ impl Shared {
             backlog: Backlog::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),
+            presets: Presets::new(settings.presets.preset_file.clone(), clock.clone()),
             metrics,
             queued: watch::Sender::new(()),
             removed_before: RemovedBefore::default(),

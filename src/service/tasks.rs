@@ -115,6 +115,7 @@ impl Tasks {
         if let Some(index) = self.missing_reference(account_id, surface, &request).await? {
             return Ok(Submission::NoReference { index });
         }
+        let (origin, request) = self.shared.presets.with_default(origin, request);
         let references = request.reference_images.len();
         let (store, engine) = (&*self.shared.store, origin.engine.as_deref());
         if let Some(wait) = self.failed.wait(store, account_id).await? {

@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::Visitor;
 use super::snippets::Snippets;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 
 /// The prompt of the examples.
 const PROMPT: &str = "A red fox in the snow at dawn";
@@ -126,6 +126,7 @@ pub async fn docs(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>
         aspect_ratio: AspectRatio::Square,
         n: 1,
         reference_images: Vec::new(),
+        settings: TaskSettings::default(),
         request_id: None,
     };
     let snippets = Snippets::new(&base, &request);

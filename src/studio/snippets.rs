@@ -120,6 +120,7 @@ mod tests {
             aspect_ratio: AspectRatio::Square,
             n: 1,
             reference_images: Vec::new(),
+            settings: TaskSettings::default(),
             request_id: None,
         }
     }

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
 
 use super::stored_references;
 use crate::policy::{Policy, Subject, Verdict};
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
 use tintype_config::WorkerSettings;
-use tintype_domain::model::{FailureCause, Id, TaskFailure, Violation};
+use tintype_domain::model::{FailureCause, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
@@ -203,12 +202,13 @@ impl EngineRenderer {
         let RenderControl { time_limit, progress, cancel } = control;
         let (width, height) = request.aspect_ratio.size();
         let (width, height) = self.info.sizes.nearest(width, height);
-        let seeds: Vec<u64> = (0..request.n).map(|index| seed(claim.lease.task_id, index)).collect();
+        let seeds: Vec<u64> = request.seeds(claim.lease.task_id).map(u64::from).collect();
         let mut pictures = Vec::with_capacity(seeds.len());
         for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
             let (prompt, references) = (request.prompt.clone(), references.clone());
             let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
-            let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), references, time_limit };
+            let settings = request.settings.render.clone();
+            let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), settings, references, time_limit };
             let rendered = self.engine.render(brief, part, cancel.clone()).await?;
             if rendered.len() != seeds.len() {
                 let cause = format!("the engine rendered {} pictures instead of {}", rendered.len(), seeds.len());
@@ -275,13 +275,6 @@ fn fit(pictures: Vec<Picture>, width: u32, height: u32) -> Vec<Picture> {
 /// Runs long work on a thread of the blocking pool.
 async fn on_another_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RenderError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| RenderError::Again(error.to_string()))
-}
-
-/// The seed of one image: different for every image, the same in every attempt.
-fn seed(task_id: Id, index: u8) -> u64 {
-    let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
-    let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
-    u64::from_le_bytes(*first)
 }
 
 fn reference_options(settings: &WorkerSettings) -> Result<ReferenceOptions, String> {

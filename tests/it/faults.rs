@@ -16,7 +16,7 @@ use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Account, EntryKind, FailureCause, Id, Surface};
 use tintype_domain::person::Role;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_engine::picture::Picture;
 use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, Rescue, Result, SignUp,
@@ -126,6 +126,7 @@ impl Scene {
                 aspect_ratio: AspectRatio::Square,
                 n: 1,
                 reference_images: Vec::new(),
+                settings: TaskSettings::default(),
                 request_id: None,
             };
             if let Submission::Accepted(task) = store.submit(first.id, None, Surface::Web, request, 0).await? {

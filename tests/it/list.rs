@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use serde_json::{Value, json};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 
 use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};
@@ -100,6 +100,7 @@ async fn only_the_accounts_own_api_tasks_are_listed() {
         aspect_ratio: AspectRatio::default(),
         n: 1,
         reference_images: Vec::new(),
+        settings: TaskSettings::default(),
         request_id: None,
     };
     service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");

@@ -61,6 +61,7 @@ mod pages;
 mod person;
 mod policy;
 mod power_loss;
+mod presets;
 mod private_data;
 mod process;
 mod progress;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::Submission;
 
 use crate::rigs::http::TASKS;
@@ -89,6 +89,7 @@ async fn a_task_of_another_account_and_a_missing_one_get_the_same_404() {
         aspect_ratio: AspectRatio::default(),
         n: 1,
         reference_images: Vec::new(),
+        settings: TaskSettings::default(),
         request_id: None,
     };
     let submission =

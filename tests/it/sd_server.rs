@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use tintype_config::EngineSettings;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings};
 use tintype_engines::Surroundings;
 use tintype_system::sandbox::Decoder;
 
@@ -45,6 +45,7 @@ fn brief(prompt: &str, seeds: &[u64]) -> Brief {
         height: SIDE,
         seeds: seeds.to_vec(),
         references: Vec::new(),
+        settings: RenderSettings::default(),
         time_limit: Duration::from_secs(60),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::header;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, read, success};
 
@@ -19,6 +19,54 @@ pub enum Reference {
     File(Vec<u8>),
 }
 
+/// A preset and settings. The server checks them against the preset.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Choices {
+    /// The name of the preset.
+    #[serde(rename = "model", skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// The seed of the first image; those after it count up from there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
+    /// Words for things that the images should not show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub negative_prompt: Option<String>,
+    /// Steps from noise to image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    /// How strongly the images follow the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guidance_scale: Option<f64>,
+    /// How far the images may be from a reference image, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strength: Option<f64>,
+}
+
+impl Choices {
+    /// Whether all is left to the server.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The fields of a form.
+    fn fields(&self) -> Vec<(String, String)> {
+        let all = serde_json::to_value(self).expect("our own types are always JSON");
+        let fields = all.as_object().into_iter().flatten();
+        fields.map(|(name, value)| (name.clone(), value.as_str().map_or(value.to_string(), str::to_owned))).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct GenerationBody<'a> {
+    prompt: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n: Option<i64>,
+    #[serde(flatten)]
+    choices: &'a Choices,
+}
+
 /// A submit with reference images, of which some are files. The server validates it.
 #[derive(Debug, Clone)]
 pub struct EditRequest {
@@ -30,6 +78,8 @@ pub struct EditRequest {
     pub n: Option<i64>,
     /// The reference images, in their order.
     pub references: Vec<Reference>,
+    /// The preset and the settings.
+    pub choices: Choices,
 }
 
 #[derive(Deserialize)]
@@ -38,18 +88,23 @@ struct AcceptedBody {
 }
 
 impl Client {
-    /// Creates a task with files among its reference images. Never sends more than one request.
+    /// Creates a task with files among its reference images, or with a preset or settings. Never sends more than one
+    /// request.
     ///
     /// # Errors
     /// Those of [`Client::submit`].
     pub async fn submit_edit(&self, request: &EditRequest) -> Result<Accepted, ClientError> {
         let boundary = request.boundary();
+        let (url, kind, body) = match request.references.is_empty() {
+            true => (&self.generations_url, "application/json".to_owned(), request.json()),
+            false => (&self.edits_url, format!("multipart/form-data; boundary={boundary}"), request.form(&boundary)),
+        };
         let request = self
             .uploads
-            .post(&self.edits_url)
+            .post(url)
             .header(header::AUTHORIZATION, self.authorization.clone())
-            .header(header::CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
-            .body(request.form(&boundary))
+            .header(header::CONTENT_TYPE, kind)
+            .body(body)
             .timeout(UPLOAD_LIMIT);
         let response = success(request.send().await?).await?;
         let state = Processing::read(response.headers());
@@ -69,12 +124,24 @@ impl EditRequest {
             Reference::Url(url) => contains(url.as_bytes(), boundary),
             Reference::File(bytes) => contains(bytes, boundary),
         };
+        let negative = self.choices.negative_prompt.as_deref().unwrap_or_default();
         while contains(self.prompt.as_bytes(), &boundary)
+            || contains(negative.as_bytes(), &boundary)
             || self.references.iter().any(|reference| in_reference(reference, &boundary))
         {
             boundary.push('-');
         }
         boundary
+    }
+
+    /// The size whose nearest ratio is the one of the request.
+    fn size(&self) -> Option<String> {
+        self.aspect_ratio.as_ref().map(|ratio| ratio.replace(':', "x"))
+    }
+
+    fn json(&self) -> Vec<u8> {
+        let body = GenerationBody { prompt: &self.prompt, size: self.size(), n: self.n, choices: &self.choices };
+        serde_json::to_vec(&body).expect("our own types are always JSON")
     }
 
     fn form(&self, boundary: &str) -> Vec<u8> {
@@ -86,9 +153,11 @@ impl EditRequest {
             form.extend_from_slice(b"\r\n");
         };
         part("name=\"prompt\"", self.prompt.as_bytes());
-        if let Some(ratio) = &self.aspect_ratio {
-            // The server takes the nearest ratio to a size, which is this one.
-            part("name=\"size\"", ratio.replace(':', "x").as_bytes());
+        if let Some(size) = self.size() {
+            part("name=\"size\"", size.as_bytes());
+        }
+        for (name, value) in self.choices.fields() {
+            part(&format!("name=\"{name}\""), value.as_bytes());
         }
         if let Some(n) = self.n {
             part("name=\"n\"", n.to_string().as_bytes());
@@ -115,6 +184,7 @@ mod tests {
             aspect_ratio: None,
             n: None,
             references: vec![Reference::Url("b".into())],
+            choices: Choices::default(),
         };
         assert_eq!(request.boundary(), "tintype-edit");
         request.references.push(Reference::File(b"--tintype-edit--".to_vec()));

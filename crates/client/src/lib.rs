@@ -22,7 +22,7 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-pub use edit::{EditRequest, Reference};
+pub use edit::{Choices, EditRequest, Reference};
 pub use messages::Labels;
 use polling::{Polled, persist, poll_until_finished};
 pub use processing::{Processing, Waiting};
@@ -199,6 +199,7 @@ pub struct Client {
     generate_url: String,
     messages_url: String,
     edits_url: String,
+    generations_url: String,
     authorization: HeaderValue,
     api: reqwest::Client,
     uploads: reqwest::Client,
@@ -273,6 +274,7 @@ impl Client {
             generate_url: format!("{base_url}/api/v1/images/generate"),
             messages_url: format!("{base_url}/mcp"),
             edits_url: format!("{base_url}/v1/images/edits/async"),
+            generations_url: format!("{base_url}/v1/images/generations/async"),
             authorization,
             api: http_client(plain, tls.clone(), Policy::none()).read_timeout(SILENCE_LIMIT).build()?,
             // A tool that waits says nothing until its task has ended.

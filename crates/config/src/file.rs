@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::engines::{NamedEngine, table_argument, table_settings};
 use super::layers::Setting;
+use super::presets::PresetTable;
 
 /// Name of the config file in the data directory.
 pub const CONFIG_FILE: &str = "tintype.toml";
@@ -40,6 +41,8 @@ pub(super) struct ConfigFile {
     pub(super) entries: Vec<FileSetting>,
     /// The tables `[engine.NAME]`.
     pub(super) engines: Vec<EngineTable>,
+    /// The tables `[preset.NAME]`.
+    pub(super) presets: Vec<PresetTable>,
 }
 
 /// A table `[engine.NAME]`.
@@ -86,7 +89,7 @@ impl ConfigFile {
             let reason = error.message().lines().next().unwrap_or("not valid TOML").to_owned();
             refuse(error.span().map_or(1, |span| at(span.start)), reason)
         })?;
-        let (mut entries, mut engines) = (Vec::new(), Vec::new());
+        let (mut entries, mut engines, mut presets) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in table.get_ref() {
             let line = at(name.span().start);
             let name = name.get_ref().as_ref();
@@ -100,6 +103,11 @@ impl ConfigFile {
                 }
                 continue;
             }
+            if name == "preset" {
+                let read = PresetTable::read_all(line, value.get_ref(), &at);
+                presets = read.map_err(|(line, reason)| refuse(line, reason))?;
+                continue;
+            }
             let value = setting(name, origin, settings).and_then(|setting| read_value(setting, value.get_ref()));
             entries.push(FileSetting {
                 name: name.to_owned(),
@@ -107,7 +115,7 @@ impl ConfigFile {
                 value: value.map_err(|reason| refuse(line, reason))?,
             });
         }
-        let file = Self { path: path.to_owned(), entries, engines };
+        let file = Self { path: path.to_owned(), entries, engines, presets };
         for entries in std::iter::once(&file.entries).chain(file.engines.iter().map(|table| &table.entries)) {
             let checked = check_pairs(entries).and_then(|()| file.check_secrets(entries, mode));
             checked.map_err(|(line, reason)| refuse(line, reason))?;
@@ -183,7 +191,7 @@ impl FileSetting {
 
 /// The content of a file and its mode. The settings can name programs to run and keys to send, so a file that is merely
 /// found must be of root or of this user.
-fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, u32)> {
+pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, u32)> {
     let mut options = OpenOptions::new();
     options.read(true);
     if origin != FileOrigin::Named {
@@ -229,7 +237,12 @@ fn named<'a>(name: &str, settings: &'a [Setting]) -> Option<&'a Setting> {
 
 /// The refusal of a name that no setting has. `list` lists all of them.
 fn unknown(name: &str, settings: &[Setting], list: &str) -> String {
-    let similar = settings.iter().map(|setting| (strsim::jaro_winkler(name, &setting.name), &setting.name));
+    suggestion(name, settings.iter().map(|setting| setting.name.as_str()), list)
+}
+
+/// The refusal of a name that is none of these.
+pub(super) fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>, list: &str) -> String {
+    let similar = names.map(|known| (strsim::jaro_winkler(name, known), known));
     let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
     match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
         Some((_, nearest)) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),
@@ -262,7 +275,7 @@ fn read_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
 }
 
 /// A value as it is written on a command line.
-fn one_text(name: &str, value: &DeValue<'_>) -> Result<String, String> {
+pub(super) fn one_text(name: &str, value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),

@@ -15,11 +15,14 @@ use super::engines::table_settings;
 use super::environment::is_empty_variable;
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value};
 use super::installation::Installation;
+use super::presets::{PresetFile, PresetTable};
 
 /// Start of the name of every environment variable of a setting.
 const PREFIX: &str = "TINTYPE_";
 /// The hidden flag of the commands that take the tables `[engine.NAME]`.
 const TABLES: &str = "engine_table";
+/// The hidden flag of the commands that take presets.
+const PRESET_FILE: &str = "preset_file";
 /// Text in the place of a secret.
 const MASK: &str = "********";
 
@@ -251,7 +254,10 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let set = without_variables(set, &|variable| outdone.iter().any(|name| name == variable));
     let has_engines = of_command.get_arguments().any(|arg| arg.get_id() == TABLES);
     let tables: &[_] = file.as_ref().filter(|_| has_engines).map_or(&[], |file| &file.engines);
-    let matches = set.try_get_matches_from(with_entries(arguments, &added, tables)).map_err(|error| {
+    let takes_presets = of_command.get_arguments().any(|arg| arg.get_id() == PRESET_FILE);
+    let preset_file = takes_presets.then(|| preset_file(&first)).flatten();
+    let with_file = with_flags(arguments, preset_file.into_iter());
+    let matches = set.try_get_matches_from(with_entries(&with_file, &added, tables)).map_err(|error| {
         let text = error.to_string();
         let taking_part = added.iter().filter(|(setting, _)| text.contains(&format!("--{}", setting.long())));
         let note = |(setting, entry): &(&Setting, &FileSetting)| {
@@ -264,7 +270,8 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let shown = settings.iter().filter(|setting| !setting.arg.is_hide_set() && setting.name != "config");
     let settings = shown.map(|setting| show(setting, of_command, &added, file.as_ref()));
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
-    let settings = settings.chain(of_tables).collect();
+    let of_presets = file.iter().filter(|_| takes_presets).flat_map(show_presets);
+    let settings = settings.chain(of_tables).chain(of_presets).collect();
     Ok(CommandLine { matches, settings, adopted })
 }
 
@@ -303,6 +310,28 @@ fn show_table(table: &EngineTable, file: Option<&ConfigFile>) -> Vec<ShownSettin
         }
     };
     table.entries.iter().map(show).collect()
+}
+
+fn show_presets(file: &ConfigFile) -> Vec<ShownSetting> {
+    let show = |table: &PresetTable, entry: &FileSetting| ShownSetting {
+        name: format!("preset.{}.{}", table.preset.name, entry.name),
+        value: match &entry.value {
+            Value::Switch(on) => Some(vec![on.to_string()]),
+            Value::Texts(texts) => Some(texts.clone()),
+        },
+        source: Source::File,
+        origin: Some(place(Some(file), entry)),
+    };
+    file.presets.iter().flat_map(|table| table.entries.iter().map(|entry| show(table, entry))).collect()
+}
+
+/// The flag with the config file, for a server that reads its presets again.
+fn preset_file(matches: &ArgMatches) -> Option<String> {
+    let path = |id: &str| matches.try_get_one::<PathBuf>(id).ok().flatten();
+    match path("config") {
+        Some(named) => PresetFile::flag(named, true),
+        None => PresetFile::flag(&path("data").map_or(Path::new("."), PathBuf::as_path).join(CONFIG_FILE), false),
+    }
 }
 
 fn place(file: Option<&ConfigFile>, entry: &FileSetting) -> String {

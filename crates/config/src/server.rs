@@ -15,6 +15,7 @@ use super::model_aliases::ModelAliasSettings;
 use super::oidc::OidcSettings;
 use super::origins::OriginSettings;
 use super::policy::PolicySettings;
+use super::presets::PresetSettings;
 use super::redis::RedisSettings;
 use super::retention::RetentionSettings;
 use super::second_factor::SecondFactorSettings;
@@ -99,6 +100,9 @@ pub struct ServerSettings {
     #[command(flatten)]
     /// Model names that map to an engine.
     pub models: ModelAliasSettings,
+    #[command(flatten)]
+    /// Presets.
+    pub presets: PresetSettings,
     #[command(flatten)]
     /// Settings of the worker.
     pub worker: WorkerSettings,

@@ -19,7 +19,7 @@ pub struct IgnoredFields {
 
 impl IgnoredFields {
     /// Notes the name of a field.
-    pub(super) fn note(&mut self, name: &str) {
+    pub fn note(&mut self, name: &str) {
         if self.shown.len() < MAX_NAMES {
             self.shown.push(shown(name));
         } else {

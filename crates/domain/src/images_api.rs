@@ -27,6 +27,18 @@ pub struct GenerationRequest {
     /// Not in OpenAI's own API: vLLM-Omni, SGLang-Diffusion and LocalAI take it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Of vLLM-Omni and SGLang-Diffusion.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub negative_prompt: Option<String>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_inference_steps: Option<u32>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guidance_scale: Option<f64>,
+    /// Of LocalAI: steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
     /// Of LocalAI only: reference pictures in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ref_images: Option<Vec<String>>,

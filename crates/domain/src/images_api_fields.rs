@@ -7,7 +7,8 @@ use super::images_api_request::InvalidCall;
 use super::json::Json;
 
 /// Fields that are numbers in JSON, and text in a form.
-const NUMBERS: [&str; 3] = ["n", "output_compression", "partial_images"];
+const NUMBERS: [&str; 8] =
+    ["n", "output_compression", "partial_images", "seed", "steps", "num_inference_steps", "guidance_scale", "strength"];
 
 /// The fields that nobody has taken yet.
 #[derive(Debug)]
@@ -40,8 +41,8 @@ impl Fields {
     /// [`InvalidCall`].
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
         let typed = |(name, text): (String, String)| {
-            let value = match text.parse::<u32>() {
-                Ok(number) if NUMBERS.contains(&name.as_str()) => Json::Number(number.into()),
+            let value = match text.parse::<f64>() {
+                Ok(number) if NUMBERS.contains(&name.as_str()) && number.is_finite() => Json::Number(number),
                 _ if name == "stream" && text.eq_ignore_ascii_case("true") => Json::Bool(true),
                 _ if name == "stream" && text.eq_ignore_ascii_case("false") => Json::Bool(false),
                 _ => Json::String(text),
@@ -75,6 +76,23 @@ impl Fields {
             None => Ok(false),
             Some(Json::Bool(value)) => Ok(value),
             Some(_) => invalid(name, "must be true or false"),
+        }
+    }
+
+    pub(super) fn number(&mut self, name: &'static str) -> Result<Option<f64>, InvalidCall> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Number(number)) => Ok(Some(number)),
+            Some(_) => invalid(name, "must be a number"),
+        }
+    }
+
+    /// A whole number that is not negative. One beyond 32 bits is out of every bounds.
+    pub(super) fn count_of(&mut self, name: &'static str) -> Result<Option<u32>, InvalidCall> {
+        match self.number(name)? {
+            None => Ok(None),
+            Some(number) if number.fract() == 0.0 && number >= 0.0 => Ok(Some(number.min(f64::from(u32::MAX)) as u32)),
+            Some(_) => invalid(name, "must be a whole number"),
         }
     }
 

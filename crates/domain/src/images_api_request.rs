@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use tintype_engine::RenderSettings;
 
 use super::images_api_fields::{Fields, invalid};
 use crate::ignored_fields::IgnoredFields;
 use crate::json::Json;
+use crate::preset::OutOfBounds;
 use crate::reference_url::ReferenceUrl;
-use crate::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFERENCES};
+use crate::request::{self, AspectRatio, GenerateRequest, MAX_IMAGES, MAX_REFERENCES, TaskSettings};
 
 /// Longest name of a model, in characters.
 pub const MAX_MODEL_CHARS: usize = 200;
@@ -56,6 +58,9 @@ pub struct ImagesCall {
     pub request: GenerateRequest,
     /// The model that the caller named.
     pub model: Option<String>,
+    /// The settings that the caller asked for. Those of the task are chosen by its preset.
+    #[serde(skip_serializing_if = "RenderSettings::is_empty")]
+    pub settings: RenderSettings,
     /// The format of the files.
     pub format: OutputFormat,
     /// Whether the answer holds URLs instead of files.
@@ -144,8 +149,10 @@ impl ImagesCall {
                 CallKind::Generation => Vec::new(),
                 CallKind::Edit => input_images(&mut fields, reference_ports, pictures)?,
             },
+            settings: TaskSettings::default(),
             request_id: None,
         };
+        let settings = fields.settings()?;
         for name in WITHOUT_EFFECT {
             fields.word(name)?;
         }
@@ -153,7 +160,7 @@ impl ImagesCall {
         fields.rest.iter().for_each(|(name, _)| ignored.note(name));
         let auto_size = kind == CallKind::Edit && size.is_none();
         let named_size = named_size.map(|(text, _)| text);
-        Ok(Self { kind, request, model, format, as_urls, stream, auto_size, named_size, ignored })
+        Ok(Self { kind, request, model, settings, format, as_urls, stream, auto_size, named_size, ignored })
     }
 
     /// Identifies the choices of the call: two bodies with the same meaning have the same digest. `salt` makes the prompts
@@ -164,9 +171,23 @@ impl ImagesCall {
     }
 }
 
+/// The settings in a JSON object that holds nothing else.
+///
+/// # Errors
+/// [`InvalidCall`] with the first fault.
+pub fn settings_of_json(object: &[u8]) -> Result<RenderSettings, InvalidCall> {
+    Fields::of_json(object)?.settings()
+}
+
 /// Whether OpenAI answers for this model with URLs unless the call says otherwise: its programs read nothing else.
 fn answers_with_urls(model: &str) -> bool {
     model.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("dall-e-"))
+}
+
+impl From<OutOfBounds> for InvalidCall {
+    fn from(fault: OutOfBounds) -> Self {
+        Self { message: fault.to_string(), param: Some(fault.setting.as_str()) }
+    }
 }
 
 fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
@@ -209,6 +230,28 @@ impl Fields {
             return invalid("model", "must have at most 200 characters");
         }
         Ok(model)
+    }
+
+    /// The settings for the engine. Like many programs, a seed of -1 leaves the choice to the service.
+    fn settings(&mut self) -> Result<RenderSettings, InvalidCall> {
+        let seed = match self.take("seed") {
+            Some(Json::Number(-1.0)) | None => None,
+            Some(seed) => {
+                self.rest.push(("seed".into(), seed));
+                self.count_of("seed")?
+            }
+        };
+        let steps = match (self.count_of("steps")?, self.count_of("num_inference_steps")?) {
+            (Some(_), Some(_)) => return invalid("steps", "and num_inference_steps exclude each other"),
+            (steps, other) => steps.or(other),
+        };
+        Ok(RenderSettings {
+            seed,
+            negative_prompt: self.word("negative_prompt")?.filter(|words| !words.trim().is_empty()),
+            steps,
+            guidance_scale: self.number("guidance_scale")?,
+            strength: self.number("strength")?,
+        })
     }
 
     fn count(&mut self) -> Result<u8, InvalidCall> {

@@ -21,6 +21,7 @@ pub mod multipart;
 pub mod names;
 pub mod passwords;
 pub mod person;
+pub mod preset;
 pub mod provider;
 pub mod reference_url;
 pub mod request;

@@ -6,10 +6,12 @@ use std::str::FromStr;
 
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use sha2::{Digest as _, Sha256};
+use tintype_engine::{MAX_SEED, RenderSettings};
 
 use crate::ignored_fields::IgnoredFields;
 use crate::json::Json;
-use crate::model::CREDITS_PER_IMAGE;
+use crate::model::{CREDITS_PER_IMAGE, Id};
 use crate::reference_url::ReferenceUrl;
 use crate::stored_reference::StoredReference;
 
@@ -164,10 +166,38 @@ pub struct GenerateRequest {
     /// on the task, and the task fails if it cannot.
     #[schema(required = false, value_type = Vec<ReferenceImage>, max_items = 4)]
     pub reference_images: Vec<String>,
+    /// How the images are rendered: of OpenAI's API, the studio and presets.
+    #[schema(ignore)]
+    #[serde(skip_serializing_if = "TaskSettings::is_empty")]
+    pub settings: TaskSettings,
     /// Id of the HTTP request that created the task, which the caller can quote to support.
     #[schema(ignore)]
     #[serde(skip)]
     pub request_id: Option<String>,
+}
+
+/// How the images of a task are rendered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskSettings {
+    /// The preset that the caller chose, or the default one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// The settings for the engine: those of the caller and of the preset.
+    #[serde(flatten)]
+    pub render: RenderSettings,
+}
+
+impl TaskSettings {
+    /// The settings as the database keeps them; `None` if nothing was chosen.
+    pub fn to_json(&self) -> Option<String> {
+        (!self.is_empty()).then(|| serde_json::to_string(self).expect("settings are always JSON"))
+    }
+
+    /// Whether nothing was chosen.
+    pub fn is_empty(&self) -> bool {
+        self.preset.is_none() && self.render.is_empty()
+    }
 }
 
 /// The URL of a reference image: https, a public host name in its ASCII form, the usual port, no user name. A server may
@@ -189,6 +219,15 @@ impl GenerateRequest {
     /// Credits the task costs.
     pub fn cost(&self) -> i64 {
         CREDITS_PER_IMAGE * i64::from(self.n)
+    }
+
+    /// The seed of each image: the chosen one and those after it, or seeds that follow from the id of the task.
+    pub fn seeds(&self, task_id: Id) -> impl Iterator<Item = u32> {
+        let seed = move |index: u8| match self.settings.render.seed {
+            Some(first) => (first + u32::from(index)) & MAX_SEED,
+            None => own_seed(task_id, index),
+        };
+        (0..self.n).map(seed)
     }
 
     /// Parses a request body. `reference_ports` are the ports allowed in reference URLs.
@@ -236,10 +275,18 @@ impl GenerateRequest {
             aspect_ratio: aspect_ratio(fields.aspect_ratio)?,
             n: image_count(fields.n)?,
             reference_images: reference_images(fields.reference_images, ports, may_be_own)?,
+            settings: TaskSettings::default(),
             request_id: None,
         };
         Ok((request, fields.ignored))
     }
+}
+
+/// The seed of an image that nobody chose: different for every image, the same in every attempt.
+fn own_seed(task_id: Id, index: u8) -> u32 {
+    let digest = Sha256::new().chain_update(task_id.as_str()).chain_update([index]).finalize();
+    let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 bytes");
+    u32::from_le_bytes(*first) & MAX_SEED
 }
 
 /// Prefix that marks the error for a repeated field.

@@ -15,8 +15,10 @@ mod colours;
 pub mod frames;
 mod jpeg;
 pub mod picture;
+mod settings;
 
 pub use picture::Picture;
+pub use settings::{MAX_NEGATIVE_CHARS, MAX_SEED, RenderSettings, Setting};
 
 /// An engine as the service and its operator see it, known without building it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct EngineInfo {
     pub sizes: Sizes,
     /// Most reference pictures of one brief; 0 for an engine that renders from text alone.
     pub max_references: usize,
+    /// Settings of a brief that it takes. It ignores the others.
+    pub settings: Vec<Setting>,
     /// Most pictures of one brief, if the engine has a limit.
     pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
@@ -77,8 +81,10 @@ pub struct Brief {
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
-    /// One seed for each picture; the same seed and brief give the same picture.
+    /// One seed for each picture, at most [`MAX_SEED`]; the same seed and brief give the same picture.
     pub seeds: Vec<u64>,
+    /// The other settings. Their seed is in `seeds` already.
+    pub settings: RenderSettings,
     /// Decoded reference pictures, in the caller's order. Empty for text-to-image.
     pub references: Vec<Picture>,
     /// Time left for this attempt. When it has passed, the worker cancels the render.

@@ -41,7 +41,9 @@ use self::directive::{Ending, Rehearsal};
 use self::painting::Painting;
 use self::reference::Reference;
 use self::scene::Scene;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Setting, Sizes, Stage,
+};
 
 /// Tasks at the same time. While some paint, others store their files or sit out a delay that they rehearse.
 const SLOTS: usize = 8;
@@ -87,6 +89,7 @@ impl Sketch {
                 "the built-in sketch engine: illustrated scenes for development and demos, not a diffusion model".into(),
             sizes: Sizes::Any,
             max_references: 4,
+            settings: vec![Setting::Seed],
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
             attempt_limit: None,
@@ -171,6 +174,8 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 
 #[cfg(test)]
 mod tests {
+    use tintype_engine::RenderSettings;
+
     use super::*;
 
     async fn render(brief: Brief) -> Result<Vec<Picture>, EngineError> {
@@ -180,7 +185,15 @@ mod tests {
     fn brief(prompt: &str, width: u32, height: u32, seeds: &[u64]) -> Brief {
         let seeds = seeds.to_vec();
         let time_limit = Duration::from_secs(30);
-        Brief { prompt: prompt.into(), width, height, seeds, references: Vec::new(), time_limit }
+        Brief {
+            prompt: prompt.into(),
+            width,
+            height,
+            seeds,
+            references: Vec::new(),
+            settings: RenderSettings::default(),
+            time_limit,
+        }
     }
 
     #[tokio::test]

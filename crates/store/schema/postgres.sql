@@ -188,7 +188,9 @@ CREATE TABLE tasks (
     aspect_ratio     text NOT NULL,
     -- JSON: the URLs as they were sent.
     reference_images text NOT NULL,
-    prompt           text NOT NULL
+    prompt           text NOT NULL,
+    -- JSON: the preset, and the settings for the engine. Null leaves all to the engine.
+    settings         text
 );
 
 -- Lists of an account's tasks. With `removed_at` in it, always null, a page of ids is read from the index alone.

@@ -180,7 +180,9 @@ CREATE TABLE tasks (
     aspect_ratio     TEXT NOT NULL,
     -- JSON: the URLs as they were sent.
     reference_images TEXT NOT NULL,
-    prompt           TEXT NOT NULL
+    prompt           TEXT NOT NULL,
+    -- JSON: the preset, and the settings for the engine. Null leaves all to the engine.
+    settings         TEXT
 ) STRICT, WITHOUT ROWID;
 
 -- Lists of an account's tasks. With `removed_at` in it, always null, a page of ids is read from the index alone.

@@ -25,6 +25,7 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::http::submitted;
+use crate::service::presets::Choice;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
 use crate::service::waiters::Seat;
 use tintype_domain::ignored_fields::IgnoredFields;
@@ -310,17 +311,24 @@ pub async fn generate(
     State(readiness): State<Readiness>,
     caller: Caller,
     Extension(request_id): Extension<RequestId>,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, ApiError> {
     let wait = Wait::of(request.headers());
+    // Of a tool: the body of this route has no settings.
+    let choice = request.extensions_mut().remove::<Choice>();
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
     let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
+    let mut origin = caller.origin();
+    if let Some(Choice { engine, settings }) = choice {
+        origin.engine = engine;
+        request.settings = settings;
+    }
     let required = request.cost();
-    let submission = api.tasks.submit(caller.account_id, caller.origin(), Surface::Api, request, arrived).await;
+    let submission = api.tasks.submit(caller.account_id, origin, Surface::Api, request, arrived).await;
     let Some(task) = submitted::task(submission, required, &api, &caller)? else {
         return Ok(NoAnswer.into_response());
     };

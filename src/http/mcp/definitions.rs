@@ -6,7 +6,9 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE};
+use tintype_domain::preset::Preset;
 use tintype_domain::request::AspectRatio;
+use tintype_engine::MAX_SEED;
 
 /// Creates a task.
 pub(super) const GENERATE: &str = "generate_image";
@@ -59,6 +61,22 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
                         "type": "array", "items": { "type": "string", "format": "uri" }, "maxItems": 4,
                         "description": "https URLs of images to work from",
                     },
+                    "seed": {
+                        "type": "integer", "minimum": 0, "maximum": MAX_SEED,
+                        "description": "The same seed gives the same image. Leave it out for a new one",
+                    },
+                    "negative_prompt": {
+                        "type": "string", "description": "What the images should not show, where the model takes that",
+                    },
+                    "steps": { "type": "integer", "minimum": 1, "description": "Usually best left out" },
+                    "guidance_scale": {
+                        "type": "number", "minimum": 0,
+                        "description": "How strongly the images follow the prompt. Usually best left out",
+                    },
+                    "strength": {
+                        "type": "number", "minimum": 0, "maximum": 1,
+                        "description": "How far the images may be from a reference image, where the model takes that",
+                    },
                     "wait_seconds": wait(USUAL_WAIT),
                     "pictures": pictures,
                 },
@@ -97,6 +115,24 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         ),
     ]
 });
+
+/// The tool that creates a task, with a choice of presets.
+pub(super) fn offering(generate: &Tool, presets: &[Preset]) -> Tool {
+    let described = presets.iter().map(|preset| match preset.description.as_str() {
+        "" => preset.name.clone(),
+        description => format!("{}: {description}", preset.name),
+    });
+    let names: Vec<&str> = presets.iter().map(|preset| preset.name.as_str()).collect();
+    let described = described.collect::<Vec<_>>().join("; ");
+    let mut schema = (*generate.input_schema).clone();
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        let choice = json!({ "enum": names, "description": format!("How the images are made. {described}") });
+        properties.insert("preset".into(), choice);
+    }
+    let mut offering = generate.clone();
+    offering.input_schema = Arc::new(schema);
+    offering
+}
 
 fn reading() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).open_world(false)

@@ -17,10 +17,10 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tintype_engine::Stage;
+use tintype_engine::{Setting, Stage};
 
 use super::Rooms;
-use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT};
+use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
@@ -29,9 +29,11 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
 use crate::service::encoder::PICTURE_BYTES;
 use crate::service::limits::RateLimit;
+use crate::service::presets::Choice;
 use crate::service::tasks::Found;
-use tintype_domain::images_api_request::OutputFormat;
+use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
+use tintype_domain::preset::Chosen;
 
 /// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -75,7 +77,7 @@ impl ServerHandler for Tools {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        TOOLS.iter().find(|tool| tool.name == name).cloned()
+        self.tools().into_iter().find(|tool| tool.name == name)
     }
 
     async fn list_tools(
@@ -83,7 +85,7 @@ impl ServerHandler for Tools {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(TOOLS.clone()))
+        Ok(ListToolsResult::with_all_items(self.tools()))
     }
 
     async fn call_tool(
@@ -133,8 +135,10 @@ impl Tools {
         // Many agents write null for an argument that they leave out.
         arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
+        let (choice, ignored) = self.choice(&mut arguments)?;
         let body = Body::from(Value::Object(arguments).to_string());
         let mut request = Request::new(body);
+        request.extensions_mut().insert(choice);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
         let request_id = Extension(self.request_id.clone());
@@ -146,7 +150,41 @@ impl Tools {
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
-        self.shown(task_id, pictures, context).await.map_err(named)
+        let mut shown = self.shown(task_id, pictures, context).await.map_err(named)?;
+        if !ignored.is_empty() {
+            let names = ignored.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(", ");
+            shown.content.push(ContentBlock::text(format!("Without effect here: {names}.")));
+        }
+        Ok(shown)
+    }
+
+    /// All tools. With presets, the one that creates a task lists them.
+    fn tools(&self) -> Vec<Tool> {
+        let presets = self.api.shared.presets.all();
+        let mut tools = TOOLS.clone();
+        if let Some(generate) = tools.iter_mut().find(|tool| tool.name == GENERATE).filter(|_| !presets.is_empty()) {
+            *generate = offering(generate, &presets);
+        }
+        tools
+    }
+
+    /// Takes the preset and the settings out of the arguments. Returns what becomes of them, and the settings without effect.
+    fn choice(&self, arguments: &mut JsonObject) -> Result<(Choice, Vec<Setting>), String> {
+        let presets = &self.api.shared.presets;
+        let preset = match arguments.remove("preset") {
+            None => presets.of_nobody(None),
+            Some(Value::String(name)) => presets.named(&name).ok_or_else(|| {
+                let all = presets.all();
+                let known = all.iter().map(|preset| preset.name.as_str()).collect::<Vec<_>>().join(", ");
+                format!("There is no preset {name:?}. There are: {known}.")
+            })?,
+            Some(_) => return Err("preset must be a string.".into()),
+        };
+        let taken = |setting: Setting| Some((setting.as_str().to_owned(), arguments.remove(setting.as_str())?));
+        let asked: JsonObject = Setting::ALL.into_iter().filter_map(taken).collect();
+        let asked = settings_of_json(Value::Object(asked).to_string().as_bytes()).map_err(|fault| fault.to_string())?;
+        let Chosen { settings, ignored } = preset.choose(asked).map_err(|fault| fault.to_string())?;
+        Ok((Choice { engine: preset.engine, settings }, ignored))
     }
 
     async fn get(

@@ -20,7 +20,8 @@ use super::submitted;
 use crate::service::limits::RateLimit;
 use crate::service::waiters::{Crowd, Seat};
 use tintype_config::TASK_TIME_LIMIT;
-use tintype_domain::images_api_request::{CallKind, ImagesCall, OutputFormat};
+use tintype_domain::ignored_fields::IgnoredFields;
+use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::AspectRatio;
 use tintype_store::{Attachment, Call, Origin, StoreError, Submission};
@@ -154,10 +155,11 @@ async fn answer_call(
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
     let seat = seat(answer, &api, &caller)?;
-    let ignored = std::mem::take(&mut call.ignored);
+    let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
+    let engine = choose(&mut call, &mut ignored, &api)?;
     call.request.request_id = Some(request_id.to_string());
-    let Some(task_id) = task_of(&mut call, pictures, attempt, &api, &caller, arrived).await? else {
+    let Some(task_id) = task_of(&mut call, pictures, (attempt, engine), &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
     let wanted = Wanted::of(&call);
@@ -170,6 +172,25 @@ async fn answer_call(
         None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
+}
+
+/// Gives the task of a call the settings that its preset leaves to the caller, and those of the preset. Returns the engine
+/// that the task needs.
+fn choose(call: &mut ImagesCall, ignored: &mut IgnoredFields, api: &ApiState) -> Result<Option<String>, InvalidCall> {
+    let model = call.model.as_deref();
+    let presets = &api.shared.presets;
+    let preset = model.and_then(|model| presets.named(model)).unwrap_or_else(|| {
+        let alias = model.and_then(|model| api.settings.model_aliases.get(model));
+        presets.of_nobody(alias.map(String::as_str))
+    });
+    if let Some(most) = preset.references.filter(|most| call.request.reference_images.len() > *most) {
+        let message = format!("The preset {} takes at most {most} images.", preset.name);
+        return Err(InvalidCall { message, param: Some("image") });
+    }
+    let chosen = preset.choose(std::mem::take(&mut call.settings))?;
+    chosen.ignored.iter().for_each(|setting| ignored.note(setting.as_str()));
+    call.request.settings = chosen.settings;
+    Ok(preset.engine)
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
@@ -222,12 +243,11 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
 async fn task_of(
     call: &mut ImagesCall,
     mut pictures: Pictures,
-    attempt: Call,
+    (attempt, engine): (Call, Option<String>),
     api: &ApiState,
     caller: &Caller,
     mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
-    let engine = call.model.as_ref().and_then(|model| api.settings.model_aliases.get(model)).cloned();
     let origin = Origin { call: Some(attempt), engine, ..caller.origin() };
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;

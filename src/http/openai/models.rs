@@ -40,8 +40,10 @@ fn model(id: &str) -> Model<'_> {
 /// `GET /v1/models`
 pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Caller) -> Result<Response, ApiError> {
     caller.check_again(&api).await?;
+    let presets = api.shared.presets.all();
     let aliases = api.settings.model_aliases.keys().map(String::as_str);
-    let data = std::iter::once(MODEL_NAME).chain(aliases).map(model).collect();
+    let presets = presets.iter().map(|preset| preset.name.as_str());
+    let data = std::iter::once(MODEL_NAME).chain(presets).chain(aliases).map(model).collect();
     Ok(json(&Models { object: "list", data }))
 }
 

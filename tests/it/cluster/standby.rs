@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::postgres::PostgresStore;
 use tintype_store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
@@ -27,7 +27,14 @@ async fn a_store_that_names_a_standby_follows_the_primary() {
     };
     let submit = || {
         let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
-        let request = GenerateRequest { prompt, aspect_ratio, n: 1, reference_images, request_id: None };
+        let request = GenerateRequest {
+            prompt,
+            aspect_ratio,
+            n: 1,
+            reference_images,
+            settings: TaskSettings::default(),
+            request_id: None,
+        };
         store.submit(account.id, None, Surface::Api, request, 0)
     };
     assert!(matches!(submit().await, Ok(Submission::Accepted(_))));

@@ -19,7 +19,9 @@ use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tintype_config::EngineSettings;
 use tintype_diffusion::{Options, Order, Pipeline};
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings, Stage,
+};
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_system::sandbox::Decoder;
 
@@ -122,6 +124,7 @@ fn brief(prompt: &str, seeds: &[u64]) -> Brief {
         height: SIDE,
         seeds: seeds.to_vec(),
         references: Vec::new(),
+        settings: RenderSettings::default(),
         time_limit: Duration::from_secs(480),
     }
 }

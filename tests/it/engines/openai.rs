@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tintype_config::ServerSettings;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress, RenderSettings};
 use tintype_engines::Surroundings;
 use tintype_system::sandbox::Decoder;
 
@@ -23,7 +23,15 @@ pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
 
 pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
     let time_limit = Duration::from_secs(60);
-    Brief { prompt: prompt.into(), width: 64, height: 48, seeds: seeds.to_vec(), references, time_limit }
+    Brief {
+        prompt: prompt.into(),
+        width: 64,
+        height: 48,
+        seeds: seeds.to_vec(),
+        references,
+        settings: RenderSettings::default(),
+        time_limit,
+    }
 }
 
 pub async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {

@@ -8,7 +8,7 @@ use tintype::service::webhooks::Deliverer;
 use tintype_config::DELIVERY_LIFE;
 use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, EndpointState, SigningSecret};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::EndpointChange;
 use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
@@ -74,6 +74,7 @@ async fn nobody_else_is_told_and_nothing_of_the_studio() {
         aspect_ratio: AspectRatio::default(),
         n: 1,
         reference_images: Vec::new(),
+        settings: TaskSettings::default(),
         request_id: None,
     };
     service.shared.store.submit(bob.account.id, None, Surface::Web, request, 0).await.expect("a store");

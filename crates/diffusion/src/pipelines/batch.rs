@@ -37,6 +37,7 @@ impl Pipeline {
         stop_if(cancel)?;
         let guide = Guide {
             prompt: Embedding::join(&prompts),
+            strength: settings.strength,
             negative: negative.map(|negative| Embedding::join(&vec![negative; orders.len()])),
             guidance: settings.guidance,
             references,
@@ -83,7 +84,7 @@ impl Pipeline {
     ) -> Result<Vec<Latent>> {
         let reference = guide.references.first().filter(|_| self.traits().begins_with_reference);
         // A scheduler remembers the steps of its picture.
-        let scheduler = || self.family.scheduler(steps, shape, reference.is_some());
+        let scheduler = || self.family.scheduler(steps, shape, reference.map(|_| guide.strength));
         let mut schedulers = seeds.iter().map(|_| scheduler()).collect::<Result<Vec<_>>>()?;
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
         let mut samples = Vec::new();

@@ -47,8 +47,9 @@ pub fn compare(
 fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
     let shape = pipeline.latent_shape(order.width, order.height)?;
     let references = order.references.iter().map(|reference| pipeline.look(reference, shape)).collect::<Result<_>>()?;
-    let guide = Guide { prompt: prompt.clone(), negative: None, guidance: settings.guidance, references };
-    let scheduler = pipeline.family.scheduler(settings.steps, shape, false)?;
+    let guide =
+        Guide { prompt: prompt.clone(), negative: None, strength: 1.0, guidance: settings.guidance, references };
+    let scheduler = pipeline.family.scheduler(settings.steps, shape, None)?;
     let noise = Noise::new(order.seed).normal(shape.iter().product());
     let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
     let time = scheduler.times().first().copied().unwrap_or_default();

@@ -48,6 +48,8 @@ pub struct Guide {
     pub prompt: Embedding,
     /// The embedding of what each picture should not show, if the model is to be asked for both.
     pub negative: Option<Embedding>,
+    /// The part of the noise that a picture which begins with its reference gets.
+    pub strength: f64,
     /// How strongly the picture follows the prompt.
     pub guidance: f32,
     /// The encoded reference pictures.
@@ -86,8 +88,9 @@ pub(super) trait Family: Debug + Send {
         reference.numbers.clone()
     }
 
-    /// A scheduler, whose steps are the last ones for a picture that begins with a reference.
-    fn scheduler(&self, steps: usize, shape: [usize; 3], with_reference: bool) -> Result<Box<dyn Scheduler>>;
+    /// A scheduler. For a picture that begins with a reference, `strength` is the part of the noise that it gets, and the
+    /// steps are the last ones.
+    fn scheduler(&self, steps: usize, shape: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>>;
 
     /// Loads the part that removes the noise, for a batch of at most [`Traits::batch`] pictures.
     fn denoiser<'a>(

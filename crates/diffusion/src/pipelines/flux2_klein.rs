@@ -85,6 +85,7 @@ impl Flux2Klein {
                 trained_pixels: 0,
                 batch: 1,
                 negative: !distilled,
+                strength: 1.0,
             },
             encoder,
             transformer,
@@ -174,7 +175,7 @@ impl Family for Flux2Klein {
         Ok(latent)
     }
 
-    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: Option<f64>) -> Result<Box<dyn Scheduler>> {
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Fitted, height * width, steps)?))
     }
 

@@ -101,12 +101,14 @@ pub struct Traits {
     pub batch: usize,
     /// Whether words for things that the picture should not show have an effect, given a guidance above 1.
     pub negative: bool,
+    /// The usual part of the noise that a picture which begins with its reference gets, from 0 to 1.
+    pub strength: f64,
 }
 
 impl Traits {
     /// The usual settings.
     pub fn settings(&self) -> Settings {
-        Settings { steps: self.steps, guidance: self.guidance, negative: String::new() }
+        Settings { steps: self.steps, guidance: self.guidance, negative: String::new(), strength: self.strength }
     }
 }
 
@@ -120,6 +122,8 @@ pub struct Settings {
     pub guidance: f32,
     /// Words for things that the picture should not show.
     pub negative: String,
+    /// How far a picture that begins with its reference may be from it: the part of the noise that it gets, from 0 to 1.
+    pub strength: f64,
 }
 
 /// One picture to make.

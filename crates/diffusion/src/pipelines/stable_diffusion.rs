@@ -20,6 +20,8 @@ use crate::{Error, Result};
 /// the makers of the turbo models advise.
 const STRENGTH: f64 = 0.8;
 const HALF_STRENGTH: f64 = 0.5;
+/// The least part of the noise. Less would not show.
+const LEAST_STRENGTH: f64 = 0.02;
 
 #[derive(Debug)]
 pub(super) struct StableDiffusion {
@@ -95,6 +97,7 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
         trained_pixels: body.unet.area * body.decoder.factor().pow(2),
         batch: MAX_BATCH,
         negative: !distilled,
+        strength: STRENGTH,
     };
     if index.text("_class_name", "")? == "LatentConsistencyModelPipeline" || distilled {
         return Ok(Traits { family: "Latent Consistency Model", steps: 4, guidance: 8.5, ..usual });
@@ -103,7 +106,13 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
         return Ok(Traits { family: "Stable Diffusion with LCM", steps: 4, guidance: 1.0, ..usual });
     }
     if body.is_turbo()? {
-        return Ok(Traits { family: "Stable Diffusion Turbo", steps: 1, guidance: 0.0, ..usual });
+        return Ok(Traits {
+            family: "Stable Diffusion Turbo",
+            steps: 1,
+            guidance: 0.0,
+            strength: HALF_STRENGTH,
+            ..usual
+        });
     }
     Ok(usual)
 }
@@ -136,12 +145,10 @@ impl Family for StableDiffusion {
         self.body.decoder.draw(reference, noise)
     }
 
-    fn scheduler(&self, steps: usize, _: [usize; 3], with_reference: bool) -> Result<Box<dyn Scheduler>> {
-        if !with_reference {
-            return self.body.scheduler(steps, 1.0);
-        }
-        // A model of one step takes it from the middle.
-        let strength = if self.traits.steps == 1 { HALF_STRENGTH } else { STRENGTH };
+    fn scheduler(&self, steps: usize, _: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
+        let Some(strength) = strength else { return self.body.scheduler(steps, 1.0) };
+        // At least one step is left, from the middle for a model of one step.
+        let strength = strength.clamp(LEAST_STRENGTH, 1.0);
         let least = (1.0 / strength).ceil() as usize;
         self.body.scheduler(steps.max(least), strength)
     }

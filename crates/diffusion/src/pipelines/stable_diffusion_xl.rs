@@ -87,6 +87,7 @@ fn traits(body: &Body) -> Result<Traits> {
         trained_pixels: body.unet.area * body.decoder.factor().pow(2),
         batch: MAX_BATCH,
         negative: !distilled,
+        strength: 1.0,
     };
     if distilled {
         return Ok(Traits { family: "Latent Consistency Model XL", steps: 4, guidance: 8.0, ..usual });
@@ -128,7 +129,7 @@ impl Family for StableDiffusionXl {
         self.zeros
     }
 
-    fn scheduler(&self, steps: usize, _: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, _: [usize; 3], _: Option<f64>) -> Result<Box<dyn Scheduler>> {
         self.body.scheduler(steps, 1.0)
     }
 

@@ -61,6 +61,7 @@ impl ZImage {
                 trained_pixels: 0,
                 batch: 1,
                 negative: true,
+                strength: 1.0,
             },
             encoder,
             transformer,
@@ -112,7 +113,7 @@ impl Family for ZImage {
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: bool) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, [_, height, width]: [usize; 3], _: Option<f64>) -> Result<Box<dyn Scheduler>> {
         let positions = (height / PATCH) * (width / PATCH);
         Ok(Box::new(Flow::new(&self.scheduler, Shift::Line, positions, steps)?))
     }

@@ -138,6 +138,7 @@ impl Model {
             steps: count(&self.expected["steps"]),
             guidance: self.expected["guidance"].as_f64().expect("a number") as f32,
             negative: self.expected["negative"].as_str().expect("a prompt").into(),
+            strength: if self.expected["steps"] == 1 { 0.5 } else { 0.8 },
         }
     }
 
@@ -239,7 +240,7 @@ impl Model {
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
         let references = order.references.iter().map(|seen| pipeline.look(seen, shape).expect("a latent picture"));
         let references = references.collect();
-        let guide = Guide { prompt, negative, guidance: settings.guidance, references };
+        let guide = Guide { prompt, negative, guidance: settings.guidance, strength: settings.strength, references };
         let mut steps = Vec::new();
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, sample| {
             steps.push(sample.to_vec());

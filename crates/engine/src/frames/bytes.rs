@@ -23,6 +23,11 @@ impl Writer {
         self.0.extend(number.to_be_bytes());
     }
 
+    pub(super) fn fraction(&mut self, number: Option<f64>) {
+        self.byte(u8::from(number.is_some()));
+        self.long(number.unwrap_or_default().to_bits());
+    }
+
     pub(super) fn count(&mut self, count: usize) {
         self.number(u32::try_from(count).unwrap_or(u32::MAX));
     }
@@ -87,6 +92,16 @@ impl<'a> Reader<'a> {
 
     pub(super) fn long(&mut self) -> Result<u64, FrameError> {
         self.array().map(u64::from_be_bytes)
+    }
+
+    /// A fraction from 0 to `most`, if there is one.
+    pub(super) fn fraction(&mut self, most: f64) -> Result<Option<f64>, FrameError> {
+        let (given, number) = (self.flag()?, f64::from_bits(self.long()?));
+        match given {
+            true if (0.0..=most).contains(&number) => Ok(Some(number)),
+            false if number.to_bits() == 0 => Ok(None),
+            _ => Err(FrameError("it has a number out of range")),
+        }
     }
 
     pub(super) fn text(&mut self) -> Result<String, FrameError> {

@@ -25,6 +25,8 @@ const MAX_PICTURES: u32 = 64;
 const MAX_SIDE: u32 = 4_096;
 /// Most steps of a picture.
 const MAX_STEPS: u32 = 10_000;
+/// Strongest guidance.
+const MAX_GUIDANCE: f64 = 1_000.0;
 
 const RENDER: u8 = 1;
 const CANCEL: u8 = 2;
@@ -68,6 +70,12 @@ pub struct Order {
     pub references: Vec<Picture>,
     /// Steps of each picture; 0 for as many as the model was made for.
     pub steps: u32,
+    /// How strongly the pictures follow their prompts; `None` for as strongly as the model was made for.
+    pub guidance_scale: Option<f64>,
+    /// How far a picture may be from its reference, from 0 to 1; `None` for the usual distance.
+    pub strength: Option<f64>,
+    /// Words for things that the pictures should not show.
+    pub negative_prompt: String,
     /// The most pictures that take each step together.
     pub batch: u32,
 }
@@ -232,6 +240,9 @@ impl Message {
                 frame.count(order.references.len());
                 order.references.iter().for_each(|picture| frame.picture(picture));
                 frame.number(order.steps);
+                frame.fraction(order.guidance_scale);
+                frame.fraction(order.strength);
+                frame.text(&order.negative_prompt);
                 frame.number(order.batch);
             }
             Self::Cancel { order } => {
@@ -253,8 +264,21 @@ impl Message {
                 let (number, prompts) = (body.number()?, body.list(prompt)?);
                 let (width, height) = (body.within(1, MAX_SIDE)?, body.within(1, MAX_SIDE)?);
                 let references = body.list(Reader::picture)?;
-                let (steps, batch) = (body.within(0, MAX_STEPS)?, body.within(1, MAX_PICTURES)?);
-                let order = Order { number, prompts, width, height, references, steps, batch };
+                let steps = body.within(0, MAX_STEPS)?;
+                let (guidance_scale, strength) = (body.fraction(MAX_GUIDANCE)?, body.fraction(1.0)?);
+                let (negative_prompt, batch) = (body.text()?, body.within(1, MAX_PICTURES)?);
+                let order = Order {
+                    number,
+                    prompts,
+                    width,
+                    height,
+                    references,
+                    steps,
+                    guidance_scale,
+                    strength,
+                    negative_prompt,
+                    batch,
+                };
                 if !(1..=MAX_PICTURES as usize).contains(&order.pictures().count()) {
                     return Err(FrameError("it orders no picture, or too many"));
                 }
@@ -399,6 +423,9 @@ mod tests {
             height: 720,
             references: vec![picture()],
             steps: 4,
+            guidance_scale: Some(7.5),
+            strength: None,
+            negative_prompt: "blurry".into(),
             batch: 4,
         }
     }
@@ -469,6 +496,9 @@ mod tests {
         assert!(refused(|order| order.prompts[1].seeds = vec![1; 63]), "65 pictures in all");
         assert!(refused(|order| order.batch = 0));
         assert!(refused(|order| order.steps = 10_001));
+        assert!(refused(|order| order.guidance_scale = Some(f64::NAN)));
+        assert!(refused(|order| order.guidance_scale = Some(-1.0)));
+        assert!(refused(|order| order.strength = Some(1.5)));
         assert!(refused(|order| order.prompts[0].text = "a".repeat(MAX_TEXT_BYTES + 1)));
         for (done, of) in [(0, 4), (5, 4), (1, 10_001)] {
             let step = Event::Step { picture: 0, pictures: 1, done, of, micros: 0 }.frame().expect("a frame");

@@ -18,7 +18,7 @@ use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, MAX_SEED, Picture, Progress, RenderSettings, Sizes};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -72,6 +72,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         description: format!("{}, by a workflow in ComfyUI", settings.target()),
         sizes: sizes(settings, Sizes::Any),
         max_references,
+        settings: workflow.settings(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,
@@ -107,6 +108,7 @@ struct Order<'a> {
     width: u32,
     height: u32,
     seed: u64,
+    settings: &'a RenderSettings,
     /// Names and PNGs.
     references: &'a [(String, Bytes)],
     index: usize,
@@ -126,6 +128,8 @@ impl Driver for ComfyUi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let work = Work::from(&brief);
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
+        let negative = brief.settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &RESERVED).ok());
+        let settings = RenderSettings { negative_prompt: negative, ..brief.settings };
         let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
         let steps = Steps::new(progress, brief.seeds.len());
         let previews = Previews::new(progress, &self.results);
@@ -133,7 +137,8 @@ impl Driver for ComfyUi {
         let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
             let (width, height, references) = (brief.width, brief.height, references.as_slice());
             let (seed, limit) = (*seed, brief.time_limit);
-            self.picture(Order { work, prompt: &prompt, width, height, seed, references, index, limit }, shown)
+            let (prompt, settings) = (prompt.as_str(), &settings);
+            self.picture(Order { work, prompt, width, height, seed, settings, references, index, limit }, shown)
         });
         let orders: Vec<_> = orders.collect();
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
@@ -166,7 +171,7 @@ impl ComfyUi {
             references.push(server.upload(name.clone(), png.clone(), order.limit).await?);
         }
         // A server that has run this workflow with this seed before runs nothing, and may have removed the file since.
-        for seed in [order.seed, rand::random()] {
+        for seed in [order.seed, u64::from(rand::random_range(0..=MAX_SEED))] {
             if let Some(file) = self.saved(&server, order, seed, &references, shown).await? {
                 return Ok(file);
             }
@@ -189,6 +194,7 @@ impl ComfyUi {
             width: order.width,
             height: order.height,
             seed,
+            settings: order.settings,
             model: self.model.as_deref(),
             references,
         });

@@ -7,9 +7,23 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tintype_engine::{RenderSettings, Setting};
 
 /// Kinds of values that a mapping may name. An empty one is a fixed value.
-const KINDS: [&str; 10] = ["", "model", "prompt", "negative_prompt", "image", "width", "height", "n", "steps", "seed"];
+const KINDS: [&str; 12] = [
+    "",
+    "model",
+    "prompt",
+    "negative_prompt",
+    "image",
+    "width",
+    "height",
+    "n",
+    "steps",
+    "seed",
+    "guidance_scale",
+    "strength",
+];
 /// Largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -51,6 +65,7 @@ pub(super) struct Values<'a> {
     pub(super) width: u32,
     pub(super) height: u32,
     pub(super) seed: u64,
+    pub(super) settings: &'a RenderSettings,
     pub(super) model: Option<&'a str>,
     /// Names of uploaded references.
     pub(super) references: &'a [String],
@@ -64,6 +79,8 @@ impl From<NodeMapping> for Mapping {
             "prompt" | "negative_prompt" => "text",
             "n" => "batch_size",
             "model" => "ckpt_name",
+            "guidance_scale" => "cfg",
+            "strength" => "denoise",
             kind => kind,
         };
         let key = entry.key.filter(|key| !key.is_empty()).unwrap_or_else(|| usual.to_owned());
@@ -142,6 +159,11 @@ impl Workflow {
         mappings.flat_map(|mapping| mapping.node_ids.iter().map(|node| (node, &mapping.key)))
     }
 
+    /// The settings that the workflow has nodes for.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        Setting::ALL.into_iter().filter(|setting| self.inputs_of(setting.as_str()).next().is_some()).collect()
+    }
+
     /// Most reference pictures that the workflow takes.
     pub(super) fn max_references(&self) -> usize {
         self.inputs_of("image").count()
@@ -171,9 +193,14 @@ impl Workflow {
                 ("height", _) => values.height.into(),
                 // Each picture is a run of its own, with a seed of its own.
                 ("n", _) => 1.into(),
-                // 53 bits survive where nodes compute with floating-point numbers.
-                ("seed", _) => (values.seed >> 11).into(),
+                ("seed", _) => values.seed.into(),
                 ("model", Some(model)) => model.into(),
+                ("negative_prompt" | "steps" | "guidance_scale" | "strength", _) => {
+                    match setting(&mapping.kind, values.settings) {
+                        Some(value) => value,
+                        None => continue,
+                    }
+                }
                 ("", _) => mapping.value.clone(),
                 // As the workflow has them.
                 _ => continue,
@@ -186,6 +213,16 @@ impl Workflow {
             set(node, key, name.as_str().into());
         }
         Value::Object(graph)
+    }
+}
+
+/// The value of a setting, if the task has one. Otherwise it is as the workflow has it.
+fn setting(kind: &str, settings: &RenderSettings) -> Option<Value> {
+    match kind {
+        "negative_prompt" => settings.negative_prompt.as_deref().map(Value::from),
+        "steps" => settings.steps.map(Value::from),
+        "guidance_scale" => settings.guidance_scale.map(Value::from),
+        _ => settings.strength.map(Value::from),
     }
 }
 
@@ -204,8 +241,8 @@ mod tests {
         {"type": "steps", "key": "steps", "node_ids": ["3"]}, {"type": "model", "node_ids": ["4"]},
         {"key": "cfg", "node_ids": ["3"], "value": 7}]"#;
 
-    fn values<'a>() -> Values<'a> {
-        Values { prompt: "say \"hello\"", width: 64, height: 64, seed: u64::MAX, model: None, references: &[] }
+    fn values(settings: &RenderSettings) -> Values<'_> {
+        Values { prompt: "say \"hello\"", width: 64, height: 64, seed: 7, settings, model: None, references: &[] }
     }
 
     #[test]
@@ -213,15 +250,20 @@ mod tests {
         let workflow = Workflow::parse(GRAPH, MAPPING).expect("a workflow");
         assert_eq!(workflow.max_references(), 1);
         assert_eq!(workflow.node_classes(), ["CLIPTextEncode", "CheckpointLoaderSimple", "KSampler", "LoadImage"]);
-        let graph = workflow.fill(&values());
+        assert_eq!(workflow.settings(), [Setting::Seed, Setting::Steps]);
+        let usual = RenderSettings::default();
+        let graph = workflow.fill(&values(&usual));
         assert_eq!(graph["6"]["inputs"], json!({ "text": "say \"hello\"", "clip": ["4", 1] }));
-        assert_eq!(graph["3"]["inputs"], json!({ "seed": (1_u64 << 53) - 1, "model": ["4", 0], "cfg": 7 }));
+        assert_eq!(graph["3"]["inputs"], json!({ "seed": 7, "model": ["4", 0], "cfg": 7 }));
         assert_eq!(graph["4"]["inputs"]["ckpt_name"], "a.safetensors");
         assert_eq!(graph["10"]["inputs"]["image"], "default.png");
         let references = ["mine.png".to_owned(), "left over.png".to_owned()];
-        let graph = workflow.fill(&Values { model: Some("b.safetensors"), references: &references, ..values() });
+        let graph = workflow.fill(&Values { model: Some("b.safetensors"), references: &references, ..values(&usual) });
         assert_eq!(graph["4"]["inputs"]["ckpt_name"], "b.safetensors");
         assert_eq!(graph["10"]["inputs"]["image"], "mine.png");
+        let asked = RenderSettings { steps: Some(9), strength: Some(0.5), ..RenderSettings::default() };
+        let graph = workflow.fill(&values(&asked));
+        assert_eq!(graph["3"]["inputs"], json!({ "seed": 7, "model": ["4", 0], "cfg": 7, "steps": 9 }));
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl Renderer {
             let all = pictures + task.pictures();
             let joins = all <= most
                 && task.size() == asked
+                && task.brief.settings == tasks[0].brief.settings
                 && tasks.iter().chain([task]).all(|task| task.brief.references.is_empty())
                 && tasks.iter().chain([task]).all(|task| self.working_size(task, all) == Some(size));
             if joins && let Some(task) = waiting.remove(at) {
@@ -187,8 +188,13 @@ impl Renderer {
     fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
         let speed = locked(&self.shared.speed);
         let seen = speed.seen_pixels(&task.brief.references);
-        let plan = speed.plan(task.size(), pictures, self.shared.wanted.steps, seen);
+        let plan = speed.plan(task.size(), pictures, self.steps(task), seen);
         speed.working_size(&plan, self.left(task))
+    }
+
+    /// Steps of each picture of a task; 0 for as many as the model was made for.
+    fn steps(&self, task: &Waiting) -> u32 {
+        task.brief.settings.steps.unwrap_or(self.shared.wanted.steps)
     }
 
     /// Time that a task has left.
@@ -258,8 +264,20 @@ impl Renderer {
             previews: progress.wants_previews(),
         });
         let references = tasks.iter().flat_map(|task| task.brief.references.clone());
-        let (steps, batch) = (self.shared.wanted.steps, self.most((width, height)));
-        Order { number: 0, prompts: prompts.collect(), width, height, references: references.collect(), steps, batch }
+        // Those of all tasks of a batch.
+        let settings = &tasks[0].brief.settings;
+        Order {
+            number: 0,
+            prompts: prompts.collect(),
+            width,
+            height,
+            references: references.collect(),
+            steps: self.steps(&tasks[0]),
+            guidance_scale: settings.guidance_scale,
+            strength: settings.strength,
+            negative_prompt: settings.negative_prompt.clone().unwrap_or_default(),
+            batch: self.most((width, height)),
+        }
     }
 
     async fn failure(&self, trouble: Trouble, render: Unfinished<'_>) -> EngineError {

@@ -339,6 +339,11 @@ impl Painter {
         if order.steps > 0 {
             settings.steps = order.steps as usize;
         }
+        if let Some(guidance) = order.guidance_scale {
+            settings.guidance = guidance as f32;
+        }
+        settings.strength = order.strength.unwrap_or(settings.strength);
+        settings.negative.clone_from(&order.negative_prompt);
         // The picture itself follows the only step soon.
         if order.prompts.iter().any(|prompt| prompt.previews) && settings.steps > 1 {
             self.pipeline.learn_previews()?;

@@ -98,6 +98,9 @@ impl Program for Arc<Shared> {
                 height: side,
                 references: Vec::new(),
                 steps: FIRST_STEPS,
+                guidance_scale: None,
+                strength: None,
+                negative_prompt: String::new(),
                 batch: 1,
             };
             let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT);
@@ -136,6 +139,8 @@ pub(super) struct Watch<'a> {
     all_pixels: u64,
     /// The most pictures that take a step together.
     batch: u32,
+    /// Whether the guidance is that of the model: without it a step may ask the model once instead of twice.
+    is_usual: bool,
     pub measured: Measured,
 }
 
@@ -151,7 +156,8 @@ impl<'a> Watch<'a> {
             from..pictures
         });
         let prompts = progress.into_iter().zip(ranges).collect();
-        Self { shared, prompts, limit, pixels, all_pixels, batch: order.batch, measured: Measured::default() }
+        let is_usual = order.guidance_scale.is_none();
+        Self { shared, prompts, limit, pixels, all_pixels, batch: order.batch, is_usual, measured: Measured::default() }
     }
 
     pub(super) fn after(&mut self, event: Option<&Event>) -> Duration {
@@ -165,7 +171,7 @@ impl<'a> Watch<'a> {
                 let took = Duration::from_micros(*micros);
                 self.measured.steps.push(took);
                 // The first one loads the model. The speed is that of a picture alone.
-                if (*done > 1 || *of == 1) && *pictures == 1 {
+                if (*done > 1 || *of == 1) && *pictures == 1 && self.is_usual {
                     speed.observe_step(self.all_pixels, took);
                 }
                 for (progress, own) in &self.prompts {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tintype_diffusion::config::Config;
 use tintype_diffusion::pipelines::references;
-use tintype_engine::Sizes;
+use tintype_engine::{Setting, Sizes};
 
 use super::child::{Setup, Work};
 use super::machine;
@@ -126,6 +126,13 @@ impl Wanted {
             format!("--engine-runtime {runtime} needs ONNX Runtime {version}: `{command}` fetches it")
         };
         found.map(Some).ok_or_else(missing)
+    }
+
+    /// The settings that the model takes.
+    pub(super) fn taken_settings(&self) -> Vec<Setting> {
+        // A model that takes one reference begins with it; one that takes more sees them while it renders.
+        let begins_with_reference = self.max_references() == 1;
+        Setting::ALL.into_iter().filter(|setting| *setting != Setting::Strength || begins_with_reference).collect()
     }
 
     /// The most reference pictures that the model takes, without opening it.

@@ -1,6 +1,6 @@
 //! The dialects of OpenAI's Images API: fields that a server takes, sizes that it knows, and names of its parts.
 
-use tintype_engine::{EngineError, Sizes};
+use tintype_engine::{EngineError, Setting, Sizes};
 use url::Url;
 
 use super::super::prompt::for_engine;
@@ -105,9 +105,16 @@ impl Dialect {
         if self.is_openai() { 8 } else { 2 }
     }
 
-    /// The seed as the server takes it: 31 bits, which every server can hold. `None` if it takes none.
-    pub(super) fn seed(&self, seed: u64) -> Option<u64> {
-        (!self.is_openai()).then_some(seed & 0x7fff_ffff)
+    /// The settings that the server takes.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        match self.profile {
+            EngineProfile::OpenAi => Vec::new(),
+            // It takes a negative prompt behind a bar in the prompt, and steps as `step`.
+            EngineProfile::LocalAi => vec![Setting::Seed, Setting::NegativePrompt, Setting::Steps],
+            EngineProfile::VllmOmni | EngineProfile::Sglang => {
+                vec![Setting::Seed, Setting::NegativePrompt, Setting::Steps, Setting::GuidanceScale]
+            }
+        }
     }
 
     /// Whether the server knows `response_format`. GPT models refuse it, and always answer in base64.
@@ -129,8 +136,13 @@ impl Dialect {
     ///
     /// # Errors
     /// [`EngineError::Permanent`]: nothing is left of them.
-    pub(super) fn prompt(&self, prompt: &str) -> Result<String, EngineError> {
+    pub(super) fn prompt(&self, prompt: &str, negative: Option<&str>) -> Result<String, EngineError> {
+        if self.profile != EngineProfile::LocalAi {
+            return for_engine(prompt, &[]);
+        }
         // LocalAI takes the words behind a bar for a negative prompt.
-        for_engine(prompt, if self.profile == EngineProfile::LocalAi { &["|"] } else { &[] })
+        let words = for_engine(prompt, &["|"])?;
+        let negative = negative.and_then(|negative| for_engine(negative, &["|"]).ok());
+        Ok(negative.map_or(words.clone(), |negative| format!("{words}|{negative}")))
     }
 }

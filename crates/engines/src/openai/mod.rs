@@ -20,7 +20,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
 use serde::de::IgnoredAny;
-use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
+use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Stage};
 use url::Url;
 
 use self::answer::File;
@@ -31,7 +31,7 @@ use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
 use super::servers::{Server, Servers, Work};
 use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
-use tintype_config::EngineSettings;
+use tintype_config::{EngineProfile, EngineSettings};
 use tintype_domain::images_api::GenerationRequest;
 
 /// Time for the list of models.
@@ -57,6 +57,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         ),
         sizes: sizes(settings, dialect.sizes()),
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
+        settings: dialect.settings(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,
@@ -89,6 +90,7 @@ struct Call {
     prompt: String,
     size: String,
     seeds: Vec<u64>,
+    settings: RenderSettings,
     /// PNGs.
     references: Vec<Bytes>,
     limit: Duration,
@@ -98,7 +100,9 @@ struct Call {
 impl Driver for ImagesApi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let count = brief.seeds.len();
-        let (prompt, size) = (self.dialect.prompt(&brief.prompt)?, format!("{}x{}", brief.width, brief.height));
+        let negative = brief.settings.negative_prompt.as_deref();
+        let (prompt, size) =
+            (self.dialect.prompt(&brief.prompt, negative)?, format!("{}x{}", brief.width, brief.height));
         let work = Work::from(&brief);
         let references = to_pngs(brief.references).await?;
         let call = |seeds: &[u64]| {
@@ -107,6 +111,7 @@ impl Driver for ImagesApi {
                 prompt: prompt.clone(),
                 size: size.clone(),
                 seeds: seeds.to_vec(),
+                settings: brief.settings.clone(),
                 references: references.clone(),
                 limit: brief.time_limit,
             };
@@ -156,6 +161,10 @@ impl ImagesApi {
     }
 
     fn request(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EngineError> {
+        let taken = self.dialect.settings();
+        let takes = |setting| taken.contains(&setting);
+        let RenderSettings { negative_prompt, steps, guidance_scale, .. } = call.settings.clone();
+        let by_field = |setting| takes(setting) && self.dialect.profile != EngineProfile::LocalAi;
         let mut body = GenerationRequest {
             prompt: call.prompt.clone(),
             model: self.dialect.model.clone(),
@@ -163,7 +172,11 @@ impl ImagesApi {
             size: Some(call.size.clone()),
             response_format: self.dialect.knows_response_format().then(|| "b64_json".to_owned()),
             output_format: None,
-            seed: call.seeds.first().and_then(|seed| self.dialect.seed(*seed)),
+            seed: call.seeds.first().copied().filter(|_| takes(Setting::Seed)),
+            negative_prompt: negative_prompt.filter(|_| by_field(Setting::NegativePrompt)),
+            num_inference_steps: steps.filter(|_| by_field(Setting::Steps)),
+            guidance_scale: guidance_scale.filter(|_| takes(Setting::GuidanceScale)),
+            step: steps.filter(|_| self.dialect.profile == EngineProfile::LocalAi),
             ref_images: None,
         };
         match (call.references.is_empty(), self.dialect.references()) {
@@ -190,6 +203,10 @@ fn edit_form(body: GenerationRequest, name: &'static str, references: &[Bytes]) 
         ("size", body.size),
         ("response_format", body.response_format),
         ("seed", body.seed.map(|seed| seed.to_string())),
+        ("negative_prompt", body.negative_prompt),
+        ("num_inference_steps", body.num_inference_steps.map(|steps| steps.to_string())),
+        ("guidance_scale", body.guidance_scale.map(|scale| scale.to_string())),
+        ("step", body.step.map(|steps| steps.to_string())),
     ];
     let form = Form::new().text("prompt", body.prompt);
     let given = fields.into_iter().filter_map(|(field, value)| value.map(|value| (field, value)));

@@ -10,7 +10,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
-use tintype_engine::EngineError;
+use tintype_engine::{EngineError, RenderSettings};
 
 use crate::endpoint::{Endpoint, EngineResponse, Fault, Words};
 use crate::results::MAX_FILE_BYTES;
@@ -66,11 +66,11 @@ impl Capabilities {
         &self.model.name
     }
 
-    /// How strongly a reference is painted over, from 0 to 1: as the server was started, but never so strongly that the
+    /// How strongly a reference is painted over, from 0 to 1: as the task says or the server was started, but never so strongly that the
     /// first step removes the reference. `None` if the server paints in one step, which always removes it.
-    pub(super) fn strength(&self) -> Option<f64> {
-        let asked = self.defaults.strength.unwrap_or(DEFAULT_STRENGTH);
-        let steps = self.defaults.sample_params.sample_steps.unwrap_or(DEFAULT_STEPS);
+    pub(super) fn strength(&self, settings: &RenderSettings) -> Option<f64> {
+        let asked = settings.strength.or(self.defaults.strength).unwrap_or(DEFAULT_STRENGTH);
+        let steps = settings.steps.or(self.defaults.sample_params.sample_steps).unwrap_or(DEFAULT_STEPS);
         // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is all noise.
         let most = f64::from(steps.checked_sub(2)?) + 0.5;
         Some(asked.min(most / f64::from(steps)))

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, Sizes};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Sizes};
 use url::Url;
 
 use self::api::{Api, Capabilities};
@@ -47,6 +47,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         description,
         sizes: sizes(settings, Sizes::Any),
         max_references,
+        settings: Setting::ALL.to_vec(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,
@@ -143,7 +144,7 @@ impl ServerSlot {
         let references = if brief.references.is_empty() || max_references > 1 {
             ReferenceUse::Shown
         } else {
-            reference_use(&server.api().capabilities().await?)?
+            reference_use(&server.api().capabilities().await?, &brief.settings)?
         };
         server.render(brief, references, &report, kill).await
     }
@@ -165,11 +166,11 @@ fn resident_memory(process: u32) -> Option<u64> {
 }
 
 /// How a server's model takes one reference picture, by the name of the model.
-fn reference_use(capabilities: &Capabilities) -> Result<ReferenceUse, EngineError> {
+fn reference_use(capabilities: &Capabilities, settings: &RenderSettings) -> Result<ReferenceUse, EngineError> {
     if is_for_editing(capabilities.model()) {
         return Ok(ReferenceUse::Shown);
     }
-    let strength = capabilities.strength().ok_or_else(|| {
+    let strength = capabilities.strength(settings).ok_or_else(|| {
         let cause = "sd-server paints in one step, which leaves nothing of a reference: give its --steps more, or this service --engine-references 0";
         EngineError::Permanent(cause.into())
     })?;

@@ -295,13 +295,22 @@ fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Val
         "prompt": prompt,
         "width": brief.width,
         "height": brief.height,
-        // The server takes a negative number as a wish for a random seed, and keeps seeds in 64 bits with a sign.
-        "seed": seed >> 1,
+        "seed": seed,
         "batch_count": 1,
         "output_format": "png",
         // The prompt, otherwise.
         "embed_image_metadata": false,
     });
+    let settings = &brief.settings;
+    if let Some(negative) = settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &[]).ok()) {
+        body["negative_prompt"] = negative.into();
+    }
+    if let Some(steps) = settings.steps {
+        body["sample_params"]["sample_steps"] = steps.into();
+    }
+    if let Some(scale) = settings.guidance_scale {
+        body["sample_params"]["guidance"]["txt_cfg"] = scale.into();
+    }
     let mut pictures = brief.references.iter().map(|picture| BASE64_STANDARD.encode(picture.to_png()));
     match references {
         ReferenceUse::Shown if !brief.references.is_empty() => body["ref_images"] = pictures.collect(),

@@ -8,7 +8,7 @@ use super::budgets;
 use crate::{Result, StoreError};
 use tintype_domain::key::{ApiKey, Suspension};
 use tintype_domain::model::{Account, FailureCause, Id, Status, Task, TaskFailure};
-use tintype_domain::request::GenerateRequest;
+use tintype_domain::request::{GenerateRequest, TaskSettings};
 
 /// The error for a column with a value that this code never writes.
 fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
@@ -63,7 +63,15 @@ fn cause(row: &Row) -> Result<FailureCause> {
 }
 
 /// The columns of a [`GenerateRequest`].
-pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, settings, request_id";
+
+/// Tasks of which nothing was chosen have none.
+fn settings(row: &Row) -> Result<TaskSettings> {
+    match row.try_get::<_, Option<&str>>("settings")? {
+        None => Ok(TaskSettings::default()),
+        Some(_) => json(row, "settings"),
+    }
+}
 
 pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
     let n: i16 = row.try_get("n")?;
@@ -72,6 +80,7 @@ pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
         aspect_ratio: word(row, "aspect_ratio")?,
         n: n.try_into().map_err(|error| odd("n", error))?,
         reference_images: json(row, "reference_images")?,
+        settings: settings(row)?,
         request_id: row.try_get("request_id")?,
     })
 }

@@ -12,7 +12,7 @@ const BATCH: i64 = 1_000;
 /// Notes the prompt of a task that fails, for its removal later.
 pub(super) async fn keep(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
     let sql = "INSERT INTO failed_prompts (task_id, account_id, bytes)
-        SELECT id, account_id, octet_length(prompt) + octet_length(reference_images) FROM tasks WHERE id = $1";
+        SELECT id, account_id, octet_length(prompt) + octet_length(reference_images) + coalesce(octet_length(settings), 0) FROM tasks WHERE id = $1";
     begun.execute(sql, &[&task_id]).await?;
     Ok(())
 }
@@ -49,7 +49,7 @@ pub(super) async fn erase(database: &Database, account_id: Id, latest: Id) -> Re
             ORDER BY account_id, task_id LIMIT $3 FOR UPDATE SKIP LOCKED
         ),
         blank AS (
-            UPDATE tasks SET prompt = '', reference_images = '[]' WHERE id = ANY (ARRAY (SELECT task_id FROM gone))
+            UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM gone))
         ),
         unsearched AS (DELETE FROM prompts WHERE task_id = ANY (ARRAY (SELECT task_id FROM gone))),
         never_indexed AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT task_id FROM gone)))

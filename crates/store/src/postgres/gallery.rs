@@ -301,7 +301,7 @@ impl Gallery for PostgresStore {
                  ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
              ),
              blank AS (
-                 UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL
+                 UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
                  WHERE id = ANY (ARRAY (SELECT id FROM removed))
              ),
              {FORGOTTEN}

@@ -11,7 +11,10 @@ use crate::{OpenError, Schema};
 /// The schema in force, and the changes since the first release.
 pub const SCHEMA: Schema = Schema {
     in_force: include_str!("../../schema/postgres.sql"),
-    changes: &[include_str!("../../migrations/postgres/0101_cause.sql")],
+    changes: &[
+        include_str!("../../migrations/postgres/0101_cause.sql"),
+        include_str!("../../migrations/postgres/0102_settings.sql"),
+    ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
 pub(super) const LOCK: i64 = 0x7469_6E74;

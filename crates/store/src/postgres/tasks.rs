@@ -27,7 +27,8 @@ pub(super) const REMOVAL_BATCH: usize = 1000;
 /// is the lowest id of the cutoff. Only the index `tasks_of_account`, which holds no removed task, is in the order of
 /// surfaces.
 pub(super) async fn remove(database: &Database, account_id: Id, cutoff: Timestamp) -> Result<usize> {
-    let sql = "UPDATE tasks SET removed_at = $4, prompt = '', reference_images = '[]', request_id = NULL
+    let sql =
+        "UPDATE tasks SET removed_at = $4, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
         WHERE id = ANY (ARRAY (
             SELECT id FROM tasks WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing'
                 AND updated_at < $1

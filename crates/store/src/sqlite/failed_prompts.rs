@@ -13,7 +13,7 @@ const BATCH: usize = 256;
 /// Notes a task that has just failed.
 pub(super) fn keep(connection: &Connection, id: Id, account_id: Id) -> rusqlite::Result<()> {
     let sql = "INSERT INTO failed_prompts (task_id, account_id, bytes)
-        SELECT id, ?2, octet_length(prompt) + octet_length(reference_images) FROM tasks WHERE id = ?1";
+        SELECT id, ?2, octet_length(prompt) + octet_length(reference_images) + coalesce(octet_length(settings), 0) FROM tasks WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![id, account_id]).map(drop)
 }
 
@@ -62,7 +62,7 @@ pub(super) fn erase(writing: &mut Writing, account_id: Id, latest: Id) -> rusqli
         }
         overwritten += gallery::unsearch(writing, id)?;
         erased += 1;
-        let blank = "UPDATE tasks SET prompt = '', reference_images = '[]' WHERE id = ?1";
+        let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id = ?1";
         writing.connection.prepare_cached(blank)?.execute([id])?;
         forget(&writing.connection, id)?;
     }

@@ -209,7 +209,8 @@ fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
         overwritten += forget(writing, *id)?;
         erased += 1;
         let connection = &writing.connection;
-        let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', request_id = NULL WHERE id = ?1";
+        let blank =
+            "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id = ?1";
         connection.prepare_cached(blank)?.execute([id])?;
         failed_prompts::forget(connection, *id)?;
         connection.prepare_cached("UPDATE deletions SET erased = 1 WHERE task_id = ?1")?.execute([id])?;

@@ -16,7 +16,10 @@ use tintype_system::owner;
 /// The schema in force, and the changes since the first release.
 pub const SCHEMA: Schema = Schema {
     in_force: include_str!("../../schema/sqlite.sql"),
-    changes: &[include_str!("../../migrations/sqlite/0101_cause.sql")],
+    changes: &[
+        include_str!("../../migrations/sqlite/0101_cause.sql"),
+        include_str!("../../migrations/sqlite/0102_settings.sql"),
+    ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.
 pub(super) const APPLICATION_ID: i32 = 0x7469_6E74;

@@ -14,7 +14,7 @@ use crate::{
     TaskRecord, Tasks, Unfinished,
 };
 use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskFailure};
-use tintype_domain::request::GenerateRequest;
+use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_system::fault::Effect;
 
 /// Queues a task.
@@ -51,8 +51,8 @@ pub(super) fn submit(
     connection
         .prepare_cached(
             "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images,
-                                prompt, request_id)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                                prompt, request_id, settings)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         )?
         .execute(params![
             id,
@@ -64,7 +64,8 @@ pub(super) fn submit(
             request.aspect_ratio.as_str(),
             to_json(&request.reference_images),
             request.prompt,
-            request.request_id
+            request.request_id,
+            request.settings.to_json()
         ])?;
     let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
     let wants_previews = origin.wants_previews();
@@ -134,7 +135,15 @@ fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<FailureCause> {
 }
 
 /// The columns of a [`GenerateRequest`].
-pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, request_id";
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, n, reference_images, settings, request_id";
+
+/// Tasks of which nothing was chosen have none.
+fn settings(row: &Row<'_>) -> rusqlite::Result<TaskSettings> {
+    match row.get_ref("settings")? {
+        ValueRef::Null => Ok(TaskSettings::default()),
+        _ => json(row, "settings"),
+    }
+}
 
 pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
     Ok(GenerateRequest {
@@ -142,6 +151,7 @@ pub(super) fn request(row: &Row<'_>) -> rusqlite::Result<GenerateRequest> {
         aspect_ratio: word(row, "aspect_ratio")?,
         n: row.get("n")?,
         reference_images: json(row, "reference_images")?,
+        settings: settings(row)?,
         request_id: row.get("request_id")?,
     })
 }

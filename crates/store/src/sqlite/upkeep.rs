@@ -55,7 +55,8 @@ pub(super) fn remove(writing: &mut Writing, account_id: Id, cutoff: Timestamp) -
             overwritten += gallery::forget(writing, *id)?;
         }
         removed += 1;
-        let erase = "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', request_id = NULL
+        let erase =
+            "UPDATE tasks SET removed_at = ?2, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
             WHERE id = ?1";
         writing.connection.prepare_cached(erase)?.execute(params![id, writing.clock.now()])?;
         failed_prompts::forget(&writing.connection, *id)?;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::key::{ApiKey, KeySecret};
 use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure};
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
 use tintype_store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
@@ -177,6 +177,7 @@ pub fn images(n: u8) -> GenerateRequest {
         aspect_ratio: AspectRatio::Square,
         n,
         reference_images: Vec::new(),
+        settings: TaskSettings::default(),
         request_id: None,
     }
 }

@@ -2,7 +2,8 @@
 
 use futures::future::try_join_all;
 use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskId};
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_engine::RenderSettings;
 use tintype_store::{Result, START_WITHIN, StartLimit, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
@@ -53,6 +54,16 @@ pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
             aspect_ratio,
             n: (turn % 4 + 1) as u8,
             reference_images: references.collect(),
+            settings: TaskSettings {
+                preset: (turn % 3 == 0).then(|| "portrait".to_owned()),
+                render: RenderSettings {
+                    seed: (turn % 2 == 0).then_some(turn as u32),
+                    negative_prompt: (turn % 5 == 0).then(|| "rain, \"fog\" 🌧".to_owned()),
+                    steps: (turn % 4 == 0).then_some(7),
+                    guidance_scale: (turn % 4 == 1).then_some(6.5),
+                    strength: (turn % 4 == 1).then_some(0.8),
+                },
+            },
             request_id: Some(format!("request-{turn}")),
         };
         let task = fx.submit_request(ada, Surface::Api, request.clone()).await?;

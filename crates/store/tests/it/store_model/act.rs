@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tintype_domain::budget::Budget;
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest};
+use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_engine::RenderSettings;
 use tintype_store::{KeyChange, Rescue, StrikeRule};
 use tintype_system::clock::Timestamp;
 
@@ -178,6 +179,10 @@ impl Order {
             aspect_ratio: AspectRatio::ALL[self.ratio % AspectRatio::ALL.len()],
             n: self.n,
             reference_images: (0..self.references).map(reference).collect(),
+            settings: TaskSettings {
+                render: RenderSettings { seed: (self.n == 2).then_some(7), ..RenderSettings::default() },
+                ..TaskSettings::default()
+            },
             request_id: None,
         }
     }

@@ -1,0 +1,275 @@
+//! The presets of the config file: tables `[preset.NAME]`.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, check};
+use tintype_domain::request::MAX_REFERENCES;
+use tintype_engine::{RenderSettings, Setting};
+use toml::de::{DeTable, DeValue};
+
+use super::file::{FileOrigin, FileSetting, Value, one_text, suggestion, text};
+
+/// The settings of a preset, in the order of the documentation.
+const NAMES: [&str; 9] = [
+    "engine",
+    "description",
+    "seed",
+    "negative-prompt",
+    "steps",
+    "guidance-scale",
+    "strength",
+    "callers",
+    "references",
+];
+/// Longest description, in characters.
+const MAX_DESCRIPTION: usize = 200;
+
+/// Where the presets are.
+#[derive(Debug, Clone, Default, Args)]
+pub struct PresetSettings {
+    /// The config file, as the layers of settings pass it on
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub preset_file: Option<PresetFile>,
+}
+
+/// The config file with the presets. It may not exist yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresetFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether `--config` names it, so that it may be any user's.
+    pub is_named: bool,
+}
+
+impl FromStr for PresetFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (origin, path) = text.split_once(':').ok_or("it is not named:PATH or found:PATH")?;
+        Ok(Self { path: path.into(), is_named: origin == "named" })
+    }
+}
+
+impl PresetFile {
+    /// The flag that passes the file on; `None` for a path that is not UTF-8.
+    pub(super) fn flag(path: &Path, is_named: bool) -> Option<String> {
+        let origin = if is_named { "named" } else { "found" };
+        Some(format!("--preset-file={origin}:{}", path.to_str()?))
+    }
+
+    /// Reads the presets. There are none without a file.
+    ///
+    /// # Errors
+    /// A sentence for the operator that names the file and the line.
+    pub fn read(&self) -> Result<Vec<Preset>, String> {
+        let origin = match self.is_named {
+            true => FileOrigin::Named,
+            false => FileOrigin::DataDirectory { any_owner: false },
+        };
+        let name = self.path.display();
+        let text = match text(&self.path, origin) {
+            Ok((text, _)) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(format!("cannot read the config file {name}: {error}")),
+        };
+        let at = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
+        let refuse = |line: usize, reason: &str| format!("{name}, line {line}: {reason}");
+        let table = DeTable::parse(&text).map_err(|error| {
+            let reason = error.message().lines().next().unwrap_or("not valid TOML");
+            refuse(error.span().map_or(1, |span| at(span.start)), reason)
+        })?;
+        let mut presets = Vec::new();
+        for (name, value) in table.get_ref().iter().filter(|(name, _)| name.get_ref() == "preset") {
+            let tables = PresetTable::read_all(at(name.span().start), value.get_ref(), &at);
+            let tables = tables.map_err(|(line, reason)| refuse(line, &reason))?;
+            presets.extend(tables.into_iter().map(|table| table.preset));
+        }
+        Ok(presets)
+    }
+}
+
+/// A table `[preset.NAME]`.
+#[derive(Debug)]
+pub(super) struct PresetTable {
+    pub(super) preset: Preset,
+    pub(super) entries: Vec<FileSetting>,
+}
+
+impl PresetTable {
+    /// Reads all tables. The error names a line.
+    pub(super) fn read_all(
+        line: usize,
+        tables: &DeValue<'_>,
+        at: &dyn Fn(usize) -> usize,
+    ) -> Result<Vec<Self>, (usize, String)> {
+        let DeValue::Table(tables) = tables else {
+            return Err((line, "preset must be tables such as [preset.portrait]".into()));
+        };
+        if tables.len() > MAX_PRESETS {
+            return Err((line, format!("{} presets are too many: keep at most {MAX_PRESETS}", tables.len())));
+        }
+        let read = |(name, table): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
+            let name: &std::borrow::Cow<'_, str> = name.get_ref();
+            Self::read(name, at(table.span().start), table.get_ref(), at)
+                .map_err(|(line, reason)| (line, format!("[preset.{name}] {reason}")))
+        };
+        tables.iter().map(read).collect()
+    }
+
+    fn read(
+        name: &str,
+        line: usize,
+        table: &DeValue<'_>,
+        at: &dyn Fn(usize) -> usize,
+    ) -> Result<Self, (usize, String)> {
+        let DeValue::Table(table) = table else { return Err((line, "must be a table".into())) };
+        check_name(name).map_err(|reason| (line, reason))?;
+        let mut found = BTreeMap::new();
+        let mut entries = Vec::new();
+        for (key, value) in table {
+            let (line, key) = (at(key.span().start), key.get_ref().as_ref());
+            if !NAMES.contains(&key) {
+                return Err((line, suggestion(key, NAMES.into_iter(), "docs/operate/presets.md")));
+            }
+            let texts = texts(key, value.get_ref()).map_err(|reason| (line, reason))?;
+            entries.push(FileSetting { name: key.to_owned(), line, value: Value::Texts(texts.clone()) });
+            found.insert(key.to_owned(), (line, texts));
+        }
+        let preset = preset(name, &found)?;
+        Ok(Self { preset, entries })
+    }
+}
+
+fn texts(key: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    match value {
+        DeValue::Array(items) if key == "callers" => items.iter().map(|item| one_text(key, item.get_ref())).collect(),
+        DeValue::Array(_) => Err(format!("{key} takes one value, not a list")),
+        _ if key == "callers" => Err("callers takes a list, such as [\"seed\", \"steps=10..50\"]".into()),
+        value => Ok(vec![one_text(key, value)?]),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=MAX_PRESET_NAME).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(format!("a preset has a name of 1 to {MAX_PRESET_NAME} letters, digits, dots, hyphens and underscores"))
+}
+
+/// Texts of a table by their names, with their lines.
+type Found = BTreeMap<String, (usize, Vec<String>)>;
+
+/// One value of a table, if it is there.
+fn parsed<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (usize, String)> {
+    let Some((line, texts)) = found.get(key) else { return Ok(None) };
+    let text = texts.first().map_or("", String::as_str);
+    text.parse().map(Some).map_err(|_| (*line, format!("{key} must be {what}")))
+}
+
+fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
+    let line_of = |key: &str| found.get(key).map_or(1, |(line, _)| *line);
+    let settings = RenderSettings {
+        seed: parsed(found, "seed", "a whole number")?,
+        negative_prompt: parsed(found, "negative-prompt", "a text")?,
+        steps: parsed(found, "steps", "a whole number")?,
+        guidance_scale: parsed(found, "guidance-scale", "a number")?,
+        strength: parsed(found, "strength", "a number")?,
+    };
+    for setting in settings.given() {
+        let key = setting.as_str().replace('_', "-");
+        check(&settings, setting, &setting.bounds())
+            .map_err(|fault| (line_of(&key), format!("{key} {}", fault.rule)))?;
+    }
+    let description: String = parsed(found, "description", "a text")?.unwrap_or_default();
+    if description.chars().count() > MAX_DESCRIPTION || description.chars().any(char::is_control) {
+        let reason = format!("description must be one line of at most {MAX_DESCRIPTION} characters");
+        return Err((line_of("description"), reason));
+    }
+    let references: Option<usize> = parsed(found, "references", "a whole number")?;
+    if references.is_some_and(|most| most > MAX_REFERENCES) {
+        return Err((line_of("references"), format!("references must be at most {MAX_REFERENCES}")));
+    }
+    let callers = match found.get("callers") {
+        // Whatever changes neither time nor money.
+        None => BTreeMap::from([Setting::Seed, Setting::NegativePrompt].map(|setting| (setting, setting.bounds()))),
+        Some((line, texts)) => {
+            let read = texts.iter().map(|text| caller_setting(text));
+            read.collect::<Result<_, _>>().map_err(|reason| (*line, format!("callers: {reason}")))?
+        }
+    };
+    let engine = parsed(found, "engine", "a text")?;
+    Ok(Preset { name: name.to_owned(), description, engine, settings, callers, references })
+}
+
+/// A setting that callers may change, such as `seed` or `steps=10..50`.
+fn caller_setting(text: &str) -> Result<(Setting, RangeInclusive<f64>), String> {
+    let (name, bounds) = text.split_once('=').map_or((text, None), |(name, bounds)| (name, Some(bounds)));
+    let setting: Setting = name.trim().parse()?;
+    let Some(bounds) = bounds else { return Ok((setting, setting.bounds())) };
+    let usual = setting.bounds();
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| usual.contains(number));
+    let range = bounds.split_once("..").and_then(|(from, to)| Some(number(from)?..=number(to)?));
+    match range {
+        Some(range) if range.start() <= range.end() && setting != Setting::NegativePrompt => Ok((setting, range)),
+        _ if setting == Setting::NegativePrompt => Err("negative-prompt takes no bounds".into()),
+        _ => Err(format!("{text:?} must be {name}=MIN..MAX within {}..{}", usual.start(), usual.end())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<Preset>, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tintype.toml");
+        std::fs::write(&path, text).expect("a file");
+        PresetFile { path, is_named: true }.read().map_err(|error| error.rsplit(", line ").next().unwrap_or("").into())
+    }
+
+    #[test]
+    fn a_preset_is_read_with_its_bounds() {
+        let found = read(
+            "listen = \":1\"\n[preset.portrait]\nengine = \"sdxl\"\ndescription = \"Faces\"\nsteps = 30\n\
+             guidance-scale = 6.5\ncallers = [\"seed\", \"steps=10..50\", \"guidance-scale=1..12.5\"]\nreferences = 1\n\
+             [preset.draft]\n",
+        );
+        let found = found.expect("presets");
+        assert_eq!(found.len(), 2);
+        let portrait = found.iter().find(|preset| preset.name == "portrait").expect("a preset");
+        assert_eq!((portrait.engine.as_deref(), portrait.references), (Some("sdxl"), Some(1)));
+        assert_eq!(portrait.settings.steps, Some(30));
+        assert_eq!(portrait.callers[&Setting::Steps], 10.0..=50.0);
+        assert_eq!(portrait.callers[&Setting::GuidanceScale], 1.0..=12.5);
+        assert_eq!(portrait.callers.len(), 3);
+        let draft = found.iter().find(|preset| preset.name == "draft").expect("a preset");
+        assert_eq!(draft.callers.keys().copied().collect::<Vec<_>>(), [Setting::Seed, Setting::NegativePrompt]);
+    }
+
+    #[test]
+    fn a_fault_is_told_with_its_line_and_the_remedy() {
+        for (text, fault) in [
+            ("preset = 1", "1: preset must be tables such as [preset.portrait]"),
+            ("[preset.\"a b\"]", "1: [preset.a b] a preset has a name"),
+            ("[preset.a]\nstep = 1", "2: [preset.a] there is no setting \"step\": did you mean \"steps\"?"),
+            ("[preset.a]\nsteps = 0", "2: [preset.a] steps must be from 1 to 150"),
+            ("[preset.a]\nsteps = 1.5", "2: [preset.a] steps must be a whole number"),
+            ("[preset.a]\nsteps = [1]", "2: [preset.a] steps takes one value, not a list"),
+            ("[preset.a]\nstrength = nan", "2: [preset.a] strength must be"),
+            ("[preset.a]\nseed = -1", "2: [preset.a] seed must be a whole number"),
+            ("[preset.a]\nreferences = 5", "2: [preset.a] references must be at most 4"),
+            ("[preset.a]\ncallers = \"seed\"", "2: [preset.a] callers takes a list"),
+            ("[preset.a]\ncallers = [\"colour\"]", "2: [preset.a] callers: there is no setting \"colour\""),
+            ("[preset.a]\ncallers = [\"steps=0..5\"]", "2: [preset.a] callers: \"steps=0..5\" must be steps=MIN..MAX"),
+            ("[preset.a]\ncallers = [\"steps=9..5\"]", "2: [preset.a] callers: \"steps=9..5\" must be"),
+        ] {
+            let told = read(text).expect_err(text);
+            assert!(told.starts_with(fault), "{text}: {told}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! How a picture is rendered, beyond its prompt, its size and its references.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The largest seed: 31 bits fit into the numbers of every engine.
+pub const MAX_SEED: u32 = (1 << 31) - 1;
+/// The longest negative prompt, in characters.
+pub const MAX_NEGATIVE_CHARS: usize = 4_000;
+
+/// The settings of a render. `None` leaves the choice to the engine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RenderSettings {
+    /// The seed of the first picture; those after it count up from there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
+    /// Words for things that the picture should not show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub negative_prompt: Option<String>,
+    /// Steps from noise to picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    /// How strongly the picture follows the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guidance_scale: Option<f64>,
+    /// How far the picture may be from its reference, from 0 (not at all) to 1 (as far as without a reference).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strength: Option<f64>,
+}
+
+/// All numbers are finite: whatever reads settings from outside checks them against their bounds.
+impl Eq for RenderSettings {}
+
+/// A setting of a render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Setting {
+    /// [`RenderSettings::seed`].
+    Seed,
+    /// [`RenderSettings::negative_prompt`].
+    NegativePrompt,
+    /// [`RenderSettings::steps`].
+    Steps,
+    /// [`RenderSettings::guidance_scale`].
+    GuidanceScale,
+    /// [`RenderSettings::strength`].
+    Strength,
+}
+
+impl Setting {
+    /// All settings.
+    pub const ALL: [Self; 5] = [Self::Seed, Self::NegativePrompt, Self::Steps, Self::GuidanceScale, Self::Strength];
+
+    /// Its name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Seed => "seed",
+            Self::NegativePrompt => "negative_prompt",
+            Self::Steps => "steps",
+            Self::GuidanceScale => "guidance_scale",
+            Self::Strength => "strength",
+        }
+    }
+
+    /// The values that make sense for any engine; the lengths of a text, in characters.
+    pub fn bounds(self) -> RangeInclusive<f64> {
+        match self {
+            Self::Seed => 0.0..=f64::from(MAX_SEED),
+            Self::NegativePrompt => 0.0..=MAX_NEGATIVE_CHARS as f64,
+            Self::Steps => 1.0..=150.0,
+            Self::GuidanceScale => 0.0..=30.0,
+            Self::Strength => 0.0..=1.0,
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|setting| setting.as_str() == name.replace('-', "_"));
+        found.ok_or_else(|| {
+            let all = Self::ALL.map(Self::as_str).join(", ");
+            format!("there is no setting {name:?}: there are {all}")
+        })
+    }
+}
+
+impl RenderSettings {
+    /// Whether every choice is the engine's.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These settings, with those of `others` where these have none.
+    pub fn or(self, others: &Self) -> Self {
+        Self {
+            seed: self.seed.or(others.seed),
+            negative_prompt: self.negative_prompt.or_else(|| others.negative_prompt.clone()),
+            steps: self.steps.or(others.steps),
+            guidance_scale: self.guidance_scale.or(others.guidance_scale),
+            strength: self.strength.or(others.strength),
+        }
+    }
+
+    /// The value of a numeric setting.
+    pub fn number(&self, setting: Setting) -> Option<f64> {
+        match setting {
+            Setting::Seed => self.seed.map(f64::from),
+            Setting::Steps => self.steps.map(f64::from),
+            Setting::GuidanceScale => self.guidance_scale,
+            Setting::Strength => self.strength,
+            Setting::NegativePrompt => None,
+        }
+    }
+
+    /// The settings that have a value.
+    pub fn given(&self) -> impl Iterator<Item = Setting> {
+        Setting::ALL.into_iter().filter(|setting| match setting {
+            Setting::NegativePrompt => self.negative_prompt.is_some(),
+            other => self.number(*other).is_some(),
+        })
+    }
+
+    /// Leaves a setting to the engine.
+    pub fn clear(&mut self, setting: Setting) {
+        match setting {
+            Setting::Seed => self.seed = None,
+            Setting::NegativePrompt => self.negative_prompt = None,
+            Setting::Steps => self.steps = None,
+            Setting::GuidanceScale => self.guidance_scale = None,
+            Setting::Strength => self.strength = None,
+        }
+    }
+}

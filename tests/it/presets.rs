@@ -1,0 +1,257 @@
+//! Presets and settings: what callers may choose, what becomes of it, and that it makes the same image again.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tintype_domain::model::{Surface, TaskId};
+use tintype_domain::request::TaskSettings;
+use tintype_engine::RenderSettings;
+
+use crate::rigs::binary::{Server, json as printed_json, refused, run};
+use crate::rigs::http::Answer;
+use crate::rigs::service::{Caller, Service};
+
+const GENERATIONS: &str = "/v1/images/generations/async";
+
+const PORTRAIT: &str = "[preset.portrait]\ndescription = \"Faces\"\nsteps = 30\nguidance-scale = 6.5\n\
+    callers = [\"seed\", \"steps=10..50\"]\nreferences = 1\n";
+
+/// A service with a config file that tests can change.
+struct Rig {
+    service: Service,
+    file: PathBuf,
+    _directory: TempDir,
+}
+
+impl Rig {
+    async fn start(presets: &str) -> Self {
+        Self::start_with(presets, &[]).await
+    }
+
+    async fn start_with(presets: &str, flags: &[&str]) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let file = directory.path().join("tintype.toml");
+        fs::write(&file, presets).expect("a file");
+        let named = format!("named:{}", file.display());
+        let flags = [&["--preset-file", named.as_str()], flags].concat();
+        Self { service: Service::start_with(&flags).await, file, _directory: directory }
+    }
+
+    /// Changes the file, and lets the second pass in which it is not looked at.
+    fn change(&self, presets: &str) {
+        fs::write(&self.file, presets).expect("a file");
+        self.service.clock.advance(Duration::from_secs(2));
+    }
+}
+
+async fn call(caller: &Caller<'_>, body: Value) -> Answer {
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    caller.service.call("POST", GENERATIONS, &headers, body.to_string()).await
+}
+
+/// The settings of the task that a call made.
+async fn settings_of(caller: &Caller<'_>, answer: &Answer) -> TaskSettings {
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let TaskId(id) = answer.json()["id"].as_str().expect("an id").parse().expect("an id");
+    let found = caller.service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
+    found.expect("a task").request.settings
+}
+
+/// The images of a call, once they are rendered.
+async fn images(caller: &Caller<'_>, body: Value) -> Vec<Vec<u8>> {
+    let answer = call(caller, body).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    caller.service.work().await;
+    let task = caller.task(answer.json()["id"].as_str().expect("an id")).await;
+    let mut images = Vec::new();
+    for image in task["images"].as_array().expect("images") {
+        let url = image["url"].as_str().expect("a URL");
+        let path = &url[url.find("/files").expect("a path")..];
+        images.push(caller.service.call("GET", path, &[], "").await.body.to_vec());
+    }
+    images
+}
+
+#[track_caller]
+fn refusal(answer: &Answer) -> (String, Value) {
+    assert_eq!(answer.status, 400, "{answer:?}");
+    let error = &answer.json()["error"];
+    (error["message"].as_str().expect("a message").to_owned(), error["param"].clone())
+}
+
+#[tokio::test]
+async fn a_seed_makes_the_same_image_again() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let body = |seed: u32, n: u8| json!({ "prompt": "a boat", "seed": seed, "n": n });
+    let pair = images(&caller, body(7, 2)).await;
+    assert_ne!(pair[0], pair[1], "the second image has the next seed");
+    assert_eq!(images(&caller, body(7, 1)).await[0], pair[0]);
+    assert_eq!(images(&caller, body(8, 1)).await[0], pair[1]);
+    // -1 leaves the choice to the service, as with many programs.
+    let free = json!({ "prompt": "a boat", "seed": -1 });
+    assert_ne!(images(&caller, free.clone()).await, images(&caller, free).await);
+}
+
+#[tokio::test]
+async fn the_seeds_of_a_task_that_named_none_make_its_images_again() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let answer = call(&caller, json!({ "prompt": "a boat", "n": 2 })).await;
+    let TaskId(id) = answer.json()["id"].as_str().expect("an id").parse().expect("an id");
+    let record = service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
+    let seeds: Vec<u32> = record.expect("a task").request.seeds(id).collect();
+    let first = images(&caller, json!({ "prompt": "a boat", "seed": seeds[0] })).await;
+    let second = images(&caller, json!({ "prompt": "a boat", "seed": seeds[1] })).await;
+    let task = caller.task(&TaskId(id).to_string()).await;
+    let mut own = Vec::new();
+    for image in task["images"].as_array().expect("images") {
+        let url = image["url"].as_str().expect("a URL");
+        own.push(service.call("GET", &url[url.find("/files").expect("a path")..], &[], "").await.body.to_vec());
+    }
+    assert_eq!(own, [first[0].clone(), second[0].clone()]);
+}
+
+#[tokio::test]
+async fn a_preset_decides_what_its_callers_may_change() {
+    // Without an engine of its own a preset has those of the process: the sketch engine takes a seed alone.
+    let rig = Rig::start(&format!("{PORTRAIT}engine = \"elsewhere\"\n")).await;
+    let caller = rig.service.caller("ada", 100).await;
+    let body =
+        json!({ "prompt": "a face", "model": "portrait", "seed": 5, "num_inference_steps": 12, "strength": 0.5 });
+    let answer = call(&caller, body).await;
+    assert_eq!(answer.header("x-ignored-fields"), "strength");
+    let render =
+        RenderSettings { seed: Some(5), steps: Some(12), guidance_scale: Some(6.5), ..RenderSettings::default() };
+    assert_eq!(settings_of(&caller, &answer).await, TaskSettings { preset: Some("portrait".into()), render });
+    assert_eq!(rig.service.worker.step().await.expect("a store"), 0, "it waits for its engine");
+    for (steps, expected) in [(json!(9), "steps must be from 10 to 50."), (json!("9"), "steps must be a number.")] {
+        let answer = call(&caller, json!({ "prompt": "a face", "model": "portrait", "steps": steps })).await;
+        assert_eq!(refusal(&answer), (expected.into(), json!("steps")));
+    }
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn settings_that_no_engine_takes_are_ignored_and_named() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let body = json!({ "prompt": "a boat", "steps": 9, "negative_prompt": "rain", "guidance_scale": 99 });
+    let answer = call(&caller, body).await;
+    assert_eq!(answer.header("x-ignored-fields"), "negative_prompt, steps, guidance_scale");
+    assert_eq!(settings_of(&caller, &answer).await, TaskSettings::default());
+    for (body, expected) in [
+        (json!({ "prompt": "a boat", "seed": 1_u64 << 31 }), ("seed must be from 0 to 2147483647.", "seed")),
+        (json!({ "prompt": "a boat", "seed": -2 }), ("seed must be a whole number.", "seed")),
+        (json!({ "prompt": "a boat", "seed": 1.5 }), ("seed must be a whole number.", "seed")),
+        (json!({ "prompt": "a boat", "negative_prompt": 1 }), ("negative_prompt must be a string.", "negative_prompt")),
+        (
+            json!({ "prompt": "a boat", "steps": 1, "num_inference_steps": 1 }),
+            ("steps and num_inference_steps exclude each other.", "steps"),
+        ),
+    ] {
+        assert_eq!(refusal(&call(&caller, body).await), (expected.0.into(), json!(expected.1)));
+    }
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
+async fn the_default_preset_serves_those_who_name_none() {
+    let rig = Rig::start("[preset.default]\nseed = 3\n").await;
+    let caller = rig.service.caller("ada", 100).await;
+    let id = caller.submit_prompt("a boat").await;
+    let native = rig.service.shared.store.find_record(caller.account.id, Surface::Api, id.parse::<TaskId>().unwrap().0);
+    let native = native.await.expect("a store").expect("a task").request.settings;
+    let answer = call(&caller, json!({ "prompt": "a boat", "model": "gpt-image-1" })).await;
+    let expected = TaskSettings {
+        preset: Some("default".into()),
+        render: RenderSettings { seed: Some(3), ..RenderSettings::default() },
+    };
+    assert_eq!((native, settings_of(&caller, &answer).await), (expected.clone(), expected));
+    let of_caller = call(&caller, json!({ "prompt": "a boat", "seed": 4 })).await;
+    assert_eq!(settings_of(&caller, &of_caller).await.render.seed, Some(4));
+}
+
+#[tokio::test]
+async fn presets_follow_their_file_without_a_restart_and_a_bad_one_changes_nothing() {
+    let rig = Rig::start(PORTRAIT).await;
+    let caller = rig.service.caller("ada", 100).await;
+    let names = async || {
+        let models = caller.get("/v1/models").await.json();
+        let ids = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(names().await, ["imgmodel", "portrait"]);
+    rig.change("[preset.landscape]\nseed = 1\n");
+    assert_eq!(names().await, ["imgmodel", "landscape"]);
+    rig.change("[preset.landscape]\nsteps = 0\n");
+    assert_eq!(names().await, ["imgmodel", "landscape"]);
+    fs::remove_file(&rig.file).expect("removed");
+    rig.change("");
+    assert_eq!(names().await, ["imgmodel"]);
+}
+
+#[tokio::test]
+async fn a_preset_limits_the_images_that_come_with_a_call() {
+    let rig = Rig::start("[preset.words]\nreferences = 0\n").await;
+    let caller = rig.service.caller("ada", 100).await;
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    let body = json!({ "prompt": "a boat", "model": "words", "image": "https://example.com/a.png" }).to_string();
+    let answer = rig.service.call("POST", "/v1/images/edits/async", &headers, body).await;
+    assert_eq!(refusal(&answer), ("The preset words takes at most 0 images.".into(), json!("image")));
+    assert_eq!(caller.credits().await, 100);
+}
+
+#[test]
+fn presets_of_the_config_file_are_checked_and_listed() {
+    let data = TempDir::new().expect("a directory");
+    let write = |text: &str| fs::write(data.path().join("tintype.toml"), text).expect("a file");
+    write("[preset.portrait]\nengine = \"sdxl\"\n");
+    let told = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(
+        told.contains("[preset.portrait]: there is no engine \"sdxl\"; the engines of this server are sketch"),
+        "{told}"
+    );
+    write("[preset.portrait]\nstep = 3\n");
+    let told = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(told.contains("line 2: [preset.portrait] there is no setting \"step\": did you mean \"steps\"?"), "{told}");
+    write(PORTRAIT);
+    let listed = printed_json(data.path(), &["preset", "list"]);
+    assert_eq!(
+        listed,
+        json!([{
+            "name": "portrait", "description": "Faces", "engine": null,
+            "settings": { "steps": 30, "guidance_scale": 6.5 },
+            "callers": { "seed": [0, 2_147_483_647_u32], "steps": [10, 50] }, "references": 1,
+        }])
+    );
+    let text = String::from_utf8(run(data.path(), ["preset", "list"]).stdout).expect("text");
+    assert!(text.contains("callers may change: seed, steps (10 to 50)"), "{text}");
+    let shown = printed_json(data.path(), &["config", "show"]).to_string();
+    assert!(shown.contains("preset.portrait.guidance-scale"), "{shown}");
+}
+
+#[test]
+fn the_command_line_generates_with_a_preset_and_a_seed() {
+    let data = TempDir::new().expect("a directory");
+    fs::write(data.path().join("tintype.toml"), "[preset.draft]\ncallers = [\"seed\"]\n").expect("a file");
+    let server = Server::start(data.path(), &[]);
+    let key = server.first_key().expect("a key");
+    let made = |out: &str, more: &[&str]| {
+        let out = data.path().join(out);
+        let (url, folder) = (server.url(), out.to_str().expect("text").to_owned());
+        let all = ["generate", "a boat", "--url", url.as_str(), "--key", key.as_str(), "--out", folder.as_str()];
+        let output = run(data.path(), all.iter().chain(more));
+        assert!(output.status.success(), "{output:?}");
+        let file = fs::read_dir(&out).expect("a folder").next().expect("an image").expect("an image");
+        fs::read(file.path()).expect("an image")
+    };
+    let one = made("one", &["--preset", "draft", "--seed", "11"]);
+    assert_eq!(made("two", &["--preset", "draft", "--seed", "11"]), one);
+    assert_ne!(made("three", &["--seed", "12"]), one);
+}
