@@ -96,8 +96,8 @@ impl Wanted {
     /// The setup of a child, which writes beside the model only if it `keeps` files there.
     ///
     /// # Errors
-    /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder for
-    /// weights in 8 bits.
+    /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder
+    /// for weights in 8 bits.
     pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Result<Setup, String> {
         let precision = self.precision(installed);
         if precision == EnginePrecision::W8a8 && installed.cache.is_none() {

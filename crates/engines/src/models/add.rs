@@ -49,8 +49,8 @@ impl Found {
     }
 }
 
-/// Installs the model in a folder or a file under a name, without copying its files. With `hash`, `tintype model verify`
-/// can later find damage that leaves the length of a file as it is.
+/// Installs the model in a folder or a file under a name, without copying its files. With `hash`, `tintype model
+/// verify` can later find damage that leaves the length of a file as it is.
 ///
 /// # Errors
 /// A sentence for the operator: the folder or the file is no model, or the name is taken.

@@ -101,6 +101,9 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
         9 => return Err(is_for("inpainting")),
         _ => {}
     }
+    if tensors.in_8_bits {
+        return Err(is("in 8-bit fractions (FP8), which are not supported", "use the file in F16, BF16 or F32"));
+    }
     complete(tensors).map_err(|what| is(&what, "use the complete checkpoint of this model"))
 }
 
@@ -109,12 +112,15 @@ const OPEN_CLIP_REFINER: &str = "conditioner.embedders.0.model.";
 
 /// The family of a file with a UNet, or what it is and lacks.
 fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
-    let kind = if tensors.has(&format!("{UNET}label_emb.")) || tensors.has(CLIP_XL) || tensors.has(OPEN_CLIP_XL) {
+    let has = |prefix: &str| tensors.has(prefix);
+    let kind = if has(CLIP_XL) || has(OPEN_CLIP_XL) {
         Kind::Xl
-    } else if tensors.has(OPEN_CLIP) {
+    } else if has(OPEN_CLIP) {
         Kind::Two
-    } else if tensors.has(CLIP) {
+    } else if has(CLIP) {
         Kind::One
+    } else if has(&format!("{UNET}label_emb.")) {
+        Kind::Xl
     } else {
         // By the embeddings that the UNet takes.
         let context = tensors.last_size(UNET, ".attn2.to_k.weight");

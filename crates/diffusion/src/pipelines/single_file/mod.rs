@@ -33,6 +33,9 @@ const OPEN_CLIP: &str = "cond_stage_model.model.";
 const CLIP_XL: &str = "conditioner.embedders.0.transformer.";
 const OPEN_CLIP_XL: &str = "conditioner.embedders.1.model.";
 
+/// The parts of an autoencoder.
+const VAE_PARTS: [&str; 4] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv."];
+
 /// The tokens that fill up short prompts.
 const END: &str = "<|endoftext|>";
 const FIRST: &str = "!";
@@ -164,9 +167,10 @@ fn body<const N: usize>(
         unet: config(&unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
         unet_weights: part(weights, UNET, |name| Some(known(name, names::unet(name, layers)))),
         vae: config(&vae, "VAE", &|| configs::vae(kind, tensors))?,
-        // Files can hold what its training needed.
         vae_weights: part(weights, VAE, |name| {
-            (!name.starts_with("loss.")).then(|| known(name, names::vae(name, levels)))
+            // Files can also hold what its training needed.
+            let used = VAE_PARTS.iter().any(|part| name.starts_with(part));
+            used.then(|| known(name, names::vae(name, levels)))
         }),
         scheduler: config(&scheduler, "scheduler", &|| Ok(configs::scheduler(kind, tensors, prediction)))?,
     })
