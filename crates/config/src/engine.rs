@@ -29,9 +29,9 @@ pub struct EngineSettings {
     /// Kind of server behind openai:URL [default: openai for api.openai.com, localai for others]
     #[arg(long, env = "TINTYPE_ENGINE_PROFILE", value_name = "PROFILE", value_enum)]
     pub engine_profile: Option<EngineProfile>,
-    /// Model to render with. For diffusion: an installed model, or a folder in the diffusers layout. For servers: the model
-    /// name in requests [default: the server's own, and gpt-image-1 at OpenAI]
-    #[arg(long, env = "TINTYPE_MODEL", value_name = "NAME|DIR", alias = "engine-model")]
+    /// Model to render with. For diffusion: an installed model, a folder in the diffusers layout, or a .safetensors file.
+    /// For servers: the model name in requests [default: the server's own, and gpt-image-1 at OpenAI]
+    #[arg(long, env = "TINTYPE_MODEL", value_name = "NAME|PATH", alias = "engine-model")]
     pub model: Option<String>,
     /// Memory limit of the diffusion engine's process, not counting the model's files, such as 6GiB [default: four
     /// fifths of this machine's]

@@ -264,6 +264,26 @@ impl Weights {
         Self { entries: renamed.collect(), ..self.clone() }
     }
 
+    /// The same tensors, but those that `names` knows cut into as many tensors of as many rows each, the first rows
+    /// first. A tensor whose rows cannot be shared out evenly stays.
+    #[must_use]
+    pub fn cut<const N: usize>(mut self, names: impl Fn(&str) -> Option<[String; N]>) -> Self {
+        let cut: Vec<_> = self.entries.keys().filter_map(|name| Some((name.clone(), names(name)?))).collect();
+        for (whole, parts) in cut {
+            let Some(rows) = self.entries[&whole].shape.first().copied().filter(|rows| rows.is_multiple_of(N)) else {
+                continue;
+            };
+            let Some(TensorEntry { dtype, shape, file, bytes }) = self.entries.remove(&whole) else { continue };
+            let each = bytes.len() / N;
+            for (at, name) in parts.into_iter().enumerate() {
+                let begin = bytes.start + at * each;
+                let shape = [&[rows / N], &shape[1..]].concat();
+                self.entries.insert(name, TensorEntry { dtype, shape, file, bytes: begin..begin + each });
+            }
+        }
+        self
+    }
+
     /// One tensor.
     pub fn get(&self, name: &str) -> Option<&TensorEntry> {
         self.entries.get(name)
@@ -300,6 +320,11 @@ impl Weights {
             numbers.extend(floats(&bytes[from..from + width], entry.dtype));
         }
         Ok(numbers)
+    }
+
+    /// The sizes of all tensors, by their names.
+    pub fn shapes(&self) -> HashMap<String, Vec<usize>> {
+        self.entries.iter().map(|(name, entry)| (name.clone(), entry.shape.clone())).collect()
     }
 
     /// The names of all tensors.
@@ -361,6 +386,22 @@ mod tests {
         let entry = weights.get("a").expect("the tensor");
         assert_eq!((entry.dtype, entry.shape.as_slice()), (Dtype::F32, [2, 3].as_slice()));
         assert_eq!(entry.bytes, 8 + header.len()..8 + header.len() + 24);
+    }
+
+    #[test]
+    fn a_tensor_is_cut_by_its_rows() {
+        let header = r#"{"a":{"dtype":"F32","shape":[6,2],"data_offsets":[0,48]}}"#;
+        let parts = |name: &str| (name == "a").then(|| ["x", "y", "z"].map(str::to_owned));
+        let weights = parse(header, 48).expect("a whole file").cut(parts);
+        let begin = 8 + header.len();
+        for (at, name) in ["x", "y", "z"].into_iter().enumerate() {
+            let entry = weights.get(name).expect("a part");
+            let from = begin + at * 16;
+            assert_eq!((entry.shape.as_slice(), entry.bytes.clone()), ([2, 2].as_slice(), from..from + 16));
+        }
+        assert!(weights.get("a").is_none());
+        let odd = parse(r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}"#, 16).expect("a whole file");
+        assert!(odd.cut(parts).get("a").is_some());
     }
 
     #[test]

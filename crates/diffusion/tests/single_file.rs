@@ -1,193 +1,172 @@
-//! Stable Diffusion in one file: the tiny model, under the names of the first program, gives the same picture.
+//! Files that are not a model, or lack a part: the refusal says what the file is, and what to do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::weights::Weights;
-use tintype_diffusion::{Error, Options, Order, Pipeline};
-use tintype_engine::{CancellationToken, Picture};
+use tintype_diffusion::pipelines::{class_of_file, references};
+use tintype_diffusion::{Error, Options, Pipeline};
 
-fn tiny() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/sd15")
-}
+/// The name and the sizes of a tensor.
+type Tensor<'a> = (&'a str, &'a [usize]);
 
-/// Layers of the tiny model's blocks, and levels of it.
-const LAYERS: usize = 2;
-const LEVELS: usize = 4;
-
-fn replace(name: &str, pairs: &[(&str, &str)]) -> String {
-    let found = pairs.iter().find_map(|(here, there)| name.strip_prefix(here).map(|rest| format!("{there}{rest}")));
-    found.unwrap_or_else(|| name.to_owned())
-}
-
-/// The old name of a weight in a block of the UNet: in a residual block or in a transformer.
-fn old_layer(rest: &str) -> String {
-    replace(
-        rest,
-        &[
-            ("norm1.", "in_layers.0."),
-            ("conv1.", "in_layers.2."),
-            ("time_emb_proj.", "emb_layers.1."),
-            ("norm2.", "out_layers.0."),
-            ("conv2.", "out_layers.3."),
-            ("conv_shortcut.", "skip_connection."),
-        ],
-    )
-}
-
-fn old_unet(name: &str, attends: impl Fn(usize) -> bool) -> String {
-    let parts: Vec<&str> = name.splitn(5, '.').collect();
-    let number = |at: usize| parts[at].parse::<usize>().expect("a number");
-    match parts.as_slice() {
-        ["down_blocks", _, "downsamplers", _, rest] => {
-            format!("input_blocks.{}.0.op.{}", (number(1) + 1) * (LAYERS + 1), &rest["conv.".len()..])
-        }
-        ["down_blocks", _, kind, _, rest] => {
-            let place = usize::from(*kind == "attentions");
-            format!("input_blocks.{}.{place}.{}", 1 + number(1) * (LAYERS + 1) + number(3), old_layer(rest))
-        }
-        ["up_blocks", _, "upsamplers", _, rest] => {
-            let place = if attends(number(1)) { 2 } else { 1 };
-            format!("output_blocks.{}.{place}.{rest}", number(1) * (LAYERS + 1) + LAYERS)
-        }
-        ["up_blocks", _, kind, _, rest] => {
-            let place = usize::from(*kind == "attentions");
-            format!("output_blocks.{}.{place}.{}", number(1) * (LAYERS + 1) + number(3), old_layer(rest))
-        }
-        ["mid_block", "attentions", ..] => format!("middle_block.1.{}", parts[3..].join(".")),
-        ["mid_block", "resnets", at, ..] => {
-            format!("middle_block.{}.{}", at.parse::<usize>().expect("a number") * 2, old_layer(&parts[3..].join(".")))
-        }
-        _ => replace(
-            name,
-            &[
-                ("time_embedding.linear_1.", "time_embed.0."),
-                ("time_embedding.linear_2.", "time_embed.2."),
-                ("conv_in.", "input_blocks.0.0."),
-                ("conv_norm_out.", "out.0."),
-                ("conv_out.", "out.2."),
-            ],
-        ),
+/// Writes a file of zeros with these tensors.
+fn write(path: &Path, tensors: &[Tensor<'_>]) {
+    let (mut header, mut length) = (Map::new(), 0);
+    for (name, shape) in tensors {
+        let begin = length;
+        length += shape.iter().product::<usize>() * 2;
+        header.insert((*name).into(), json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, length]}));
     }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + length, 0);
+    std::fs::write(path, file).expect("a file");
 }
 
-fn old_vae(name: &str) -> String {
-    let Some((side, rest)) = name.split_once('.') else { return name.into() };
-    if !["encoder", "decoder"].contains(&side) {
-        return name.into();
-    }
-    let parts: Vec<&str> = rest.splitn(4, '.').collect();
-    let level = |head: &str| {
-        let level: usize = parts[1].parse().expect("a number");
-        if head == "up" { LEVELS - 1 - level } else { level }
-    };
-    let shortcut = |rest: &str| rest.replace("conv_shortcut.", "nin_shortcut.");
-    let rest = match parts.as_slice() {
-        ["conv_norm_out", ..] => rest.replace("conv_norm_out", "norm_out"),
-        ["mid_block", "resnets", "0", rest] => format!("mid.block_1.{rest}"),
-        ["mid_block", "resnets", _, rest] => format!("mid.block_2.{rest}"),
-        ["mid_block", _, _, rest] => {
-            // The tiny model has the names that diffusers gave before the present ones.
-            let names = [
-                ("group_norm.", "norm."),
-                ("query.", "q."),
-                ("key.", "k."),
-                ("value.", "v."),
-                ("proj_attn.", "proj_out."),
-            ];
-            format!("mid.attn_1.{}", replace(rest, &names))
-        }
-        ["up_blocks", _, "resnets", rest] => format!("up.{}.block.{}", level("up"), shortcut(rest)),
-        ["down_blocks", _, "resnets", rest] => format!("down.{}.block.{}", level("down"), shortcut(rest)),
-        ["up_blocks", _, _, rest] => format!("up.{}.upsample.{}", level("up"), &rest["0.".len()..]),
-        ["down_blocks", _, _, rest] => format!("down.{}.downsample.{}", level("down"), &rest["0.".len()..]),
-        _ => rest.to_owned(),
-    };
-    format!("{side}.{rest}")
+/// The refusal of a file, which is the same whether the file is opened or only recognised.
+fn refusal(path: &Path) -> String {
+    let recognised = class_of_file(path).expect_err("no model");
+    let opened = Pipeline::open(path, &Options::default()).expect_err("no model");
+    let (Error::Model(recognised), Error::Model(opened)) = (recognised, opened) else { panic!("no sentence") };
+    assert_eq!(recognised, opened);
+    assert_eq!(references(path), 0);
+    assert!(recognised.starts_with(&path.display().to_string()), "{recognised}");
+    recognised
 }
 
-/// The tiny model in one file, with its configurations and its tokenizer beside it.
-fn single(change: impl Fn(String) -> String) -> TempDir {
+const UNET: Tensor<'_> = ("model.diffusion_model.input_blocks.0.0.weight", &[4, 4, 3, 3]);
+const VAE: Tensor<'_> = ("first_stage_model.decoder.conv_in.weight", &[4, 4, 3, 3]);
+const CLIP: Tensor<'_> = ("cond_stage_model.transformer.text_model.embeddings.token_embedding.weight", &[8, 4]);
+const SIZES: Tensor<'_> = ("model.diffusion_model.label_emb.0.0.weight", &[4, 4]);
+
+/// The UNet with so many channels of input.
+fn takes(channels: &'static [usize; 4]) -> Tensor<'static> {
+    (UNET.0, channels)
+}
+
+#[test]
+fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
     let folder = TempDir::new().expect("a folder");
-    for part in ["unet/config.json", "vae/config.json", "text_encoder/config.json", "scheduler/scheduler_config.json"]
-        .into_iter()
-        .chain(["tokenizer/vocab.json", "tokenizer/merges.txt", "tokenizer/tokenizer_config.json"])
-    {
-        let to = folder.path().join(part);
-        std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-        std::fs::copy(tiny().join(part), to).expect("a copy");
+    let path = folder.path().join("file.safetensors");
+    let context = ("model.diffusion_model.middle_block.1.transformer_blocks.0.attn2.to_k.weight", &[4, 1024][..]);
+    let cases: [(&[Tensor<'_>], &str); 25] = [
+        (&[UNET], "is Stable Diffusion 1 without its text encoder and its VAE: use the complete checkpoint"),
+        (&[UNET, context], "is Stable Diffusion 2 without its text encoder and its VAE"),
+        (&[UNET, SIZES], "is Stable Diffusion XL without its text encoders and its VAE"),
+        (&[UNET, CLIP], "is Stable Diffusion 1 without its VAE"),
+        (&[UNET, VAE], "is Stable Diffusion 1 without its text encoder:"),
+        (
+            &[UNET, VAE, ("conditioner.embedders.0.transformer.text_model.x", &[1])],
+            "is Stable Diffusion XL without one of its text encoders:",
+        ),
+        (&[takes(&[4, 9, 3, 3]), CLIP, VAE], "is a model for inpainting, which is not supported"),
+        (&[takes(&[4, 8, 3, 3]), CLIP, VAE], "is a model for editing pictures"),
+        (&[takes(&[4, 7, 3, 3]), CLIP, VAE], "is a model for enlarging pictures"),
+        (&[takes(&[4, 5, 3, 3]), CLIP, VAE], "is a model for pictures with depth"),
+        (
+            &[UNET, VAE, ("conditioner.embedders.0.model.positional_embedding", &[1])],
+            "is the refiner of Stable Diffusion XL, which finishes pictures of another model: use the base model",
+        ),
+        (&[UNET, VAE, CLIP, ("edm_mean", &[1])], "is Playground 2.5"),
+        (&[("model.diffusion_model.joint_blocks.0.x", &[1])], "is Stable Diffusion 3, which is not supported"),
+        (&[("double_blocks.0.img_attn.norm.key_norm.scale", &[1])], "is FLUX.1 or a model like it"),
+        (&[("double_stream_modulation_img.lin.weight", &[1]), ("double_blocks.0.x", &[1])], "pull klein-4b`"),
+        (&[("model.diffusion_model.noise_refiner.0.x", &[1])], "pull z-image-turbo`"),
+        (&[("lora_unet_mid_block_attentions_0_proj_in.lora_down.weight", &[1])], "is a LoRA, which changes a model"),
+        (&[("unet.down_blocks.0.attentions.0.to_q.lora_A.weight", &[1])], "is a LoRA"),
+        (&[("emb_params", &[1])], "is an embedding of textual inversion"),
+        (&[("control_model.time_embed.0.weight", &[1])], "is a ControlNet"),
+        (&[("input_blocks.0.0.weight", &[1])], "is a UNet alone"),
+        (&[VAE], "is a VAE alone"),
+        (&[CLIP], "is a text encoder alone"),
+        (&[VAE, CLIP, ("model_ema.diffusion_modelinput_blocks00weight", &[1])], "is without its UNet"),
+        (&[("x", &[1])], "is not a model that is read from one file: use a complete checkpoint"),
+    ];
+    for (tensors, expected) in cases {
+        write(&path, tensors);
+        let refusal = refusal(&path);
+        assert!(refusal.contains(expected), "{refusal:?} lacks {expected:?}");
     }
-    let mut header = Map::new();
-    let mut data = Vec::new();
-    let attends = |block: usize| block > 0;
-    for (part, stem) in
-        [("unet", "diffusion_pytorch_model"), ("vae", "diffusion_pytorch_model"), ("text_encoder", "model")]
-    {
-        let weights = Weights::open_part(&tiny().join(part), stem).expect("weights");
-        let mut names: Vec<&str> = weights.names().collect();
-        names.sort_unstable();
-        for name in names {
-            let entry = weights.get(name).expect("a tensor");
-            let mut shape = entry.shape.clone();
-            let old = match part {
-                "unet" => format!("model.diffusion_model.{}", old_unet(name, attends)),
-                "vae" => format!("first_stage_model.{}", old_vae(name)),
-                _ if name.starts_with("text_model.") => format!("cond_stage_model.transformer.{name}"),
-                _ => format!("cond_stage_model.transformer.text_model.{name}"),
-            };
-            if part == "vae" && old.contains(".attn_1.") && shape.len() == 2 {
-                shape.extend([1, 1]);
-            }
-            let begin = data.len();
-            data.extend(weights.bytes(entry));
-            let entry =
-                json!({"dtype": format!("{:?}", entry.dtype), "shape": shape, "data_offsets": [begin, data.len()]});
-            assert!(header.insert(change(old.clone()), entry).is_none(), "{old}");
+}
+
+#[test]
+fn weights_in_8_bit_fractions_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("file.safetensors");
+    let header = json!({UNET.0: {"dtype": "F8_E4M3", "shape": [1, 4], "data_offsets": [0, 4]}}).to_string();
+    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat();
+    std::fs::write(&path, file).expect("a file");
+    let refusal = refusal(&path);
+    assert!(refusal.ends_with("(FP8), which are not supported: use the file in F16, BF16 or F32"), "{refusal}");
+}
+
+#[test]
+fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
+    let folder = TempDir::new().expect("a folder");
+    let cases: [(&str, &[u8], &str); 5] = [
+        ("model.ckpt", b"anything", "is a pickle, which can run code when it is read: convert it to safetensors"),
+        ("model.pt", b"", "is a pickle"),
+        ("zip.safetensors", b"PK\x03\x04 and so on", "is a pickle"),
+        ("old.safetensors", &[0x80, 0x02, 0x8a, 0x0a], "is a pickle"),
+        ("model.gguf", b"GGUF\x03\0\0\0", "is a GGUF file"),
+    ];
+    for (name, bytes, expected) in cases {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        let refusal = refusal(&path);
+        assert!(refusal.contains(expected), "{refusal:?} lacks {expected:?}");
+    }
+}
+
+#[test]
+fn a_damaged_header_is_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let with = |length: u64, header: &str| [&length.to_le_bytes(), header.as_bytes()].concat();
+    for bytes in [
+        Vec::new(),
+        vec![1; 7],
+        with(u64::MAX, "{}"),
+        with(1 << 30, "{}"),
+        with(3, "{}"),
+        with(2, "[]"),
+        with(20, r#"{"a":{"shape":[-1]}}"#),
+        with(20, r#"{"a":{"shape":"xx"}}"#),
+        with(54, r#"{"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}"#),
+    ] {
+        std::fs::write(&path, &bytes).expect("a file");
+        for error in [class_of_file(&path).err(), Pipeline::open(&path, &Options::default()).err()] {
+            let Some(Error::Model(text)) = &error else { panic!("{bytes:?}: {error:?}") };
+            assert!(text.contains("is damaged"), "{text}");
         }
     }
-    // Such files hold more than the model.
-    header.insert(
-        "alphas_cumprod".into(),
-        json!({"dtype": "F32", "shape": [1], "data_offsets": [data.len(), data.len() + 4]}),
-    );
-    data.extend([0; 4]);
-    let text = serde_json::Value::Object(header).to_string();
-    let mut file = (text.len() as u64).to_le_bytes().to_vec();
-    file.extend(text.as_bytes());
-    file.extend(data);
-    std::fs::write(folder.path().join("model.safetensors"), file).expect("a file");
-    folder
-}
-
-fn render(path: &Path) -> Result<Picture, Error> {
-    let mut pipeline = Pipeline::open(path, &Options::default())?;
-    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[] };
-    let settings = pipeline.traits().settings();
-    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new())
+    assert!(class_of_file(&folder.path().join("missing.safetensors")).is_err());
+    assert!(class_of_file(folder.path()).is_err());
 }
 
 #[test]
-fn a_single_file_gives_the_picture_of_the_folder() {
-    let folder = single(|name| name);
-    let picture = render(&folder.path().join("model.safetensors")).expect("a picture");
-    assert_eq!(picture, render(&tiny()).expect("a picture"));
-}
-
-#[test]
-fn a_file_of_another_kind_is_refused_by_its_cause() {
-    let refused = |folder: &TempDir, word: &str| match render(&folder.path().join("model.safetensors")) {
-        Err(Error::Model(text)) => assert!(text.contains(word), "{text:?} lacks {word:?}"),
-        other => panic!("{word}: {other:?}"),
-    };
-    refused(&single(|name| name.replace("first_stage_model.", "vae.")), "first_stage_model.");
-    refused(&single(|name| name.replace("middle_block.1.norm", "middle_block.1.nrom")), "mid_block.attentions.0.norm");
-    refused(&single(|name| name.replace("time_embed.2.", "time_embed.7.")), "time_embedding.linear_2");
-    let folder = single(|name| name);
-    std::fs::remove_dir_all(folder.path().join("tokenizer")).expect("a folder");
-    refused(&folder, "vocab.json");
-    // Without configurations the file must be Stable Diffusion 1.5.
-    let folder = single(|name| name);
-    std::fs::remove_dir_all(folder.path().join("unet")).expect("a folder");
-    refused(&folder, "768");
+fn sizes_that_lead_nowhere_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let decoder = ("first_stage_model.decoder.up.0.block.0.conv1.weight", &[0, 4, 3, 3][..]);
+    let block = ("model.diffusion_model.input_blocks.1.0.in_layers.2.weight", &[0, 4, 3, 3][..]);
+    let places = ("cond_stage_model.transformer.text_model.embeddings.position_embedding.weight", &[77, 4][..]);
+    let inner = ("cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight", &[16, 4][..]);
+    let last = ("model.diffusion_model.out.2.weight", &[4, 4, 3, 3][..]);
+    let no_sizes = (CLIP.0, &[][..]);
+    let no_input = (UNET.0, &[4][..]);
+    for tensors in [
+        vec![no_input, VAE, CLIP],
+        vec![UNET, VAE, no_sizes],
+        vec![UNET, VAE, CLIP],
+        vec![UNET, VAE, CLIP, places, inner],
+        vec![UNET, VAE, CLIP, places, inner, block, last],
+        vec![UNET, VAE, CLIP, places, inner, block, last, decoder],
+    ] {
+        write(&path, &tensors);
+        let error = Pipeline::open(&path, &Options::default()).err();
+        assert!(matches!(error, Some(Error::Model(_))), "{tensors:?}: {error:?}");
+    }
 }

@@ -9,6 +9,10 @@ use crate::graph::blocks::{Activation, Heads};
 use crate::graph::{Builder, Graph};
 use crate::weights::Weights;
 
+/// The name of the matrix that gives the embedding of a whole prompt, where it has a column for each output, as
+/// OpenCLIP stores it.
+pub const TRANSPOSED_PROJECTION: &str = "text_projection.transposed";
+
 /// The text encoder as its `config.json` describes it.
 #[derive(Debug, Clone)]
 pub struct Clip {
@@ -105,7 +109,12 @@ impl Clip {
         let states = b.layer_norm(&x, &format!("{prefix}final_layer_norm"), self.epsilon)?;
         b.output("states", &states);
         if let Some(size) = self.projection {
-            let projected = b.linear_wide(&states, "text_projection", size, false)?;
+            let projected = if b.has(TRANSPOSED_PROJECTION) {
+                let weight = b.weight(TRANSPOSED_PROJECTION, &[width, size])?;
+                b.op("MatMul", &[&states, &weight], &[], &[tokens, size])
+            } else {
+                b.linear_wide(&states, "text_projection", size, false)?
+            };
             b.output("projected", &projected);
         }
         let other = |name: &str| !name.starts_with(prefix) && name != "text_projection.weight";

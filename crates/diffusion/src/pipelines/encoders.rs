@@ -1,6 +1,6 @@
 //! Text encoders with their tokenizers: CLIP for Stable Diffusion, Qwen3 for the transformers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::part_config;
 use crate::config::Config;
@@ -22,6 +22,34 @@ fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
     }
 }
 
+/// Where the tokenizer of a text encoder of CLIP is.
+#[derive(Debug)]
+pub(super) enum ClipTokenizer {
+    /// In a folder.
+    Folder(PathBuf),
+    /// In this program, with a token for padding.
+    BuiltIn(&'static str),
+}
+
+/// What a text encoder of CLIP consists of.
+#[derive(Debug)]
+pub(super) struct ClipParts {
+    pub config: Config,
+    pub weights: Weights,
+    pub tokenizer: ClipTokenizer,
+}
+
+impl ClipParts {
+    /// Those in a model's folder.
+    pub(super) fn of_folder(folder: &Path, part: &str, tokenizer: &str) -> Result<Self> {
+        Ok(Self {
+            config: part_config(folder, part)?,
+            weights: Weights::open_part(&folder.join(part), "model")?,
+            tokenizer: ClipTokenizer::Folder(folder.join(tokenizer)),
+        })
+    }
+}
+
 /// A text encoder of CLIP.
 #[derive(Debug)]
 pub(super) struct ClipEncoder {
@@ -33,10 +61,13 @@ pub(super) struct ClipEncoder {
 }
 
 impl ClipEncoder {
-    /// Compares the weights with the configuration, and tries the tokenizer, which lies in a folder.
-    pub(super) fn open(part: &'static str, config: &Config, weights: Weights, tokenizer: &Path) -> Result<Self> {
-        let clip = Clip::read(config)?;
-        let tokenizer = tokenizer::Clip::read(tokenizer, clip.tokens)?;
+    /// Compares the weights with the configuration, and tries the tokenizer.
+    pub(super) fn open(part: &'static str, ClipParts { config, weights, tokenizer }: ClipParts) -> Result<Self> {
+        let clip = Clip::read(&config)?;
+        let tokenizer = match tokenizer {
+            ClipTokenizer::Folder(folder) => tokenizer::Clip::read(&folder, clip.tokens)?,
+            ClipTokenizer::BuiltIn(padding) => tokenizer::Clip::built_in(padding, clip.tokens)?,
+        };
         let encoder = Self { part, tokenizer, clip, weights };
         encoder.tokens("")?;
         encoder.clip.graph(&encoder.weights)?;

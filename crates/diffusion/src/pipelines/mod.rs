@@ -25,13 +25,17 @@ use crate::runtime::{Input, Runtime, Sessions};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
+use encoders::ClipParts;
 use family::{Denoiser, Family};
 use preview::Sketcher;
+use single_file::Single;
 use stable_diffusion::{Parts, StableDiffusion};
+use stable_diffusion_xl::StableDiffusionXl;
 
 pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
+pub use single_file::{BESIDE, class as class_of_file};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
@@ -184,9 +188,12 @@ struct Seen {
     latent: Latent,
 }
 
-/// The most reference pictures that the model in a folder takes, by its index and the names in its files: it is not
-/// opened. None if they cannot be read.
+/// The most reference pictures that the model in a folder or a single file takes, by its index and the names in its
+/// files: it is not opened. None if they cannot be read.
 pub fn references(folder: &Path) -> usize {
+    if folder.is_file() {
+        return single_file::references(folder).unwrap_or(0);
+    }
     let count = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
         match index.text("_class_name", "").ok()? {
@@ -202,9 +209,9 @@ pub fn references(folder: &Path) -> usize {
 }
 
 impl Pipeline {
-    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1 with a tokenizer beside it, and compares
-    /// all weights with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits
-    /// are made if they are not there.
+    /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1, 2 or XL, and compares all weights
+    /// with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
+    /// if they are not there.
     ///
     /// # Errors
     /// If a part is missing or damaged, or of an architecture that this crate does not know, or weights in 8 bits cannot be
@@ -225,16 +232,22 @@ impl Pipeline {
         }
         let sessions = Sessions::new(runtime.clone());
         if folder.is_file() {
-            let family = StableDiffusion::open(single_file::parts(folder)?, &mut suit)?;
-            return Ok(Self::of(Box::new(family), sessions));
+            let family: Box<dyn Family> = match single_file::parts(folder)? {
+                Single::Usual(parts) => Box::new(StableDiffusion::open(*parts, &mut suit)?),
+                Single::Xl(parts) => Box::new(StableDiffusionXl::open(*parts, &mut suit)?),
+            };
+            return Ok(Self::of(family, sessions));
         }
         let index = Config::read(&folder.join("model_index.json"))?;
+        let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
             "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
-                Box::new(StableDiffusion::open(Parts::of_folder(folder, index)?, &mut suit)?)
+                let encoders = [encoder("text_encoder", "tokenizer")?];
+                Box::new(StableDiffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
             "StableDiffusionXLPipeline" => {
-                Box::new(stable_diffusion_xl::StableDiffusionXl::open(folder, &index, &mut suit)?)
+                let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
+                Box::new(StableDiffusionXl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
             "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),

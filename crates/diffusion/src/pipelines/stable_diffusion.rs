@@ -1,10 +1,10 @@
 //! Stable Diffusion 1 and 2, and models distilled from them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tintype_engine::Picture;
 
-use super::encoders::ClipEncoder;
+use super::encoders::{ClipEncoder, ClipParts};
 use super::latent::{Body, MAX_BATCH};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
@@ -30,31 +30,27 @@ pub(super) struct StableDiffusion {
     body: Body,
 }
 
-/// The parts of a model, wherever they lie.
-pub(super) struct Parts {
+/// The parts of a model with so many text encoders, wherever they lie.
+#[derive(Debug)]
+pub(super) struct Parts<const N: usize> {
     pub index: Config,
-    pub clip: Config,
-    pub clip_weights: Weights,
+    pub encoders: [ClipParts; N],
     pub unet: Config,
     pub unet_weights: Weights,
     pub vae: Config,
     pub vae_weights: Weights,
     pub scheduler: Config,
-    /// A folder.
-    pub tokenizer: PathBuf,
 }
 
-impl Parts {
+impl<const N: usize> Parts<N> {
     /// Those in a folder.
-    pub fn of_folder(folder: &Path, index: Config) -> Result<Self> {
+    pub fn of_folder(folder: &Path, index: Config, encoders: [ClipParts; N]) -> Result<Self> {
         Ok(Self {
             index,
-            clip: part_config(folder, "text_encoder")?,
+            encoders,
             unet: part_config(folder, "unet")?,
             vae: part_config(folder, "vae")?,
             scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
-            tokenizer: folder.join("tokenizer"),
-            clip_weights: Weights::open_part(&folder.join("text_encoder"), "model")?,
             unet_weights: Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?,
             vae_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
         })
@@ -62,9 +58,10 @@ impl Parts {
 }
 
 impl StableDiffusion {
-    pub(super) fn open(parts: Parts, suit: &mut WeightPreparation<'_>) -> Result<Self> {
+    pub(super) fn open(parts: Parts<1>, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let unet = Unet::read(&parts.unet)?;
-        let encoder = ClipEncoder::open("text_encoder", &parts.clip, parts.clip_weights, &parts.tokenizer)?;
+        let [encoder] = parts.encoders;
+        let encoder = ClipEncoder::open("text_encoder", encoder)?;
         if encoder.clip.width != unet.context {
             let (text, image) = (encoder.clip.width, unet.context);
             return Err(Error::Model(format!(

@@ -1,27 +1,22 @@
 //! Stable Diffusion XL, and models distilled from it.
 
-use std::path::Path;
-
-use super::encoders::ClipEncoder;
+use super::encoders::{ClipEncoder, ClipParts};
 use super::latent::{Body, MAX_BATCH};
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
-use crate::config::Config;
+use super::stable_diffusion::Parts;
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits};
 use crate::models::clip::Clip;
 use crate::models::unet::Unet;
 use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
-use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// One of the two text encoders of a folder.
-fn encoder(folder: &Path, part: &'static str, tokenizer: &str) -> Result<ClipEncoder> {
-    let config = part_config(folder, part)?;
-    if Clip::read(&config)?.layers < 2 {
+/// One of the two text encoders.
+fn encoder(part: &'static str, parts: ClipParts) -> Result<ClipEncoder> {
+    if Clip::read(&parts.config)?.layers < 2 {
         return Err(Error::Model(format!("{part} has a single layer, but the last one is not used")));
     }
-    let weights = Weights::open_part(&folder.join(part), "model")?;
-    ClipEncoder::open(part, &config, weights, &folder.join(tokenizer))
+    ClipEncoder::open(part, parts)
 }
 
 /// The output with the states of all tokens before the last layer.
@@ -41,10 +36,10 @@ pub(super) struct StableDiffusionXl {
 }
 
 impl StableDiffusionXl {
-    pub(super) fn open(folder: &Path, index: &Config, suit: &mut WeightPreparation<'_>) -> Result<Self> {
-        let unet = Unet::read(&part_config(folder, "unet")?)?;
-        let first = encoder(folder, "text_encoder", "tokenizer")?;
-        let second = encoder(folder, "text_encoder_2", "tokenizer_2")?;
+    pub(super) fn open(parts: Parts<2>, suit: &mut WeightPreparation<'_>) -> Result<Self> {
+        let unet = Unet::read(&parts.unet)?;
+        let [first, second] = parts.encoders;
+        let (first, second) = (encoder("text_encoder", first)?, encoder("text_encoder_2", second)?);
         let (text, image) = (first.clip.width + second.clip.width, unet.context);
         if text != image || first.clip.tokens != second.clip.tokens {
             return Err(Error::Model(format!(
@@ -58,17 +53,15 @@ impl StableDiffusionXl {
             ));
         };
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;
-        let weights = |part: &str| Weights::open_part(&folder.join(part), "diffusion_pytorch_model");
-        let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
-        let (unet, vae) = ((unet, weights("unet")?), (&part_config(folder, "vae")?, weights("vae")?));
-        let body = Body::open(unet, vae, scheduler, first.clip.tokens)?;
+        let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
+        let body = Body::open(unet, vae, parts.scheduler, first.clip.tokens)?;
         Ok(Self {
             traits: traits(&body)?,
             first: first.prepared(suit)?,
             second: second.prepared(suit)?,
             pooled,
             body: body.prepared(suit)?,
-            zeros: index.flag("force_zeros_for_empty_prompt", true)?,
+            zeros: parts.index.flag("force_zeros_for_empty_prompt", true)?,
         })
     }
 }

@@ -6,15 +6,15 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-use super::{Extras, number, pieces};
+use super::{Extras, number, openai_clip, pieces};
 use crate::config::Config;
 use crate::{Error, Result};
 
 /// Where CLIP's tokenizer splits text, before it looks for known pieces.
 const WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-const BEGIN: &str = "<|startoftext|>";
-const END: &str = "<|endoftext|>";
+pub(super) const BEGIN: &str = "<|startoftext|>";
+pub(super) const END: &str = "<|endoftext|>";
 
 /// The tokenizer of CLIP.
 #[derive(Debug)]
@@ -38,15 +38,32 @@ impl Clip {
         if !["CLIPTokenizer", "CLIPTokenizerFast"].contains(&class) {
             return Err(config.wrong("tokenizer_class", "only CLIPTokenizer is supported"));
         }
-        let unusable = |what: &str| Error::Model(format!("{}: {what}", folder.display()));
+        Self::of(&folder.display().to_string(), Extras::read(folder, &config)?, pieces(folder)?, length)
+    }
+
+    /// The tokenizer that OpenAI published with CLIP, which all models of Stable Diffusion use. All prompts become
+    /// `length` tokens, the short ones by a token for padding.
+    ///
+    /// # Errors
+    /// If the vocabulary lacks the padding, or `length` is too small.
+    pub fn built_in(padding: &str, length: usize) -> Result<Self> {
+        let special = |name: &str| json!({"content": name, "normalized": true});
+        let mut extras = Extras::default();
+        for (role, token) in [("bos_token", special(BEGIN)), ("eos_token", special(END)), ("unk_token", special(END))] {
+            extras.roles.insert(role.into(), token);
+        }
+        extras.roles.insert("pad_token".into(), json!(padding));
+        Self::of("the built-in tokenizer of CLIP", extras, openai_clip::pieces(), length)
+    }
+
+    fn of(path: &str, extras: Extras, (vocabulary, merges): (Value, Value), length: usize) -> Result<Self> {
+        let unusable = |what: &str| Error::Model(format!("{path}: {what}"));
         if length < 3 {
             return Err(unusable("the text encoder takes fewer than 3 tokens"));
         }
-        let extras = Extras::read(folder, &config)?;
         let name = |role: &str, default: &str| extras.role(role).unwrap_or(default).to_owned();
         let (begin, end) = (name("bos_token", BEGIN), name("eos_token", END));
         let (unknown, padding) = (name("unk_token", END), name("pad_token", END));
-        let (vocabulary, merges) = pieces(folder)?;
         let id = |token: &str| {
             let id = vocabulary.get(token).and_then(number).or_else(|| extras.id(token));
             id.ok_or_else(|| unusable(&format!("the vocabulary lacks the token {token:?}")))

@@ -1,6 +1,7 @@
 //! Turn prompts into the tokens of a model.
 
 mod clip;
+mod openai_clip;
 mod qwen;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,7 @@
 mod flux2_klein;
 mod library;
 mod rig;
+mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
 mod z_image;
@@ -78,6 +79,22 @@ fn published_tokenizers_of_clip_give_the_same_tokens() {
         for (prompt, ids) in prompts.iter().zip(case["ids"].as_array().expect("a list")) {
             let found = tokenizer.encode(prompt.as_str().expect("a text")).expect("tokens");
             assert_eq!(serde_json::json!(found), *ids, "{prompt} with {}", case["files"]);
+        }
+    }
+}
+
+#[test]
+fn the_vocabulary_in_the_program_is_that_of_clip() {
+    for case in json("clip_vocabulary.json").as_array().expect("a list") {
+        let words = Clip::built_in(case["padding"].as_str().expect("a word"), 77).expect("a tokenizer");
+        for prompt in case["prompts"].as_array().expect("a list") {
+            let text = prompt["prompt"].as_str().expect("a text");
+            assert_eq!(
+                serde_json::json!(words.encode(text).expect("tokens")),
+                prompt["ids"],
+                "{text:?} with {}",
+                case["padding"]
+            );
         }
     }
 }

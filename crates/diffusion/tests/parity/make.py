@@ -15,8 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 
 import clip_tokenizers
+import clip_vocabulary
 import flux2_klein
 import schedulers
+import single_file
 import stable_diffusion
 import z_image
 
@@ -24,11 +26,16 @@ MAKERS = [
     schedulers.noise,
     schedulers.schedulers,
     clip_tokenizers.clip_tokenizers,
+    clip_vocabulary.clip_vocabulary,
     stable_diffusion.sd15,
     stable_diffusion.lcm,
     stable_diffusion.turbo,
     stable_diffusion.sdxs,
     stable_diffusion.sdxl,
+    single_file.single_sd1,
+    single_file.single_sd2,
+    single_file.single_sdxl,
+    single_file.published,
     flux2_klein.klein,
     z_image.z_image,
 ]

@@ -81,7 +81,8 @@ def text_encoder(vocabulary, width, activation, seed, kind=CLIPTextModel, layers
 def autoencoder(channels, layers, seed, **more):
     return randomise(AutoencoderKL(
         block_out_channels=channels, down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=layers, latent_channels=4, norm_num_groups=2, **more,
+        up_block_types=("UpDecoderBlock2D",) * 4, layers_per_block=layers, latent_channels=4,
+        **{"norm_num_groups": 2, **more},
     ), seed)
 
 

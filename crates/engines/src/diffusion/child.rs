@@ -39,7 +39,7 @@ const PREVIEW_SHARE: u32 = 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
-    /// The folder of the model.
+    /// The folder or the single file of the model.
     pub folder: PathBuf,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tintype_diffusion::config::Config;
-use tintype_diffusion::pipelines::references;
+use tintype_diffusion::pipelines::{class_of_file, references};
 use tintype_engine::{Setting, Sizes};
 
 use super::child::{Setup, Work};
@@ -39,7 +39,7 @@ pub fn default_model(data: &Path) -> Option<String> {
 /// The model of the settings.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    /// The name or the folder.
+    /// The name, the folder or the file.
     pub model: String,
     pub data: PathBuf,
     pub memory_bytes: u64,
@@ -59,7 +59,7 @@ impl Wanted {
     /// A sentence for the operator: there is none.
     pub(super) fn new(settings: &EngineSettings, data: &Path) -> Result<Self, String> {
         let model = settings.model.clone().or_else(|| default_model(data)).ok_or(
-            "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it",
+            "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it, or a .safetensors file",
         )?;
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
         let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
@@ -68,7 +68,7 @@ impl Wanted {
         Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch })
     }
 
-    /// The installed model or the folder.
+    /// The installed model, the folder or the file.
     ///
     /// # Errors
     /// A sentence for the operator: there is none of this name.
@@ -96,12 +96,21 @@ impl Wanted {
     /// The setup of a child, which writes beside the model only if it `keeps` files there.
     ///
     /// # Errors
-    /// A sentence for the operator: the library that the runtime needs is not installed.
+    /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder
+    /// for weights in 8 bits.
     pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Result<Setup, String> {
+        let precision = self.precision(installed);
+        if precision == EnginePrecision::W8a8 && installed.cache.is_none() {
+            return Err(format!(
+                "--engine-precision w8a8 needs an installed model, which keeps its 8-bit weights: `tintype model add {}` \
+                 installs this one",
+                self.model
+            ));
+        }
         Ok(Setup {
-            folder: installed.folder.clone(),
+            folder: installed.path(),
             cache: installed.cache.clone().filter(|_| keeps),
-            precision: self.precision(installed),
+            precision,
             runtime: self.runtime,
             library: self.library()?,
             memory_bytes: self.memory_bytes,
@@ -137,7 +146,7 @@ impl Wanted {
 
     /// The most reference pictures that the model takes, without opening it.
     pub(super) fn max_references(&self) -> usize {
-        self.find().map_or(0, |installed| references(&installed.folder)).min(MAX_REFERENCES)
+        self.find().map_or(0, |installed| references(&installed.path())).min(MAX_REFERENCES)
     }
 
     /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
@@ -215,9 +224,12 @@ impl Wanted {
 
     /// Advice when the model cannot be opened.
     pub(super) fn remedy(&self) -> String {
-        match models::is_name(&self.model) {
+        let own = models::directory(&self.data).join(&self.model);
+        match models::is_name(&self.model) && own.exists() {
             true => format!("see `tintype model verify {}`, or give another --model", self.model),
-            false => "give --model a folder as diffusers writes it, with all of its files".into(),
+            false => {
+                "give --model a folder as diffusers writes it, with all of its files, or a .safetensors file".into()
+            }
         }
     }
 }
@@ -230,6 +242,34 @@ fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
 
 /// The class of a model's pipeline, without opening the model.
 fn pipeline(installed: &Installed) -> Option<String> {
+    if installed.file.is_some() {
+        let class = installed.manifest.as_ref().map(|manifest| manifest.pipeline.clone());
+        return class.or_else(|| class_of_file(&installed.path()).ok().map(str::to_owned));
+    }
     let index = Config::read(&installed.folder.join(models::INDEX)).ok()?;
     index.text("_class_name", "").ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_in_8_bits_need_an_installed_model() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(models::INDEX), "{}").expect("written");
+        let wanted = |precision| Wanted {
+            model: folder.path().display().to_string(),
+            data: folder.path().join("data"),
+            memory_bytes: 1 << 30,
+            steps: 0,
+            precision: Some(precision),
+            runtime: EngineRuntime::Rten,
+            batch: None,
+        };
+        let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
+        assert!(setup(wanted(EnginePrecision::F32)).is_ok());
+        let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
+        assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
+    }
 }

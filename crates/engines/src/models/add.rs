@@ -1,51 +1,76 @@
-//! Makes a folder that is on this machine already an installed model.
+//! Makes a folder or a file that is on this machine already an installed model.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use super::catalogue::all_parts;
 use super::download::{Watch, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, write};
 use super::pull::pipeline_class;
 use super::selection::{RemoteFile, select};
-use super::{CACHE, INDEX, Installed, directory, is_name};
+use super::{CACHE, INDEX, Installed, Single, directory, is_name};
+use tintype_diffusion::pipelines::BESIDE;
 use tintype_system::data_dir;
 
-/// The name of a model from that of its folder; `None` if that holds nothing usable.
-pub fn name_of_folder(folder: &Path) -> Option<String> {
-    let name = folder.file_name()?.to_str()?.to_ascii_lowercase();
+/// The name of a model from that of its folder or file; `None` if that holds nothing usable.
+pub fn name_of_folder(path: &Path) -> Option<String> {
+    let name = if path.is_file() { path.file_stem()? } else { path.file_name()? };
+    let name = name.to_str()?.to_ascii_lowercase();
     let letter = |letter: char| if letter.is_ascii_alphanumeric() || "._".contains(letter) { letter } else { '-' };
     let name: String = name.chars().map(letter).collect();
     let name = name.trim_matches(['-', '.', '_']).to_owned();
     is_name(&name).then_some(name)
 }
 
-/// Installs the model in `folder` under a name, without copying its files. With `hash`, `tintype model verify` can later
-/// find damage that leaves the length of a file as it is.
+/// A model that is on this machine.
+struct Found {
+    folder: PathBuf,
+    /// The name of its file in the folder, if it is a single one.
+    file: Option<String>,
+    pipeline: String,
+    files: Vec<RemoteFile>,
+}
+
+impl Found {
+    fn of_folder(folder: PathBuf) -> Result<Self, String> {
+        let pipeline = pipeline_class(&folder)?;
+        let files = select(&listing(&folder)?, &all_parts(), false)
+            .map_err(|reason| format!("{}: {}", folder.display(), reason.replace("repository", "folder")))?;
+        Ok(Self { folder, file: None, pipeline, files })
+    }
+
+    /// The file, and the configurations beside it, which belong to the model.
+    fn of_file(path: &Path) -> Result<Self, String> {
+        let Single { folder, file, pipeline } = Single::recognise(path)?;
+        let names = std::iter::once(file.as_str()).chain(BESIDE);
+        let files = names.filter_map(|name| file_in(&folder, name.to_owned())).collect();
+        Ok(Self { folder, file: Some(file), pipeline: pipeline.to_owned(), files })
+    }
+}
+
+/// Installs the model in a folder or a file under a name, without copying its files. With `hash`, `tintype model
+/// verify` can later find damage that leaves the length of a file as it is.
 ///
 /// # Errors
-/// A sentence for the operator: the folder is no model, or the name is taken.
-pub fn add(data_dir: &Path, folder: &Path, name: &str, hash: bool, watch: &dyn Watch) -> Result<Installed, String> {
+/// A sentence for the operator: the folder or the file is no model, or the name is taken.
+pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Watch) -> Result<Installed, String> {
     if !is_name(name) {
         return Err(format!(
             "{name:?} cannot be the name of a model: give one of lower-case letters, digits, dots and hyphens as --name"
         ));
     }
-    let unreadable = |error: io::Error| format!("{}: {error}", folder.display());
-    let folder = folder.canonicalize().map_err(unreadable)?;
-    let pipeline = pipeline_class(&folder)?;
-    let files = select(&listing(&folder)?, &all_parts(), false)
-        .map_err(|reason| format!("{}: {}", folder.display(), reason.replace("repository", "folder")))?;
-    let total = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
+    let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+    let found = if path.is_file() { Found::of_file(&path)? } else { Found::of_folder(path)? };
+    let total = found.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
     watch.begin(if hash { total } else { 0 }, 0);
-    let mut manifest = Manifest::new(name, &pipeline, Vec::new());
-    for RemoteFile { path, bytes, .. } in files {
-        let hashed = hash.then(|| File::open(folder.join(&path)).and_then(|mut file| sha256(&mut file, watch)));
+    let mut manifest = Manifest::new(name, &found.pipeline, Vec::new());
+    for RemoteFile { path, bytes, .. } in found.files {
+        let hashed = hash.then(|| File::open(found.folder.join(&path)).and_then(|mut file| sha256(&mut file, watch)));
         let sha256 = hashed.transpose().map_err(|error| format!("{path}: {error}"))?;
         manifest.files.push(ModelFile { path, bytes, sha256 });
     }
-    manifest.folder = Some(folder.clone());
+    (manifest.folder, manifest.file) = (Some(found.folder.clone()), found.file.clone());
     manifest.check(name).map_err(|reason| format!("the model {reason}"))?;
     let models = directory(data_dir);
     let own = models.join(name);
@@ -56,20 +81,130 @@ pub fn add(data_dir: &Path, folder: &Path, name: &str, hash: bool, watch: &dyn W
     })?;
     write(&own, MANIFEST, &manifest.text()).inspect_err(|_| drop(fs::remove_dir_all(&own)))?;
     File::open(&models).and_then(|models| models.sync_all()).map_err(|error| error.to_string())?;
-    Ok(Installed { name: name.to_owned(), folder, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+    let (folder, file) = (found.folder, found.file);
+    Ok(Installed { name: name.to_owned(), folder, file, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+}
+
+/// A file of a folder as a hub would list it.
+fn file_in(folder: &Path, path: String) -> Option<RemoteFile> {
+    let metadata = fs::metadata(folder.join(&path)).ok().filter(fs::Metadata::is_file)?;
+    // Nothing is downloaded, so nothing is compared.
+    Some(RemoteFile { path, bytes: metadata.len(), sha256: Some("0".repeat(64)), git_sha1: None })
 }
 
 /// The files of a folder as a hub would list them.
 fn listing(folder: &Path) -> Result<Vec<RemoteFile>, String> {
-    let file = |path: String| {
-        let metadata = fs::metadata(folder.join(&path)).ok().filter(fs::Metadata::is_file)?;
-        // Nothing is downloaded, so nothing is compared.
-        Some(RemoteFile { path, bytes: metadata.len(), sha256: Some("0".repeat(64)), git_sha1: None })
-    };
-    let mut found: Vec<_> = file(INDEX.into()).into_iter().collect();
+    let mut found: Vec<_> = file_in(folder, INDEX.into()).into_iter().collect();
     for part in all_parts() {
         let names = super::names(&folder.join(&part))?;
-        found.extend(names.into_iter().filter_map(|name| file(format!("{part}/{name}"))));
+        found.extend(names.into_iter().filter_map(|name| file_in(folder, format!("{part}/{name}"))));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Watch, entries, find, pull, remove};
+    use super::*;
+    use crate::models::manifest_of;
+
+    struct Silent;
+
+    impl Watch for Silent {
+        fn begin(&self, _: u64, _: u64) {}
+        fn advance(&self, _: i64) {}
+        fn tell(&self, _: &str) {}
+    }
+
+    /// The names by which a whole file of Stable Diffusion XL is known.
+    const XL: [&str; 4] = [
+        "model.diffusion_model.input_blocks.0.0.weight",
+        "conditioner.embedders.0.transformer.text_model.x",
+        "conditioner.embedders.1.model.x",
+        "first_stage_model.decoder.x",
+    ];
+
+    fn write_file(path: &Path, names: &[&str]) {
+        let entry = |(at, name): (usize, &&str)| {
+            let tensor = json!({"dtype": "F16", "shape": [1, 1], "data_offsets": [at * 2, at * 2 + 2]});
+            ((*name).to_owned(), tensor)
+        };
+        let header: serde_json::Map<_, _> = names.iter().enumerate().map(entry).collect();
+        let header = serde_json::Value::Object(header).to_string();
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + names.len() * 2, 0);
+        fs::write(path, bytes).expect("a file");
+    }
+
+    #[test]
+    fn a_single_file_is_installed_verified_and_removed() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let path = own.path().canonicalize().expect("a path").join("Some Model (v6) XL.safetensors");
+        write_file(&path, &XL);
+        let name = name_of_folder(&path).expect("a name");
+        assert_eq!(name, "some-model--v6--xl");
+        let added = add(data.path(), &path, &name, true, &Silent).expect("a model");
+        assert_eq!((added.path(), find(data.path(), &name)), (path.clone(), Ok(added.clone())));
+        let manifest = added.manifest.as_ref().expect("a manifest");
+        assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionXLPipeline", 1));
+        assert_eq!(added.cache, Some(directory(data.path()).join(&name).join("cache")));
+        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
+        // Replaced by another file of the same length.
+        let mut bytes = fs::read(&path).expect("a file");
+        *bytes.last_mut().expect("a byte") = 1;
+        fs::write(&path, &bytes).expect("written");
+        let damaged = pull::verify(&added, &Silent).expect("readable");
+        assert_eq!(damaged, [("Some Model (v6) XL.safetensors".to_owned(), "its content differs".to_owned())]);
+        fs::write(&path, &bytes[1..]).expect("written");
+        assert!(find(data.path(), &name).expect_err("damaged").contains("bytes instead of"));
+        assert!(entries(data.path()).expect("readable")[0].found.is_err());
+        assert!(manifest_of(data.path(), &name).is_ok());
+        assert_eq!(remove(data.path(), &name), Ok(true));
+        assert!(path.exists() && entries(data.path()).expect("readable").is_empty());
+    }
+
+    #[test]
+    fn configurations_beside_a_file_belong_to_it() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let path = own.path().join("model.safetensors");
+        write_file(&path, &XL);
+        let beside = own.path().join(BESIDE[2]);
+        fs::create_dir(beside.parent().expect("a folder")).expect("a folder");
+        fs::write(&beside, "{}").expect("written");
+        let added = add(data.path(), &path, "mine", false, &Silent).expect("a model");
+        let files = added.manifest.expect("a manifest").files;
+        assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", BESIDE[2]]);
+        fs::write(&beside, "{ }").expect("written");
+        assert!(find(data.path(), "mine").is_err());
+    }
+
+    #[test]
+    fn a_file_is_used_without_being_installed() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let path = own.path().join("model.safetensors");
+        write_file(&path, &XL);
+        let found = find(data.path(), path.to_str().expect("text")).expect("a model");
+        assert_eq!((found.path(), found.cache, found.manifest), (path, None, None));
+    }
+
+    #[test]
+    fn a_file_that_is_no_model_is_refused_by_what_it_is() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        for (name, names, reason) in [
+            ("a.safetensors", &XL[..1], "is Stable Diffusion 1 without its text encoder and its VAE"),
+            ("b.safetensors", &["lora_unet_x.lora_up.weight"], "is a LoRA"),
+            ("c.ckpt", &XL, "is a pickle, which can run code when it is read: convert it to safetensors"),
+            ("d.safetensors", &["double_blocks.0.x"], "is FLUX.1"),
+        ] {
+            let path = own.path().join(name);
+            write_file(&path, names);
+            let added = add(data.path(), &path, "mine", false, &Silent).expect_err(name);
+            let found = find(data.path(), path.to_str().expect("text")).expect_err(name);
+            assert!(added.contains(reason) && found.contains(reason), "{added} {found}");
+        }
+        assert!(entries(data.path()).expect("readable").is_empty());
+    }
 }

@@ -18,7 +18,7 @@ pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
     let pipeline = installed.manifest.as_ref().map(|manifest| manifest.pipeline.as_str()).unwrap_or_default();
     let Some(cache) = installed.cache.as_ref().filter(|_| is_in_8_bits(pipeline)) else { return Ok(()) };
     let mut last = (String::new(), 0_u64);
-    let made = quantise::quantise(&installed.folder, cache, &mut |progress| {
+    let made = quantise::quantise(&installed.path(), cache, &mut |progress| {
         let (part, before) = &mut last;
         if *part != progress.part {
             watch.tell(&format!("making the 8-bit weights of {}, once", progress.part));

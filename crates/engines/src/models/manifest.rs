@@ -34,6 +34,9 @@ pub struct Manifest {
     /// the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// The name of the file that holds the whole model, in `folder`, when `tintype model add` named a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
     /// The repository that the files come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -88,7 +91,7 @@ impl Manifest {
     /// A manifest of files that lie beside it.
     pub fn new(name: &str, pipeline: &str, files: Vec<ModelFile>) -> Self {
         let (name, pipeline) = (name.to_owned(), pipeline.to_owned());
-        Self { format: FORMAT, name, pipeline, folder: None, source: None, licence: None, files }
+        Self { format: FORMAT, name, pipeline, folder: None, file: None, source: None, licence: None, files }
     }
 
     /// The length of all files, in bytes.
@@ -131,9 +134,18 @@ impl Manifest {
         if self.files.is_empty() || self.files.len() > MAX_FILES {
             return Err(format!("names {} files; 1 to {MAX_FILES} are allowed", self.files.len()));
         }
+        if let Some(name) = &self.file {
+            check_file_name(name)?;
+            if self.folder.is_none() || !self.files.iter().any(|file| file.path == *name) {
+                return Err(format!("names the single file {name:?}, which is not one of its files in a folder"));
+            }
+        }
         let mut known = BTreeSet::new();
         for file in &self.files {
-            check_path(&file.path)?;
+            // The file of an operator has any name, and lies in the operator's folder.
+            if self.file.as_ref() != Some(&file.path) {
+                check_path(&file.path)?;
+            }
             if !known.insert(&file.path) {
                 return Err(format!("names {:?} twice", file.path));
             }
@@ -210,6 +222,19 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a name is one of a file right in a folder, of any letters.
+///
+/// # Errors
+/// The reason why not.
+pub fn check_file_name(name: &str) -> Result<(), String> {
+    let short: String = name.chars().take(80).collect();
+    let strange = |letter: char| letter == '/' || letter.is_control();
+    if name.is_empty() || name.len() > MAX_PATH || name.starts_with('.') || name.chars().any(strange) {
+        return Err(format!("names {short:?}, which is not the name of a model file"));
+    }
+    Ok(())
+}
+
 /// Whether a text is a SHA-256 in lower-case hexadecimal.
 pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
@@ -254,6 +279,28 @@ mod tests {
         }
         let mut other = manifest();
         other.format = 2;
+        assert!(other.check("sd-1.5").is_err());
+    }
+
+    #[test]
+    fn a_single_file_has_any_name_and_lies_in_a_folder() {
+        let single = |name: &str| {
+            let mut manifest = manifest();
+            manifest.files[0].path = name.into();
+            (manifest.folder, manifest.file) = (Some("/srv/models".into()), Some(name.into()));
+            manifest
+        };
+        for name in ["model.safetensors", "Épic Model (v6) [fp16].safetensors", "模型.safetensors"] {
+            assert_eq!(single(name).check("sd-1.5"), Ok(()), "{name}");
+        }
+        for name in ["", ".", "..", "../x", "/etc/passwd", "a/b", ".hidden", "a\0b", "a\nb", &"a".repeat(256)] {
+            assert!(single(name).check("sd-1.5").is_err(), "{name:?}");
+        }
+        let mut nowhere = single("model.safetensors");
+        nowhere.folder = None;
+        assert!(nowhere.check("sd-1.5").is_err());
+        let mut other = single("model.safetensors");
+        other.file = Some("other.safetensors".into());
         assert!(other.check("sd-1.5").is_err());
     }
 

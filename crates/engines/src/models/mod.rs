@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! models/NAME/manifest.json      its origin, its licence and its files; written last
-//! models/NAME/model_index.json   its files, as diffusers lays them out, unless the manifest names another folder
+//! models/NAME/model_index.json   its files, as diffusers lays them out, unless the manifest names another folder or a
+//!                                single file
 //! models/NAME/cache/             made from its files, and made again if it is gone: quantised weights
 //! models/.NAME.part/             an unfinished pull
 //! models/.NAME.gone/             an unfinished removal
@@ -29,7 +30,10 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use self::manifest::{MANIFEST, Manifest};
+use tintype_diffusion::pipelines::class_of_file;
+use tintype_system::data_dir;
+
+use self::manifest::{MANIFEST, Manifest, check_file_name};
 
 /// The folder of all models in the data directory.
 const MODELS: &str = "models";
@@ -47,13 +51,15 @@ const MAX_NAME: usize = 64;
 /// A model that can be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Its name: that of the installed model, or of the folder.
+    /// Its name: that of the installed model, or of the folder or file.
     pub name: String,
-    /// The folder with `model_index.json`.
+    /// The folder with `model_index.json`, or with `file`.
     pub folder: PathBuf,
-    /// The folder for what is made from its files; it may not exist yet. `None` for a folder that is not installed.
+    /// The name of the file that holds the whole model, if it is one.
+    pub file: Option<String>,
+    /// The folder for what is made from its files; it may not exist yet. `None` for a model that is not installed.
     pub cache: Option<PathBuf>,
-    /// Its manifest. `None` for a folder that is not installed.
+    /// Its manifest. `None` for a model that is not installed.
     pub manifest: Option<Manifest>,
 }
 
@@ -73,6 +79,11 @@ pub struct ListedModel {
 }
 
 impl Installed {
+    /// The folder or the single file that is opened.
+    pub fn path(&self) -> PathBuf {
+        self.file.as_ref().map_or_else(|| self.folder.clone(), |file| self.folder.join(file))
+    }
+
     /// Keeps the model from being removed for as long as the result lives.
     ///
     /// # Errors
@@ -87,6 +98,32 @@ impl Installed {
             Err(TryLockError::WouldBlock) => Err(format!("the model {} is being removed", self.name)),
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
+    }
+}
+
+/// A file that holds a whole model.
+#[derive(Debug)]
+struct Single {
+    /// The absolute path of its folder.
+    folder: PathBuf,
+    /// Its name there.
+    file: String,
+    /// The class of its pipeline.
+    pipeline: &'static str,
+}
+
+impl Single {
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the file is no model, or not one for this release.
+    fn recognise(path: &Path) -> Result<Self, String> {
+        let pipeline = class_of_file(path).map_err(|error| error.to_string())?;
+        let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_name(name).is_ok());
+        let name = name.ok_or_else(|| format!("{}: give the file another name", path.display()))?;
+        let folder = data_dir::directory_of(&path).to_owned();
+        Ok(Self { folder, file: name.to_owned(), pipeline })
     }
 }
 
@@ -173,25 +210,31 @@ pub fn installed(data_dir: &Path) -> Result<Vec<Installed>, String> {
     Ok(entries(data_dir)?.into_iter().filter_map(usable).collect())
 }
 
-/// The model that `--model` names: an installed one, or else a folder.
+/// The model that `--model` names: an installed one, or else a folder or a file.
 ///
 /// # Errors
 /// A sentence for the operator: there is no such model, or it is damaged.
-pub fn find(data_dir: &Path, name_or_folder: &str) -> Result<Installed, String> {
+pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     let directory = directory(data_dir);
-    if is_name(name_or_folder) && std::fs::symlink_metadata(directory.join(name_or_folder)).is_ok() {
-        return open(&directory, name_or_folder);
+    if is_name(name_or_path) && std::fs::symlink_metadata(directory.join(name_or_path)).is_ok() {
+        return open(&directory, name_or_path);
     }
-    let folder = Path::new(name_or_folder);
+    let folder = Path::new(name_or_path);
+    if folder.is_file() {
+        let Single { folder, file, .. } = Single::recognise(folder)?;
+        return Ok(Installed { name: file.clone(), folder, file: Some(file), cache: None, manifest: None });
+    }
     if folder.join(INDEX).is_file() {
         let folder = std::path::absolute(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let name = folder.file_name().map_or_else(|| name_or_folder.into(), |name| name.to_string_lossy().into_owned());
-        return Ok(Installed { name, folder, cache: None, manifest: None });
+        let name = folder.file_name().map_or_else(|| name_or_path.into(), |name| name.to_string_lossy().into_owned());
+        return Ok(Installed { name, folder, file: None, cache: None, manifest: None });
     }
     if folder.is_dir() {
-        return Err(format!("{name_or_folder} holds no {INDEX}: give the folder of a model as diffusers writes it"));
+        return Err(format!(
+            "{name_or_path} holds no {INDEX}: give the folder of a model as diffusers writes it, or a .safetensors file"
+        ));
     }
-    Err(missing(data_dir, name_or_folder))
+    Err(missing(data_dir, name_or_path))
 }
 
 /// Whether a model or a folder of this name exists, in whatever state.
@@ -225,7 +268,8 @@ fn read(directory: &Path, name: &str) -> Result<Installed, String> {
     let own = directory.join(name);
     let manifest = Manifest::read(&own, name)?;
     let folder = manifest.folder.clone().unwrap_or_else(|| own.clone());
-    Ok(Installed { name: name.to_owned(), folder, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+    let file = manifest.file.clone();
+    Ok(Installed { name: name.to_owned(), folder, file, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
 }
 
 fn open(directory: &Path, name: &str) -> Result<Installed, String> {

@@ -333,6 +333,7 @@ impl Pull {
         Ok(Installed {
             name: manifest.name.clone(),
             folder: self.target.clone(),
+            file: None,
             cache: Some(self.target.join(super::CACHE)),
             manifest: Some(manifest),
         })

@@ -1,0 +1,220 @@
+//! The configurations of a model, from the sizes of its tensors and from what is known of its family.
+
+use serde_json::{Value, json};
+
+use super::kind::Kind;
+use super::tensors::Tensors;
+use super::{OPEN_CLIP, UNET, VAE};
+use crate::Result;
+
+/// Numbers of a head of attention in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
+const HEAD: usize = 64;
+
+/// Heads of each attention in the UNet of Stable Diffusion 1.
+const HEADS: usize = 8;
+
+/// Groups of channels that are normalised together. Tiny models have fewer channels.
+const GROUPS: usize = 32;
+
+/// Sizes in pixels that the UNet of Stable Diffusion XL takes beside the embedding of a prompt.
+const SIZES: usize = 6;
+
+/// Numbers in the embedding of a token by OpenCLIP in Stable Diffusion 2, and its layers that are used.
+const OPEN_CLIP_WIDTH: usize = 1024;
+const OPEN_CLIP_LAYERS: usize = 23;
+
+/// What a model's answer is, in the words of `diffusers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prediction {
+    Noise,
+    Velocity,
+}
+
+impl Prediction {
+    /// Nothing in a file of Stable Diffusion 2 says what it answers, so it is taken as 2.1 for 768 pixels, as
+    /// `diffusers` does. Files that do say so have a tensor for a mark, or a note of `modelspec`.
+    pub(super) fn of(kind: Kind, tensors: &Tensors, note: Option<&str>) -> Self {
+        match note {
+            _ if tensors.shape("v_pred").is_some() => Self::Velocity,
+            Some("v") => Self::Velocity,
+            Some("epsilon") => Self::Noise,
+            _ if kind == Kind::Two => Self::Velocity,
+            _ => Self::Noise,
+        }
+    }
+}
+
+/// The layers of each block of a UNet: the way down has a change of size after them.
+pub(super) fn unet_layers(tensors: &Tensors) -> usize {
+    let blocks = tensors.count(&format!("{UNET}input_blocks."));
+    let change = (1..blocks).find(|block| tensors.has(&format!("{UNET}input_blocks.{block}.0.op.")));
+    change.unwrap_or(blocks).saturating_sub(1)
+}
+
+pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Result<Value> {
+    let layers = unet_layers(tensors);
+    let step = layers + 1;
+    let levels = tensors.count(&format!("{UNET}input_blocks.")).div_ceil(step).max(1);
+    let depth = |block: &str| tensors.count(&format!("{UNET}{block}.1.transformer_blocks."));
+    let middle = tensors.count(&format!("{UNET}middle_block.1.transformer_blocks."));
+    let (mut channels, mut depths, mut down, mut up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for level in 0..levels {
+        let block = 1 + level * step;
+        channels.push(tensors.size(&format!("{UNET}input_blocks.{block}.0.in_layers.2.weight"), 0)?);
+        let (going_down, going_up) =
+            (depth(&format!("input_blocks.{block}")), depth(&format!("output_blocks.{}", (levels - 1 - level) * step)));
+        down.push(if going_down > 0 { "CrossAttnDownBlock2D" } else { "DownBlock2D" });
+        up.insert(0, if going_up > 0 { "CrossAttnUpBlock2D" } else { "UpBlock2D" });
+        // The middle is as deep as the last level.
+        let deepest = if level + 1 == levels { middle } else { 0 };
+        depths.push(going_down.max(going_up).max(deepest).max(1));
+    }
+    let heads = |channels: &usize| if kind == Kind::One { HEADS.min(*channels) } else { (channels / HEAD).max(1) };
+    let heads: Vec<_> = channels.iter().map(heads).collect();
+    let sample = match (kind, prediction) {
+        (Kind::One, _) | (Kind::Two, Prediction::Noise) => 64,
+        (Kind::Two, Prediction::Velocity) => 96,
+        (Kind::Xl, _) => 128,
+    };
+    // A kernel of one pixel in Stable Diffusion 1, a matrix in later models.
+    let first = tensors.shape(&format!("{UNET}middle_block.1.proj_in.weight"));
+    let mut config = json!({
+        "_class_name": "UNet2DConditionModel", "sample_size": sample, "block_out_channels": channels,
+        "attention_head_dim": heads, "layers_per_block": layers, "transformer_layers_per_block": depths,
+        "cross_attention_dim": tensors.last_size(UNET, ".attn2.to_k.weight"), "down_block_types": down,
+        "up_block_types": up, "norm_num_groups": GROUPS.min(channels[0]),
+        "use_linear_projection": first.is_some_and(|shape| shape.len() == 2),
+        "in_channels": tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)?,
+        "out_channels": tensors.size(&format!("{UNET}out.2.weight"), 0)?,
+    });
+    if kind == Kind::Xl {
+        let inputs = tensors.size(&format!("{UNET}label_emb.0.0.weight"), 1)?;
+        let pooled = super::pooled(tensors)?;
+        config["addition_embed_type"] = json!("text_time");
+        config["projection_class_embeddings_input_dim"] = json!(inputs);
+        config["addition_time_embed_dim"] = json!(inputs.saturating_sub(pooled) / SIZES);
+    }
+    Ok(config)
+}
+
+/// The levels of an autoencoder.
+pub(super) fn vae_levels(tensors: &Tensors) -> usize {
+    tensors.count(&format!("{VAE}decoder.up."))
+}
+
+pub(super) fn vae(kind: Kind, tensors: &Tensors) -> Result<Value> {
+    let levels = vae_levels(tensors);
+    let size = |level: usize| tensors.size(&format!("{VAE}decoder.up.{level}.block.0.conv1.weight"), 0);
+    let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
+    let scaling = if kind == Kind::Xl { 0.13025 } else { 0.18215 };
+    Ok(json!({
+        "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
+        "latent_channels": tensors.size(&format!("{VAE}decoder.conv_in.weight"), 1)?,
+        // The way up has one layer more.
+        "layers_per_block": tensors.count(&format!("{VAE}decoder.up.0.block.")).saturating_sub(1),
+        "norm_num_groups": GROUPS.min(channels.first().copied().unwrap_or(GROUPS)),
+        "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
+    }))
+}
+
+/// The text encoder of CLIP whose names begin so.
+pub(super) fn clip(tensors: &Tensors, prefix: &str) -> Result<Value> {
+    let level = if tensors.has(&format!("{prefix}text_model.")) { "text_model." } else { "" };
+    let size = |name: &str, axis| tensors.size(&format!("{prefix}{level}{name}.weight"), axis);
+    let width = size("embeddings.token_embedding", 1)?;
+    Ok(json!({
+        "architectures": ["CLIPTextModel"], "hidden_size": width, "vocab_size": size("embeddings.token_embedding", 0)?,
+        "max_position_embeddings": size("embeddings.position_embedding", 0)?,
+        "num_hidden_layers": tensors.count(&format!("{prefix}{level}encoder.layers.")),
+        "intermediate_size": size("encoder.layers.0.mlp.fc1", 0)?, "num_attention_heads": (width / HEAD).max(1),
+        "hidden_act": "quick_gelu",
+    }))
+}
+
+/// The layers that Stable Diffusion 2 uses of its text encoder: all but the last, which files that were made from
+/// folders lack.
+pub(super) fn used_layers(tensors: &Tensors) -> Result<usize> {
+    let layers = tensors.count(&format!("{OPEN_CLIP}transformer.resblocks."));
+    let is_published = tensors.size(&format!("{OPEN_CLIP}token_embedding.weight"), 1)? == OPEN_CLIP_WIDTH;
+    Ok(if is_published { layers.min(OPEN_CLIP_LAYERS) } else { layers.saturating_sub(1) })
+}
+
+/// The text encoder of OpenCLIP whose names begin so, with so many of its layers. With an embedding of the whole prompt
+/// if `pooled` is its length.
+pub(super) fn open_clip(tensors: &Tensors, prefix: &str, layers: usize, pooled: Option<usize>) -> Result<Value> {
+    let size = |name: &str, axis| tensors.size(&format!("{prefix}{name}"), axis);
+    let width = size("token_embedding.weight", 1)?;
+    let class = if pooled.is_some() { "CLIPTextModelWithProjection" } else { "CLIPTextModel" };
+    Ok(json!({
+        "architectures": [class], "hidden_size": width, "vocab_size": size("token_embedding.weight", 0)?,
+        "max_position_embeddings": size("positional_embedding", 0)?, "num_hidden_layers": layers,
+        "intermediate_size": size("transformer.resblocks.0.mlp.c_fc.weight", 0)?,
+        "num_attention_heads": (width / HEAD).max(1), "hidden_act": "gelu", "projection_dim": pooled,
+    }))
+}
+
+/// The scheduler that `diffusers` gives such a file.
+pub(super) fn scheduler(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Value {
+    let mut config = json!({
+        "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000,
+        "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1,
+    });
+    config["_class_name"] = json!(match kind {
+        Kind::One => "PNDMScheduler",
+        Kind::Two => "DDIMScheduler",
+        Kind::Xl => "EulerDiscreteScheduler",
+    });
+    match kind {
+        Kind::One => {}
+        Kind::Two => config["clip_sample"] = json!(false),
+        Kind::Xl => config["timestep_spacing"] = json!("leading"),
+    }
+    if prediction == Prediction::Velocity {
+        config["prediction_type"] = json!("v_prediction");
+        // Beside its mark, a model can have another one: its training ended in pure noise.
+        if kind == Kind::Xl && tensors.shape("ztsnr").is_some() {
+            config["rescale_betas_zero_snr"] = json!(true);
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prediction(kind: Kind, names: &[&str], note: Option<&str>) -> (Prediction, Value) {
+        let tensors = Tensors::named(names);
+        let prediction = Prediction::of(kind, &tensors, note);
+        (prediction, scheduler(kind, &tensors, prediction))
+    }
+
+    #[test]
+    fn a_file_can_say_what_its_model_answers() {
+        for (kind, names, note, expected) in [
+            (Kind::One, &[][..], None, Prediction::Noise),
+            (Kind::Two, &[], None, Prediction::Velocity),
+            (Kind::Two, &[], Some("epsilon"), Prediction::Noise),
+            (Kind::One, &[], Some("v"), Prediction::Velocity),
+            (Kind::Xl, &[], None, Prediction::Noise),
+            (Kind::Xl, &["v_pred"], None, Prediction::Velocity),
+        ] {
+            assert_eq!(prediction(kind, names, note).0, expected, "{kind:?} {names:?} {note:?}");
+        }
+        let (_, marked) = prediction(Kind::Xl, &["v_pred", "ztsnr"], None);
+        assert_eq!(
+            (&marked["prediction_type"], &marked["rescale_betas_zero_snr"]),
+            (&json!("v_prediction"), &json!(true))
+        );
+        assert!(prediction(Kind::Xl, &["ztsnr"], None).1.get("rescale_betas_zero_snr").is_none());
+    }
+
+    #[test]
+    fn schedulers_are_those_of_the_published_folders() {
+        for (kind, class) in
+            [(Kind::One, "PNDMScheduler"), (Kind::Two, "DDIMScheduler"), (Kind::Xl, "EulerDiscreteScheduler")]
+        {
+            assert_eq!(prediction(kind, &[], None).1["_class_name"], class);
+        }
+    }
+}

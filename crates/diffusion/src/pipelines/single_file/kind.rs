@@ -1,0 +1,144 @@
+//! What a file holds, by the names and sizes of its tensors.
+
+use super::tensors::Tensors;
+use super::{CLIP, CLIP_XL, OPEN_CLIP, OPEN_CLIP_XL, UNET, VAE};
+use crate::{Error, Result};
+
+/// A family of models that is read from one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Stable Diffusion 1, with CLIP.
+    One,
+    /// Stable Diffusion 2, with OpenCLIP.
+    Two,
+    /// Stable Diffusion XL, with both.
+    Xl,
+}
+
+/// Names by which files are known that are not a model, or one of another family: each with what the file is, and what
+/// to do.
+const OTHERS: [(&[&str], &str, &str); 10] = [
+    (
+        &[
+            "lora_unet_",
+            "lora_te",
+            ".lora_up.",
+            ".lora_down.",
+            ".lora_A.",
+            ".lora_B.",
+            ".lora.up.",
+            ".hada_w1",
+            ".lokr_w",
+        ],
+        "a LoRA, which changes a model and is not one",
+        "use a checkpoint into which it is merged",
+    ),
+    (&["emb_params", "string_to_param"], "an embedding of textual inversion and not a model", COMPLETE),
+    (&["control_model.", "controlnet_cond_embedding.", "input_hint_block."], "a ControlNet and not a model", COMPLETE),
+    (&["joint_blocks."], "Stable Diffusion 3, which is not supported", COMPLETE),
+    (
+        &["double_stream_modulation_img."],
+        "FLUX.2, which is not read from one file",
+        "`tintype model pull klein-4b` fetches FLUX.2 klein as a folder",
+    ),
+    (&["double_blocks.", "single_transformer_blocks."], "FLUX.1 or a model like it, which is not supported", COMPLETE),
+    (
+        &["noise_refiner."],
+        "Z-Image or a model like it, which is not read from one file",
+        "`tintype model pull z-image-turbo` fetches Z-Image as a folder",
+    ),
+    (&["edm_mean"], "Playground 2.5, whose scheduler is not supported", COMPLETE),
+    (
+        &["animate_diff", "motion_modules.", "temporal_transformer", "time_stack."],
+        "a model for video, which is not supported",
+        COMPLETE,
+    ),
+    (&["text_encoders.t5xxl.", "text_encoders.qwen"], "a model of another family, which is not supported", COMPLETE),
+];
+
+/// The remedy for most files.
+const COMPLETE: &str = "use a complete checkpoint of Stable Diffusion 1, 2 or XL";
+
+/// Names by which files are known that hold one part of a model.
+const PARTS: [(&[&str], &str); 5] = [
+    (&["input_blocks.0.0.weight"], "a UNet alone"),
+    (&["down_blocks.0.resnets.0.time_emb_proj.weight"], "a UNet alone, with the names of a diffusers folder"),
+    (&["first_stage_model.", "decoder.conv_in.weight", "decoder.up.0.", "encoder.down."], "a VAE alone"),
+    (&["text_model.", "cond_stage_model.", "conditioner.embedders.", "resblocks."], "a text encoder alone"),
+    (&["decoder.layers.", "encoder.layers."], "a tiny autoencoder or a text encoder alone"),
+];
+
+/// The family of a complete model.
+///
+/// # Errors
+/// A sentence on what the file is, or lacks, and what to do.
+pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
+    let is = |what: &str, remedy: &str| Error::Model(format!("{} is {what}: {remedy}", tensors.path));
+    if let Some((_, what, remedy)) = OTHERS.iter().find(|(names, ..)| tensors.mentions(names)) {
+        return Err(is(what, remedy));
+    }
+    if !tensors.has(&format!("{UNET}input_blocks.0.0.weight")) {
+        if tensors.has("model_ema.") {
+            return Err(is(
+                "without its UNet (model.diffusion_model.), and its average (model_ema.) is not read",
+                COMPLETE,
+            ));
+        }
+        let part = PARTS.iter().find(|(names, _)| tensors.mentions(names));
+        return Err(is(part.map_or("not a model that is read from one file", |(_, what)| what), COMPLETE));
+    }
+    if tensors.has(OPEN_CLIP_REFINER) && !tensors.has(OPEN_CLIP_XL) {
+        return Err(is(
+            "the refiner of Stable Diffusion XL, which finishes pictures of another model",
+            "use the base model",
+        ));
+    }
+    let is_for = |what| is(&format!("a model for {what}, which is not supported"), "use the usual one");
+    match tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)? {
+        5 => return Err(is_for("pictures with depth")),
+        7 => return Err(is_for("enlarging pictures")),
+        8 => return Err(is_for("editing pictures")),
+        9 => return Err(is_for("inpainting")),
+        _ => {}
+    }
+    if tensors.in_8_bits {
+        return Err(is("in 8-bit fractions (FP8), which are not supported", "use the file in F16, BF16 or F32"));
+    }
+    complete(tensors).map_err(|what| is(&what, "use the complete checkpoint of this model"))
+}
+
+/// The prefix of the only text encoder of the refiner.
+const OPEN_CLIP_REFINER: &str = "conditioner.embedders.0.model.";
+
+/// The family of a file with a UNet, or what it is and lacks.
+fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
+    let has = |prefix: &str| tensors.has(prefix);
+    let kind = if has(CLIP_XL) || has(OPEN_CLIP_XL) {
+        Kind::Xl
+    } else if has(OPEN_CLIP) {
+        Kind::Two
+    } else if has(CLIP) {
+        Kind::One
+    } else if has(&format!("{UNET}label_emb.")) {
+        Kind::Xl
+    } else {
+        // By the embeddings that the UNet takes.
+        let context = tensors.last_size(UNET, ".attn2.to_k.weight");
+        if context == Some(1024) { Kind::Two } else { Kind::One }
+    };
+    let (family, encoders): (_, &[&str]) = match kind {
+        Kind::One => ("Stable Diffusion 1", &[CLIP]),
+        Kind::Two => ("Stable Diffusion 2", &[OPEN_CLIP]),
+        Kind::Xl => ("Stable Diffusion XL", &[CLIP_XL, OPEN_CLIP_XL]),
+    };
+    let missing = encoders.iter().filter(|prefix| !tensors.has(prefix)).count();
+    let text = match (missing, encoders.len()) {
+        (0, _) => None,
+        (1, 2) => Some("one of its text encoders"),
+        (_, 1) => Some("its text encoder"),
+        _ => Some("its text encoders"),
+    };
+    let vae = if tensors.has(&format!("{VAE}decoder.")) { None } else { Some("its VAE") };
+    let lacking: Vec<_> = text.into_iter().chain(vae).collect();
+    if lacking.is_empty() { Ok(kind) } else { Err(format!("{family} without {}", lacking.join(" and "))) }
+}

@@ -1,0 +1,150 @@
+//! The names and sizes of the tensors in a file, without their numbers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::UNET;
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// Bytes of the longest header. Stable Diffusion XL has 0.4 MB; the format allows 100 MB.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+
+/// Layers, levels or blocks that are counted at most. The architectures that are read have fewer.
+const MAX_COUNT: usize = 64;
+
+/// The tensors of a file.
+#[derive(Debug)]
+pub(super) struct Tensors {
+    /// The file, for messages.
+    pub path: String,
+    /// Whether the UNet has fractions of 8 bits.
+    pub in_8_bits: bool,
+    shapes: BTreeMap<String, Vec<usize>>,
+}
+
+impl Tensors {
+    pub(super) fn of(weights: &Weights) -> Self {
+        let small = |name| weights.get(name).is_some_and(|entry| is_small(name, &format!("{:?}", entry.dtype)));
+        let in_8_bits = weights.names().any(small);
+        Self { path: weights.path().to_owned(), in_8_bits, shapes: weights.shapes().into_iter().collect() }
+    }
+
+    /// Tensors without numbers.
+    #[cfg(test)]
+    pub(super) fn named(names: &[&str]) -> Self {
+        let shapes = names.iter().map(|name| ((*name).to_owned(), vec![0])).collect();
+        Self { path: "a file".into(), in_8_bits: false, shapes }
+    }
+
+    /// Reads the header of a file alone, and compares the length of the file.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        check_format(path)?;
+        let name = path.display().to_string();
+        let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {name}: {error}"));
+        let damaged = || Error::Model(format!("{name} is damaged or not a safetensors file"));
+        let mut file = File::open(path).map_err(unreadable)?;
+        let found = file.metadata().map_err(unreadable)?.len();
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(|_| damaged())?;
+        let length =
+            Some(u64::from_le_bytes(length)).filter(|length| *length <= MAX_HEADER_BYTES).ok_or_else(damaged)?;
+        let mut header = Vec::new();
+        file.take(length).read_to_end(&mut header).map_err(unreadable)?;
+        let header: Map<String, Value> = serde_json::from_slice(&header).map_err(|_| damaged())?;
+        let dtype = |tensor: &Value| tensor.get("dtype").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let in_8_bits = header.iter().any(|(name, tensor)| is_small(name, &dtype(tensor)));
+        let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
+        let tensors = tensors.map(|(name, tensor)| Some((name, numbers(&tensor, "shape")?, end(&tensor)?)));
+        let tensors = tensors.collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+        let whole = tensors.iter().map(|(.., end)| *end).max().unwrap_or(0).saturating_add(8 + length);
+        if found != whole {
+            return Err(Error::Model(format!("{name} is damaged: it has {found} bytes instead of {whole}")));
+        }
+        Ok(Self { path: name, in_8_bits, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
+    }
+
+    /// Whether the name of a tensor begins so.
+    pub(super) fn has(&self, prefix: &str) -> bool {
+        self.shapes.range(prefix.to_owned()..).next().is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
+    /// Whether the name of a tensor holds one of these.
+    pub(super) fn mentions(&self, parts: &[&str]) -> bool {
+        self.shapes.keys().any(|name| parts.iter().any(|part| name.contains(part)))
+    }
+
+    /// The sizes of a tensor.
+    pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.shapes.get(name).map(Vec::as_slice)
+    }
+
+    /// One of the sizes of a tensor.
+    ///
+    /// # Errors
+    /// If it is missing, or has fewer sizes.
+    pub(super) fn size(&self, name: &str, axis: usize) -> Result<usize> {
+        let size = self.shape(name).and_then(|shape| shape.get(axis).copied());
+        size.ok_or_else(|| {
+            let path = &self.path;
+            let why = "the file is of another architecture, or not complete";
+            Error::Model(format!("{path}: the tensor {name:?} is missing or has too few sizes; {why}"))
+        })
+    }
+
+    /// How many numbers, from 0, go on after `prefix`.
+    pub(super) fn count(&self, prefix: &str) -> usize {
+        (0..MAX_COUNT).take_while(|number| self.has(&format!("{prefix}{number}."))).count()
+    }
+
+    /// The last size of the first tensor whose name ends so.
+    pub(super) fn last_size(&self, prefix: &str, suffix: &str) -> Option<usize> {
+        let mut inside = self.shapes.range(prefix.to_owned()..).take_while(|(name, _)| name.starts_with(prefix));
+        inside.find(|(name, _)| name.ends_with(suffix)).and_then(|(_, shape)| shape.last().copied())
+    }
+}
+
+/// Whether a tensor is one of a UNet in fractions of 8 bits.
+fn is_small(name: &str, dtype: &str) -> bool {
+    name.starts_with(UNET) && dtype.starts_with("F8_")
+}
+
+/// A list of whole numbers in the description of a tensor.
+fn numbers(tensor: &Value, key: &str) -> Option<Vec<usize>> {
+    let numbers = tensor.get(key)?.as_array()?.iter();
+    numbers.map(|number| number.as_u64().and_then(|number| usize::try_from(number).ok())).collect()
+}
+
+/// Where the numbers of a tensor end.
+fn end(tensor: &Value) -> Option<u64> {
+    numbers(tensor, "data_offsets")?.get(1).map(|end| *end as u64)
+}
+
+/// Refuses files of other formats, by their names and their first bytes.
+pub(super) fn check_format(path: &Path) -> Result<()> {
+    let name = path.display();
+    let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {name}: {error}"));
+    // To open a pipe would wait for its other end.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(Error::Model(format!("{name} is not a file")));
+    }
+    let mut first = Vec::new();
+    File::open(path).and_then(|file| file.take(4).read_to_end(&mut first)).map_err(unreadable)?;
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    let pickled = ["ckpt", "pt", "pth", "bin", "pkl"].contains(&extension.as_deref().unwrap_or_default());
+    if pickled || first == *b"PK\x03\x04" || first.starts_with(&[0x80, 0x02]) {
+        return Err(Error::Model(format!(
+            "{name} is a pickle, which can run code when it is read: convert it to safetensors"
+        )));
+    }
+    if first == *b"GGUF" {
+        return Err(Error::Model(format!(
+            "{name} is a GGUF file: the built-in engine reads safetensors, and sd-server reads GGUF"
+        )));
+    }
+    Ok(())
+}

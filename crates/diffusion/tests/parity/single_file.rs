@@ -1,0 +1,158 @@
+//! Stable Diffusion 1, 2 and XL in one file, with nothing beside it.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use tintype_diffusion::noise::Noise;
+use tintype_diffusion::pipelines::{BESIDE, class_of_file, references};
+use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, verify};
+use tintype_diffusion::weights::Weights;
+use tintype_diffusion::{Error, Options, Pipeline, Precision, Traits, compare};
+use tintype_engine::CancellationToken;
+
+use crate::rig::{Model, count, folder, json, pipelines_of};
+
+/// Words in the vocabulary of CLIP.
+const VOCABULARY: usize = 49_408;
+
+/// Writes the beginning of a file: all but the numbers.
+fn begin(file: &mut impl Write, header: Map<String, Value>) {
+    let header = Value::Object(header).to_string();
+    file.write_all(&(header.len() as u64).to_le_bytes()).expect("written");
+    file.write_all(header.as_bytes()).expect("written");
+}
+
+/// A model in one file: the recorded file, to which the tables of words are added.
+struct Single {
+    _folder: TempDir,
+    path: PathBuf,
+    model: Model,
+}
+
+impl Single {
+    fn new(name: &'static str) -> Self {
+        let expected = json(&format!("single/{name}.json"));
+        let weights = Weights::open(&folder().join(format!("single/{name}.safetensors"))).expect("weights");
+        let (mut header, mut data) = (Map::new(), Vec::new());
+        let mut add = |name: &str, dtype: String, shape: &[usize], bytes: &[u8]| {
+            let begin = data.len();
+            data.extend(bytes);
+            header.insert(name.into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]}));
+        };
+        for (table, seed) in expected["tables"].as_object().expect("tables") {
+            let places = table.replace("token_embedding", "position_embedding");
+            let places = places.replace("model.position_embedding.weight", "model.positional_embedding");
+            let width = weights.get(&places).expect("a table of places").shape[1];
+            let words = Noise::new(seed.as_u64().expect("a seed")).normal(VOCABULARY * width);
+            let bytes: Vec<u8> = words.into_iter().flat_map(f32::to_le_bytes).collect();
+            add(table, "F32".into(), &[VOCABULARY, width], &bytes);
+        }
+        for name in weights.names() {
+            let entry = weights.get(name).expect("a tensor");
+            add(name, format!("{:?}", entry.dtype), &entry.shape, weights.bytes(entry));
+        }
+        let folder = TempDir::new().expect("a folder");
+        let path = folder.path().join("model.safetensors");
+        let mut file = BufWriter::new(File::create(&path).expect("a file"));
+        begin(&mut file, header);
+        file.write_all(&data).expect("written");
+        file.flush().expect("written");
+        Self { _folder: folder, path, model: Model { name, expected } }
+    }
+}
+
+#[test]
+fn a_single_file_gives_the_picture_of_diffusers() {
+    for name in ["sd1", "sd2", "sdxl"] {
+        let Single { path, model, _folder } = &Single::new(name);
+        model.assert_run("", pipelines_of(path), &model.order(), &model.settings());
+    }
+}
+
+#[test]
+fn a_single_file_says_how_it_is_used() {
+    let (usual, xl) = ("StableDiffusionPipeline", "StableDiffusionXLPipeline");
+    for (name, class, side, pictures, steps) in
+        [("sd1", usual, 64, 1, 25), ("sd2", usual, 96, 1, 25), ("sdxl", xl, 128, 0, 30)]
+    {
+        let Single { path, model, _folder } = &Single::new(name);
+        assert_eq!(class_of_file(path).expect("a model"), class);
+        assert_eq!(references(path), pictures, "{name}");
+        let pipeline = Pipeline::open(path, &Options::default()).expect("a model");
+        let traits = pipeline.traits();
+        assert_eq!((traits.references, traits.steps, traits.negative), (pictures, steps, true), "{name}");
+        assert_eq!(traits.trained_pixels, (side * traits.side_multiple).pow(2), "{name}");
+        assert!(count(&model.expected["steps"]) < steps, "the recorded run is a short one");
+    }
+}
+
+/// Writes a file as large as a published one that takes no disk, with these further tensors.
+fn published(name: &str, path: &Path, more: &[&str]) {
+    let recorded = File::open(folder().join("single/published.json.gz")).expect("a fixture");
+    let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");
+    let (mut header, mut length) = (Map::new(), 0);
+    let more = more.iter().map(|name| ((*name).to_owned(), json!([0])));
+    for (name, shape) in recorded[name].as_object().expect("tensors").clone().into_iter().chain(more) {
+        let begin = length;
+        length += shape.as_array().expect("sizes").iter().map(count).product::<usize>() * 2;
+        header.insert(name, json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, length]}));
+    }
+    let mut file = File::create(path).expect("a file");
+    begin(&mut file, header);
+    let begin = file.stream_position().expect("a position");
+    file.set_len(begin + length as u64).expect("a long file");
+}
+
+fn traits(path: &Path) -> Traits {
+    Pipeline::open(path, &Options::default()).expect("a model").traits().clone()
+}
+
+#[test]
+fn published_files_are_read_by_their_names_and_sizes() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    for (name, family, side) in
+        [("sd1", "Stable Diffusion", 512), ("sd2", "Stable Diffusion", 768), ("sdxl", "Stable Diffusion XL", 1024)]
+    {
+        published(name, &path, &[]);
+        let traits = traits(&path);
+        assert_eq!((traits.family, traits.trained_pixels), (family, side * side), "{name}");
+    }
+}
+
+#[test]
+fn what_a_file_cannot_tell_may_lie_beside_it() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let beside = |name: &str, config: Value| {
+        let file = folder.path().join(name);
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        std::fs::write(file, config.to_string()).expect("a file");
+    };
+    published("sdxl", &path, &[]);
+    let scheduler = json!({"_class_name": "LCMScheduler", "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+        "beta_end": 0.012, "num_train_timesteps": 1000});
+    assert_eq!(traits(&path).steps, 30);
+    beside(BESIDE[2], scheduler);
+    assert_eq!((traits(&path).family, traits(&path).steps), ("Stable Diffusion XL with LCM", 4));
+    beside(BESIDE[2], json!({"_class_name": "UnknownScheduler"}));
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+}
+
+#[test]
+fn a_single_file_is_made_smaller_in_a_folder_of_its_own() {
+    let Single { path, model, _folder } = &Single::new("sdxl");
+    let cache = TempDir::new().expect("a folder");
+    let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()), ..Options::default() };
+    let rules = Rules { bits: Bits::Eight, smallest: 1 };
+    let suit = WeightPreparation { options: &options, rules, progress: &mut |_| {} };
+    let never = CancellationToken::new();
+    let found = compare(path, suit, &model.order(), &model.settings(), &never).expect("a difference");
+    assert!(found.prompt > 0.0 && found.prompt < 0.05 && found.answer < 0.1, "{found:?}");
+    let made = verify(cache.path()).expect("whole files").len();
+    assert_eq!((made, _folder.path().read_dir().expect("a folder").count()), (3, 1));
+}
