@@ -11,20 +11,22 @@ use serde::Serialize;
 
 use super::progress::Transfer;
 use super::{Failure, Outcome, show, table};
-use tintype_config::{DataSettings, HubSettings};
+use tintype_config::{DataSettings, HubSettings, ServerSettings};
 use tintype_domain::text::counted;
+use tintype_engines::diffusion;
 use tintype_engines::models::catalogue::{Offer, is_usable, offer, offers};
 use tintype_engines::models::hub::{Hub, Patience};
 use tintype_engines::models::manifest::{Licence, Manifest};
 use tintype_engines::models::pull::{self, Begun, Pull};
 use tintype_engines::models::{self, Installed, eight_bits};
 use tintype_system::clock::Clock;
+use tintype_system::sandbox::Decoder;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelCommand {
     /// Download a model from Hugging Face, or resume an interrupted download
     Pull(PullArgs),
-    /// Use a model in a local folder, without copying it
+    /// Use a model in a local folder or file, without copying it
     Add(AddArgs),
     /// List the installed models, and those that can be fetched by name
     List(ListArgs),
@@ -57,9 +59,10 @@ pub(super) struct PullArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct AddArgs {
-    /// Folder of a model in the diffusers layout, with its model_index.json
-    folder: PathBuf,
-    /// Name to use [default: the folder's name]
+    /// Folder in the diffusers layout, with its model_index.json, or a .safetensors file that holds a whole model
+    #[arg(value_name = "FOLDER|FILE")]
+    path: PathBuf,
+    /// Name to use [default: that of the folder or file]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Record the checksum of every file for `tintype model verify`
@@ -104,6 +107,8 @@ struct Shown<'a> {
     name: &'a str,
     pipeline: &'a str,
     folder: String,
+    /// The file that holds the whole model, if it is one.
+    file: Option<&'a str>,
     repository: Option<&'a str>,
     commit: Option<&'a str>,
     licence: Option<&'a Licence>,
@@ -111,6 +116,8 @@ struct Shown<'a> {
     files: usize,
     /// Whether this release can render with it.
     usable: bool,
+    /// Why not.
+    unusable: Option<String>,
 }
 
 impl<'a> Shown<'a> {
@@ -120,12 +127,14 @@ impl<'a> Shown<'a> {
             name: &installed.name,
             pipeline: &manifest.pipeline,
             folder: installed.folder.display().to_string(),
+            file: installed.file.as_deref(),
             repository: source.map(|source| source.repository.as_str()),
             commit: source.map(|source| source.commit.as_str()),
             licence: manifest.licence.as_ref(),
             bytes: manifest.bytes(),
             files: manifest.files.len(),
-            usable: is_usable(&manifest.pipeline),
+            usable: installed.usable().is_ok(),
+            unusable: installed.usable().err(),
         }
     }
 }
@@ -135,7 +144,7 @@ pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
         ModelCommand::Pull(args) => fetch(args, data).await,
         ModelCommand::Add(args) => add(args, data).await,
         ModelCommand::List(args) => list(args, data),
-        ModelCommand::Verify(args) => verify(args, data),
+        ModelCommand::Verify(args) => verify(args, data).await,
         ModelCommand::Remove(args) => remove(args, data),
     }
 }
@@ -166,17 +175,47 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
         installed = work => installed,
         _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
     };
-    let installed = prepare(installed.inspect_err(|_| transfer.end())?, &transfer).await?;
+    let installed = checked(installed.inspect_err(|_| transfer.end())?, data).await?;
+    let installed = prepare(installed, &transfer).await?;
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
-        let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
+        let note = unusable_note(&installed);
         let (files, bytes) = (counted(manifest.files.len() as u64, "file", "files"), ByteSize(manifest.bytes()));
         format!("{} is installed: {files}, {bytes}, all verified{note}.", installed.name)
     })
 }
 
-/// Makes the weights in 8 bits of an installed model, if it computes with them.
+/// Has the engine open an installed model, and writes down whether it can.
+async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Installed, String> {
+    let pipeline = installed.manifest.as_ref().map_or("", |manifest| manifest.pipeline.as_str());
+    if !is_usable(pipeline) {
+        return Ok(installed);
+    }
+    let flags = ["--engine=diffusion".to_owned(), format!("--model={}", installed.name)];
+    let settings = ServerSettings::from_flags(flags.iter().map(String::as_str)).map_err(|error| error.to_string())?;
+    let opened = diffusion::open_once(&settings.worker.engine, &data.data, &Decoder::default()).await;
+    match opened {
+        Ok(_) => installed.note_check(&data.data, None)?,
+        Err(complaint) if complaint.of_model => installed.note_check(&data.data, Some(complaint.words))?,
+        // Another machine may open it, or this one later.
+        Err(complaint) => {
+            eprintln!("the engine could not be started, so {} was not checked: {}", installed.name, complaint.words);
+        }
+    }
+    Ok(installed)
+}
+
+/// The end of the sentence on an installed model.
+fn unusable_note(installed: &Installed) -> String {
+    installed.usable().err().map_or_else(String::new, |reason| format!(", but cannot be used: {reason}"))
+}
+
+/// Makes the weights in 8 bits of a usable model, if it computes with them.
 async fn prepare(installed: Installed, transfer: &Arc<Transfer>) -> Result<Installed, String> {
+    if installed.usable().is_err() {
+        transfer.end();
+        return Ok(installed);
+    }
     let name = &installed.name;
     let made = tokio::select! {
         made = eight_bits::make_beside(installed.clone(), transfer.clone()) => made,
@@ -235,17 +274,17 @@ fn ask(question: &str) -> Option<bool> {
 }
 
 async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
-    let AddArgs { folder, name, hash, json } = args;
-    let real = folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?;
-    let name = name.or_else(|| models::name_of_folder(&real));
-    let name = name.ok_or("the folder's name is not a valid model name: choose one with --name")?;
+    let AddArgs { path, name, hash, json } = args;
+    let name = name.or_else(|| models::name_of(&path));
+    let name = name.ok_or("its name is not a valid model name: choose one with --name")?;
     let transfer = Arc::new(Transfer::new(!json));
-    let added = models::add(&data.data, &real, &name, hash, &*transfer);
-    let installed = prepare(added.inspect_err(|_| transfer.end())?, &transfer).await?;
+    let added = models::add(&data.data, &path, &name, hash, &*transfer);
+    let installed = checked(added.inspect_err(|_| transfer.end())?, data).await?;
+    let installed = prepare(installed, &transfer).await?;
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
-        let note = if is_usable(&manifest.pipeline) { "" } else { ". This release cannot render with it yet" };
-        format!("{name} is installed, with the files of {}{note}.", installed.folder.display())
+        let (path, note) = (installed.path(), unusable_note(&installed));
+        format!("{name} is installed from {}{note}.", path.display())
     })
 }
 
@@ -324,7 +363,7 @@ fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 /// The lists for people.
 fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
     let state = |listed: &Listed<'_>| match &listed.shown {
-        Some(shown) if !shown.usable => "not with this release".to_owned(),
+        Some(Shown { unusable: Some(reason), .. }) => format!("unusable: {reason}"),
         _ => listed.reason.map_or_else(|| listed.state.to_owned(), |reason| format!("damaged: {reason}")),
     };
     let row = |listed: &Listed<'_>| {
@@ -363,9 +402,11 @@ struct Verified {
     /// Files that were compared by their length alone.
     without_checksum: usize,
     damaged: Vec<String>,
+    /// Why the engine cannot open it.
+    unusable: Option<String>,
 }
 
-fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
+async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
     let mut entries = models::entries(&data.data)?;
     if let Some(name) = &args.name {
         entries.retain(|entry| entry.name == *name);
@@ -377,25 +418,31 @@ fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
     let mut all = Vec::new();
     for entry in entries {
         // The lengths are compared again, with all files of the model named.
-        let (without_checksum, damaged) = match models::manifest_of(&data.data, &entry.name) {
-            Err(reason) => (0, vec![reason]),
+        let (without_checksum, damaged, unusable) = match models::manifest_of(&data.data, &entry.name) {
+            Err(reason) => (0, vec![reason], None),
             Ok(installed) => {
                 let files = installed.manifest.as_ref().map_or(&[][..], |manifest| &manifest.files);
                 let without = files.iter().filter(|file| file.sha256.is_none()).count();
                 let damaged = pull::verify(&installed, &transfer)?.into_iter();
                 let damaged = damaged.map(|(path, reason)| format!("{path}: {reason}"));
-                (without, damaged.chain(eight_bits::verify(&installed).err()).collect())
+                let damaged: Vec<_> = damaged.chain(eight_bits::verify(&installed).err()).collect();
+                let checked = if damaged.is_empty() { checked(installed, data).await? } else { installed };
+                (without, damaged, checked.usable().err())
             }
         };
-        all.push(Verified { name: entry.name, ok: damaged.is_empty(), without_checksum, damaged });
+        all.push(Verified { name: entry.name, ok: damaged.is_empty(), without_checksum, damaged, unusable });
     }
     transfer.end();
     let ok = all.iter().all(|verified| verified.ok);
     show(args.json, &all, || {
-        let line = |Verified { name, ok, without_checksum, damaged }: &Verified| match (ok, without_checksum) {
-            (false, _) => format!("{name} is damaged; remove it and fetch it again\n  {}", damaged.join("\n  ")),
-            (true, 0) => format!("{name} is as it was fetched."),
-            (true, files) => format!("{name}: all lengths are right; {files} files have no checksum."),
+        let line = |verified: &Verified| {
+            let Verified { name, ok, without_checksum, damaged, unusable } = verified;
+            let note = unusable.as_ref().map_or_else(String::new, |reason| format!(" It cannot be used: {reason}."));
+            match (ok, without_checksum) {
+                (false, _) => format!("{name} is damaged; remove it and fetch it again\n  {}", damaged.join("\n  ")),
+                (true, 0) => format!("{name} is as it was fetched.{note}"),
+                (true, files) => format!("{name}: all lengths are right; {files} files have no checksum.{note}"),
+            }
         };
         if all.is_empty() {
             "No model is installed.".into()

@@ -11,6 +11,9 @@ use super::{data, text};
 use crate::rigs::binary::{Server, json, refused, run};
 use crate::rigs::hub::{Hub, NAME, WEIGHTS, content};
 
+#[path = "../../../crates/diffusion/tests/parity/whole_file.rs"]
+mod whole_file;
+
 /// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
 const SERVICE: u32 = 65_534;
 
@@ -47,6 +50,62 @@ fn an_added_folder_is_used_where_it_lies_and_stays_when_it_is_removed() {
     assert_eq!(fs::read(folder.join(WEIGHTS)).expect("a file"), content(1_000));
     let list = json(data.path(), &["model", "list"]);
     assert_eq!((name_of(&list, "installed", 0), name_of(&list, "installed", 1)), ("twin", ""));
+}
+
+#[test]
+fn a_single_file_is_added_checked_and_listed() {
+    let (data, links) = (data(), data());
+    // As the cache of a hub has it: a link to a file without an ending.
+    let blob = links.path().join("0123abcd");
+    let recorded = crate::tidy::root().join("crates/diffusion/tests/parity");
+    whole_file::write_whole_file(&recorded, "sdxl", &blob);
+    let link = links.path().join("My XL.safetensors");
+    symlink(&blob, &link).expect("a link");
+    let path = link.to_str().expect("text");
+    let added = json(data.path(), &["model", "add", path, "--hash"]);
+    assert_eq!((&added["name"], &added["pipeline"]), (&"my-xl".into(), &"StableDiffusionXLPipeline".into()));
+    assert_eq!((&added["file"], &added["usable"]), (&"My XL.safetensors".into(), &true.into()), "{added}");
+    let checked = json(data.path(), &["engine", "check", "diffusion", "--model", path]);
+    assert_eq!(checked[0]["ready"], true, "{checked}");
+    assert_eq!(json(data.path(), &["model", "verify"])[0]["ok"], true);
+    fs::write(&blob, "PK").expect("written");
+    assert!(!run(data.path(), ["model", "verify"]).status.success());
+    json(data.path(), &["model", "remove", "my-xl", "--yes"]);
+    assert!(blob.exists());
+    for (name, content, reason) in
+        [("a.ckpt", &b"\x80\x02}q\x00."[..], "safetensors"), ("b.safetensors", b"PK\x03\x04", "is")]
+    {
+        let path = links.path().join(name);
+        fs::write(&path, content).expect("written");
+        let said = refused(data.path(), &["model", "add", path.to_str().expect("text")]);
+        assert!(said.contains(reason), "{said}");
+    }
+}
+
+#[test]
+fn a_model_that_the_engine_cannot_open_is_listed_with_the_reason_and_is_no_default() {
+    let (data, copy) = (data(), data());
+    let folder = copy.path().join("broken");
+    let from = crate::tidy::root().join("crates/diffusion/tests/parity/sd15");
+    let copied = std::process::Command::new("cp").arg("-r").args([&from, &folder]).status().expect("cp runs");
+    assert!(copied.success());
+    let config = folder.join("unet/config.json");
+    fs::write(&config, text(&config).replace("\"attention_head_dim\"", "\"head_dim\"")).expect("written");
+    let added = json(data.path(), &["model", "add", folder.to_str().expect("text")]);
+    let reason = added["unusable"].as_str().unwrap_or_default().to_owned();
+    assert!(added["usable"] == false && reason.contains("attention_head_dim"), "{added}");
+    let list = json(data.path(), &["model", "list"]);
+    assert_eq!(list["installed"][0]["unusable"], reason);
+    let said = String::from_utf8(run(data.path(), ["model", "list"]).stdout).expect("text");
+    assert!(said.contains("unusable: "), "{said}");
+    let engines = json(data.path(), &["engine", "list"]);
+    assert_eq!(engines["configured"][0]["engine"], "sketch", "{engines}");
+    fs::copy(from.join("unet/config.json"), &config).expect("copied");
+    // The file has another length than the one that was added.
+    json(data.path(), &["model", "remove", "broken", "--yes"]);
+    let added = json(data.path(), &["model", "add", folder.to_str().expect("text")]);
+    assert_eq!(added["usable"], true, "{added}");
+    assert_eq!(json(data.path(), &["engine", "list"])["configured"][0]["engine"], "diffusion");
 }
 
 #[test]

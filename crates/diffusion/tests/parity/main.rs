@@ -6,6 +6,7 @@ mod rig;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
+mod whole_file;
 mod z_image;
 
 use std::fs;

@@ -1,23 +1,19 @@
 //! Stable Diffusion 1, 2 and XL in one file, with nothing beside it.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek, Write};
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::noise::Noise;
 use tintype_diffusion::pipelines::{BESIDE, class_of_file, references};
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, verify};
-use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Traits, compare};
 use tintype_engine::CancellationToken;
 
-use crate::rig::{Model, count, folder, json, pipelines_of};
-
-/// Words in the vocabulary of CLIP.
-const VOCABULARY: usize = 49_408;
+use crate::rig::{self, Model, count, folder, json, pipelines_of};
+use crate::whole_file::write_whole_file;
 
 /// Writes the beginning of a file: all but the numbers.
 fn begin(file: &mut impl Write, header: Map<String, Value>) {
@@ -26,7 +22,7 @@ fn begin(file: &mut impl Write, header: Map<String, Value>) {
     file.write_all(header.as_bytes()).expect("written");
 }
 
-/// A model in one file: the recorded file, to which the tables of words are added.
+/// A model in one file.
 struct Single {
     _folder: TempDir,
     path: PathBuf,
@@ -36,31 +32,9 @@ struct Single {
 impl Single {
     fn new(name: &'static str) -> Self {
         let expected = json(&format!("single/{name}.json"));
-        let weights = Weights::open(&folder().join(format!("single/{name}.safetensors"))).expect("weights");
-        let (mut header, mut data) = (Map::new(), Vec::new());
-        let mut add = |name: &str, dtype: String, shape: &[usize], bytes: &[u8]| {
-            let begin = data.len();
-            data.extend(bytes);
-            header.insert(name.into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]}));
-        };
-        for (table, seed) in expected["tables"].as_object().expect("tables") {
-            let places = table.replace("token_embedding", "position_embedding");
-            let places = places.replace("model.position_embedding.weight", "model.positional_embedding");
-            let width = weights.get(&places).expect("a table of places").shape[1];
-            let words = Noise::new(seed.as_u64().expect("a seed")).normal(VOCABULARY * width);
-            let bytes: Vec<u8> = words.into_iter().flat_map(f32::to_le_bytes).collect();
-            add(table, "F32".into(), &[VOCABULARY, width], &bytes);
-        }
-        for name in weights.names() {
-            let entry = weights.get(name).expect("a tensor");
-            add(name, format!("{:?}", entry.dtype), &entry.shape, weights.bytes(entry));
-        }
         let folder = TempDir::new().expect("a folder");
         let path = folder.path().join("model.safetensors");
-        let mut file = BufWriter::new(File::create(&path).expect("a file"));
-        begin(&mut file, header);
-        file.write_all(&data).expect("written");
-        file.flush().expect("written");
+        write_whole_file(&rig::folder(), name, &path);
         Self { _folder: folder, path, model: Model { name, expected } }
     }
 }

@@ -73,6 +73,29 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
 /// # Errors
 /// A sentence for the operator: the model cannot be used.
 pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
+    open_once(settings, data, decoder).await.map_err(|Complaint { words, .. }| words)
+}
+
+/// Why a model could not be opened.
+#[derive(Debug)]
+pub struct Complaint {
+    /// A sentence for the operator.
+    pub words: String,
+    /// Whether it is the model itself, which no machine could open.
+    pub of_model: bool,
+}
+
+impl From<String> for Complaint {
+    fn from(words: String) -> Self {
+        Self { words, of_model: false }
+    }
+}
+
+/// The same, with the cause.
+///
+/// # Errors
+/// [`Complaint`].
+pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, Complaint> {
     let wanted = Wanted::new(settings, data)?;
     let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false)? };
     if setup.precision == EnginePrecision::W8a8 {
@@ -95,17 +118,16 @@ pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) ->
 }
 
 /// The complaint of a child that ends, for the operator.
-async fn complaint(child: &mut Child, wanted: &Wanted) -> String {
+async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
     let mut words = String::new();
     if let Some(error) = child.stderr.take() {
         drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
     }
     let words = words.trim();
     let ended = child.wait().await.ok().and_then(|status| status.code());
-    match ended == Some(i32::from(NO_MODEL)) {
-        true => format!("{words}: {}", wanted.remedy()),
-        false => words.to_owned(),
-    }
+    let of_model = ended == Some(i32::from(NO_MODEL));
+    let words = if of_model { format!("{words}: {}", wanted.remedy()) } else { words.to_owned() };
+    Complaint { words, of_model }
 }
 
 /// Compares the model of the settings with the same in 32 bits, in a child process.
@@ -123,7 +145,7 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
     }
     match serde_json::from_str(&text) {
         Ok(distance) => Ok(distance),
-        Err(_) => Err(complaint(&mut child, &wanted).await),
+        Err(_) => Err(complaint(&mut child, &wanted).await.words),
     }
 }
 

@@ -10,7 +10,7 @@ use tintype_engine::{Setting, Sizes};
 use super::child::{Setup, Work};
 use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
-use crate::models::catalogue::{is_in_8_bits, is_usable, offers};
+use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
 use tintype_config::{EnginePrecision, EngineRuntime, EngineSettings};
@@ -27,11 +27,11 @@ const WITH_BATCHES: [&str; 3] =
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;
 
-/// The installed model that is used when none is named: the first that this release renders with, in the order of the
+/// The installed model that is used when none is named: the first usable one, in the order of the
 /// catalogue and then of the names.
 pub fn default_model(data: &Path) -> Option<String> {
     let usable = models::installed(data).ok()?.into_iter();
-    let usable = usable.filter(|found| found.manifest.as_ref().is_some_and(|manifest| is_usable(&manifest.pipeline)));
+    let usable = usable.filter(|found| found.usable().is_ok());
     let rank = |name: &str| offers().iter().position(|offer| offer.name == name).unwrap_or(usize::MAX);
     usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
 }

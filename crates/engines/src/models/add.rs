@@ -1,7 +1,7 @@
 //! Makes a folder or a file that is on this machine already an installed model.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::catalogue::all_parts;
@@ -14,7 +14,10 @@ use tintype_diffusion::pipelines::BESIDE;
 use tintype_system::data_dir;
 
 /// The name of a model from that of its folder or file; `None` if that holds nothing usable.
-pub fn name_of_folder(path: &Path) -> Option<String> {
+pub fn name_of(path: &Path) -> Option<String> {
+    // `.` and a path that ends with `..` have no name of their own, and a link keeps the one that was typed.
+    let real = path.file_name().is_none().then(|| path.canonicalize().ok()).flatten();
+    let path = real.as_deref().unwrap_or(path);
     let name = if path.is_file() { path.file_stem()? } else { path.file_name()? };
     let name = name.to_str()?.to_ascii_lowercase();
     let letter = |letter: char| if letter.is_ascii_alphanumeric() || "._".contains(letter) { letter } else { '-' };
@@ -49,6 +52,18 @@ impl Found {
     }
 }
 
+/// The absolute path. That of a file keeps its own name: in the cache of a hub it is a link to a file without an ending.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    let whole = path.canonicalize()?;
+    match (whole.is_file(), path.file_name()) {
+        (true, Some(name)) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Ok(folder.canonicalize()?.join(name))
+        }
+        _ => Ok(whole),
+    }
+}
+
 /// Installs the model in a folder or a file under a name, without copying its files. With `hash`, `tintype model
 /// verify` can later find damage that leaves the length of a file as it is.
 ///
@@ -60,7 +75,7 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
             "{name:?} cannot be the name of a model: give one of lower-case letters, digits, dots and hyphens as --name"
         ));
     }
-    let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+    let path = real(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let found = if path.is_file() { Found::of_file(&path)? } else { Found::of_folder(path)? };
     let total = found.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
     watch.begin(if hash { total } else { 0 }, 0);
@@ -144,7 +159,7 @@ mod tests {
         let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let path = own.path().canonicalize().expect("a path").join("Some Model (v6) XL.safetensors");
         write_file(&path, &XL);
-        let name = name_of_folder(&path).expect("a name");
+        let name = name_of(&path).expect("a name");
         assert_eq!(name, "some-model--v6--xl");
         let added = add(data.path(), &path, &name, true, &Silent).expect("a model");
         assert_eq!((added.path(), find(data.path(), &name)), (path.clone(), Ok(added.clone())));

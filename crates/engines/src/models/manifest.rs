@@ -43,6 +43,9 @@ pub struct Manifest {
     /// The licence; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub licence: Option<Licence>,
+    /// Why the engine could not open it when it was installed or last verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
     /// Every file.
     pub files: Vec<ModelFile>,
 }
@@ -91,7 +94,17 @@ impl Manifest {
     /// A manifest of files that lie beside it.
     pub fn new(name: &str, pipeline: &str, files: Vec<ModelFile>) -> Self {
         let (name, pipeline) = (name.to_owned(), pipeline.to_owned());
-        Self { format: FORMAT, name, pipeline, folder: None, file: None, source: None, licence: None, files }
+        Self {
+            format: FORMAT,
+            name,
+            pipeline,
+            folder: None,
+            file: None,
+            source: None,
+            licence: None,
+            unusable: None,
+            files,
+        }
     }
 
     /// The length of all files, in bytes.

@@ -22,7 +22,7 @@ pub mod pull;
 mod remove;
 mod selection;
 
-pub use self::add::{add, name_of_folder};
+pub use self::add::{add, name_of};
 pub use self::download::Watch;
 pub use self::remove::remove;
 
@@ -79,6 +79,33 @@ pub struct ListedModel {
 }
 
 impl Installed {
+    /// Whether this release can render with it: the reason if not.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn usable(&self) -> Result<(), String> {
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        match &manifest.unusable {
+            _ if !catalogue::is_usable(&manifest.pipeline) => {
+                Err(format!("this release does not render with {}", manifest.pipeline))
+            }
+            Some(reason) => Err(reason.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes down whether the engine can open it. Only for an installed model.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the manifest cannot be written.
+    pub fn note_check(&mut self, data_dir: &Path, unusable: Option<String>) -> Result<(), String> {
+        let Some(manifest) = self.manifest.as_mut().filter(|manifest| manifest.unusable != unusable) else {
+            return Ok(());
+        };
+        manifest.unusable = unusable;
+        manifest::write(&directory(data_dir).join(&self.name), manifest::MANIFEST, &manifest.text())
+    }
+
     /// The folder or the single file that is opened.
     pub fn path(&self) -> PathBuf {
         self.file.as_ref().map_or_else(|| self.folder.clone(), |file| self.folder.join(file))

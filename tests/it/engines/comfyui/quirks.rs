@@ -17,7 +17,7 @@ async fn a_server_that_is_silent_while_it_loads_a_model_is_waited_for() {
         server.outcome(Outcome::Endless);
         let engine = files.engine(&server.url(), &[]);
         let cancel = CancellationToken::new();
-        let patient = Brief { time_limit: Duration::from_secs(180), ..brief(&[1 << 11]) };
+        let patient = Brief { time_limit: Duration::from_secs(180), ..brief(&[1]) };
         routes.iter().for_each(|route| server.reply(route, Reply::Silence));
         let rendering = engine.render(patient, Progress::default(), cancel);
         let loading = async {
@@ -76,7 +76,7 @@ async fn a_run_from_the_cache_is_repeated_with_another_seed() {
         server.outcome(outcome.clone());
         let engine = files.engine(&server.url(), &[]);
         for runs in [1, 3, 5] {
-            render(&engine, brief(&[1 << 11])).await.expect("a picture");
+            render(&engine, brief(&[1])).await.expect("a picture");
             assert_eq!(server.graphs().len(), runs, "{age:?} {outcome:?}");
         }
         let mut seeds: Vec<_> = server.graphs().iter().map(|graph| graph["3"]["inputs"]["seed"].as_u64()).collect();

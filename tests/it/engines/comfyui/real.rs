@@ -122,7 +122,7 @@ async fn pictures_are_painted_with_their_seeds_sizes_references_and_steps() {
     let server = RealServer::start().await;
     let engine = server.engine(&[]);
     let (progress, start) = (Progress::default(), Instant::now());
-    let seeds = [3, 1, 2].map(|seed| seed << 11);
+    let seeds = [3, 1, 2];
     let rendering = engine.render(brief("a \"boat\"", &seeds), progress.clone(), CancellationToken::new());
     let watching = async {
         until(async || matches!(progress.latest(), Some(Stage::Step { done: 1.., of: 12 }))).await;
@@ -160,8 +160,7 @@ async fn a_cancelled_render_is_cancelled_by_id_and_a_strangers_run_goes_on() {
     println!("the queue was empty {:.2} s after the cancelled render", start.elapsed().as_secs_f32());
     // The stranger's runs come before ours.
     let stranger = server.engine(&[]);
-    let theirs =
-        stranger.render(brief("a boat", &[1 << 11, 2 << 11, 3 << 11]), Progress::default(), CancellationToken::new());
+    let theirs = stranger.render(brief("a boat", &[1, 2, 3]), Progress::default(), CancellationToken::new());
     let ours = async {
         until(async || server.unfinished().await == 2).await;
         let cancel = CancellationToken::new();

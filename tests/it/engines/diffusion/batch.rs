@@ -175,7 +175,7 @@ fn alone(model: &Path, prompt: &str, task_id: &str, index: u8, steps: usize) -> 
     settings.steps = steps;
     let id = task_id.strip_prefix("imgmodel-").expect("an id");
     let digest = Sha256::new().chain_update(id).chain_update([index]).finalize();
-    let seed = u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"));
+    let seed = u64::from(u32::from_le_bytes(digest[..4].try_into().expect("four bytes")) & tintype_engine::MAX_SEED);
     let side = SIDE as usize;
     let order = Order { prompt, width: side, height: side, seed, references: &[] };
     pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
