@@ -94,6 +94,12 @@ impl Presets {
         self.on_engine(unnamed)
     }
 
+    /// Whether callers of a preset may change a setting; an empty name is that of callers who name none.
+    pub fn of_form(&self, name: &str, setting: Setting) -> bool {
+        let preset = if name.is_empty() { Some(self.of_nobody(None)) } else { self.named(name) };
+        preset.is_some_and(|preset| preset.callers.contains_key(&setting))
+    }
+
     /// Without the settings that the engine of a preset does not take, as far as this process knows it.
     fn on_engine(&self, preset: Preset) -> Preset {
         let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,20 +1,22 @@
 //! A task on a page: its words and its pictures.
 
 use askama::Template;
-use tintype_engine::Stage;
+use tintype_engine::{Setting, Stage};
 
 use super::error::PageError;
 use super::live::Standing;
 use super::page::Frame;
 use super::references::{self, Chip};
 use super::session::Visitor;
+use super::settings;
 use super::snippets::Snippets;
 use super::texts::Texts;
 use crate::files::FilesError;
+use crate::service::presets::Presets;
 use crate::service::thumbnails;
 use tintype_config::FileLinks;
 use tintype_domain::model::{Id, Status, Surface, Task};
-use tintype_domain::request::GenerateRequest;
+use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{TaskRecord, Unfinished};
 
@@ -57,6 +59,7 @@ pub(super) struct Card<'a> {
     /// Whether the page has a form for chosen tasks.
     pub(super) selects: bool,
     pub(super) proof: &'a str,
+    pub(super) presets: &'a Presets,
 }
 
 impl<'a> Card<'a> {
@@ -78,6 +81,7 @@ impl<'a> Card<'a> {
             starred: false,
             selects: false,
             proof: &visitor.proof,
+            presets: &visitor.studio.shared.presets,
             task,
             request,
         };
@@ -117,6 +121,31 @@ impl<'a> Card<'a> {
     /// The lines of the references.
     pub(super) fn references(&self) -> String {
         self.request.reference_images.join("\n")
+    }
+
+    /// The preset and the settings for a form that makes such pictures again, with new seeds.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
+        let (preset, mut render) = settings::again(self.presets, &self.request.settings);
+        render.seed = None;
+        let preset = (!preset.is_empty()).then_some(("preset", preset));
+        preset.into_iter().chain(settings::hidden(&render)).collect()
+    }
+
+    /// What the task was rendered with, for the reader: names of texts, and values.
+    pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
+        let TaskSettings { preset, render } = &self.request.settings;
+        let preset = preset.clone().map(|preset| ("preset", preset));
+        let given = render.given().filter(|setting| *setting != Setting::Seed);
+        let given = given.map(|setting| {
+            let value = settings::hidden(render).into_iter().find(|(name, _)| *name == setting.as_str());
+            (settings::text_of(setting), value.map(|(_, value)| value).unwrap_or_default())
+        });
+        preset.into_iter().chain(given).collect()
+    }
+
+    /// The seeds of its images.
+    pub(super) fn seeds(&self) -> String {
+        self.request.seeds(self.task.id).map(|seed| seed.to_string()).collect::<Vec<_>>().join(", ")
     }
 
     /// The references, to look at.

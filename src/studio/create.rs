@@ -16,12 +16,15 @@ use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::references::{Chip, lines};
 use super::session::{Form, Visitor};
+use super::settings::{self, PresetOption, SettingField};
 use super::snippets::Snippets;
 use super::{HOME, Studio, uploads};
+use crate::service::presets::Choice;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
+use tintype_engine::{RenderSettings, Setting};
 use tintype_store::{Origin, StoreError, Submission, TaskRecord};
 
 /// A shape to choose.
@@ -44,6 +47,8 @@ struct CreatePage<'a> {
     /// The sentence on why a form was refused.
     refusal: Option<String>,
     chips: Vec<Chip>,
+    presets: Vec<PresetOption>,
+    settings: Vec<SettingField>,
     cost: i64,
     most: u8,
 }
@@ -70,14 +75,18 @@ struct Filled {
     shape: AspectRatio,
     n: u8,
     references: String,
+    /// The name of a preset; empty for the default one.
+    preset: String,
+    settings: RenderSettings,
 }
 
-/// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; `reference` adds
-/// a picture of the account.
+/// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; with `seed` the
+/// images would be the same. `reference` adds a picture of the account.
 #[derive(Debug, Deserialize)]
 pub struct From {
     from: Option<String>,
     take: Option<String>,
+    seed: Option<String>,
     reference: Option<String>,
 }
 
@@ -99,7 +108,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
     if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
         && let Some(record) = own(&visitor, id).await?
     {
-        let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request;
+        let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request.clone();
         let takes = |part: &str| from.take.as_deref().is_none_or(|taken| taken == part);
         if takes("prompt") {
             filled.prompt = prompt;
@@ -112,6 +121,13 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
         }
         if from.take.is_none() {
             filled.n = n;
+            let presets = &visitor.studio.shared.presets;
+            (filled.preset, filled.settings) = settings::again(presets, &record.request.settings);
+            // The same images again, where a form can ask for them.
+            filled.settings.seed = match from.seed.is_some() {
+                true => record.request.seeds(id).next().filter(|_| presets.of_form(&filled.preset, Setting::Seed)),
+                false => None,
+            };
         }
     }
     if let Some(reference) = from.reference.as_deref().and_then(StoredReference::parse) {
@@ -134,6 +150,7 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
             chosen: ratio == filled.shape,
         }
     };
+    let presets = &visitor.studio.shared.presets;
     let page = CreatePage {
         frame: Frame::new("create", visitor).await?,
         cards,
@@ -142,6 +159,8 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         cost: CREDITS_PER_IMAGE,
         most: MAX_IMAGES,
         chips: lines(&filled.references).map(Chip::new).collect(),
+        presets: settings::options(presets, &filled.preset),
+        settings: settings::fields(presets, &filled.settings),
         filled,
         refusal,
     };
@@ -206,22 +225,28 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         shape: fields.text("shape").parse().unwrap_or_default(),
         n: n.clamp(1, MAX_IMAGES),
         references: fields.text("references").to_owned(),
+        preset: fields.text("preset").to_owned(),
+        settings: settings::read(&fields).unwrap_or_default(),
     };
     let parsed = match refused {
         Some(text) => Err(InvalidRequest(visitor.texts.get(text).into_owned())),
         // The parser of the API, so that both surfaces have the same rules and the same sentences.
         None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
     };
+    let parsed = parsed.and_then(|request| {
+        let Choice { engine, settings } = settings::choose(&visitor, &fields).map_err(InvalidRequest)?;
+        Ok((GenerateRequest { settings, ..request }, engine))
+    });
     let barred = barred(&visitor).await?;
     let wait = barred.as_ref().and_then(|barred| barred.wait);
     let refusal = match (parsed, barred) {
         (_, Some(barred)) => barred.sentence,
-        (Ok(request), None) => {
+        (Ok((request, engine)), None) => {
             let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
             let person = &visitor.session.person;
             let (account, cost) = (person.account_id, request.cost());
             let right = Some(visitor.right());
-            let origin = Origin { person_id: Some(person.id), right, ..Origin::default() };
+            let origin = Origin { person_id: Some(person.id), right, engine, ..Origin::default() };
             match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
                     studio.live.changed(account);

@@ -31,6 +31,7 @@ mod previews;
 mod references;
 mod second_factor;
 mod session;
+mod settings;
 mod sessions;
 mod sign_in;
 mod sign_up;

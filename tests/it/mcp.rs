@@ -21,7 +21,7 @@ use crate::tidy::root;
 
 impl Caller<'_> {
     /// Sends a message to the tools, as a client that keeps nothing does.
-    async fn message(&self, message: &Value, headers: &[(&str, &str)]) -> Answer {
+    pub async fn message(&self, message: &Value, headers: &[(&str, &str)]) -> Answer {
         let authorization = self.authorization();
         let usual = [
             ("authorization", authorization.as_str()),

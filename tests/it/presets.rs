@@ -255,3 +255,72 @@ fn the_command_line_generates_with_a_preset_and_a_seed() {
     assert_eq!(made("two", &["--preset", "draft", "--seed", "11"]), one);
     assert_ne!(made("three", &["--seed", "12"]), one);
 }
+
+#[tokio::test]
+async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
+    let presets = "[preset.draft]\ndescription = \"Quick\"\ncallers = [\"seed\"]\n[preset.fixed]\nseed = 1\ncallers = []\n";
+    let rig = Rig::start(presets).await;
+    let ada = rig.service.visitor("ada", 100).await;
+    let page = ada.page("/studio").await;
+    assert!(page.contains("<option value=\"draft\">draft: Quick</option>"), "{page}");
+    assert!(page.contains("name=\"seed\"") && !page.contains("name=\"steps\""), "no engine takes steps: {page}");
+    let fields = |more: &[(&'static str, &'static str)]| {
+        let form = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", "")];
+        form.into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
+    };
+    let latest = async || {
+        let tasks = rig.service.shared.store.list_tasks(ada.account, Surface::Web, None, 1).await.expect("a store");
+        let id = tasks.first().expect("a task").id;
+        let record = rig.service.shared.store.find_record(ada.account, Surface::Web, id).await.expect("a store");
+        (id, record.expect("a task").request)
+    };
+    let answer = ada.send("/studio/tasks", &fields(&[("preset", "draft"), ("seed", "5")])).await;
+    assert_eq!(answer.status, 303, "{answer:?}");
+    let (id, request) = latest().await;
+    assert_eq!((request.settings.preset.as_deref(), request.settings.render.seed), (Some("draft"), Some(5)));
+    rig.service.work().await;
+    let picture = ada.page(&format!("/studio/tasks/{id}")).await;
+    assert!(picture.contains("<dd>5 · <a href=") && picture.contains("<dd dir=\"auto\">draft</dd>"), "{picture}");
+    let same = ada.page(&format!("/studio?from={id}&seed=1")).await;
+    assert!(same.contains("<option value=\"draft\" selected>") && same.contains("value=\"5\""), "{same}");
+    let other = ada.page(&format!("/studio?from={id}")).await;
+    assert!(other.contains("<option value=\"draft\" selected>") && !other.contains("value=\"5\""), "{other}");
+    for (more, sentence) in [
+        (&[("preset", "fixed"), ("seed", "5")][..], "does not take the setting \"Seed\""),
+        (&[("preset", "gone")], "There is no preset gone any more"),
+        (&[("seed", "many")], "seed must be a number."),
+        (&[("seed", "-7")], "seed must be a whole number."),
+    ] {
+        let answer = ada.send("/studio/tasks", &fields(more)).await;
+        let said = String::from_utf8(answer.body.to_vec()).expect("text").replace("&#34;", "\"");
+        assert!(answer.status == 422 && said.contains(sentence), "{sentence}: {said}");
+    }
+    assert_eq!(ada.credits().await, 98);
+}
+
+#[tokio::test]
+async fn agents_see_the_presets_and_choose_one_with_settings() {
+    let rig = Rig::start("[preset.draft]\ndescription = \"Quick\"\ncallers = [\"seed\"]\n").await;
+    let caller = rig.service.caller("ada", 100).await;
+    let listed = caller.message(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }), &[]).await;
+    let listed = String::from_utf8_lossy(&listed.body).into_owned();
+    assert!(listed.contains("\"preset\":{\"enum\":[\"draft\"]") && listed.contains("draft: Quick"), "{listed}");
+    let arguments = json!({ "prompt": "a boat", "preset": "draft", "seed": 5, "steps": 9, "wait_seconds": 0 });
+    let made = caller.tool("generate_image", &arguments).await;
+    assert!(made.to_string().contains("Without effect here: steps."), "{made}");
+    let TaskId(id) = made["structuredContent"]["task_id"].as_str().expect("an id").parse().expect("an id");
+    let record = rig.service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
+    let expected = TaskSettings {
+        preset: Some("draft".into()),
+        render: RenderSettings { seed: Some(5), ..RenderSettings::default() },
+    };
+    assert_eq!(record.expect("a task").request.settings, expected);
+    for (arguments, sentence) in [
+        (json!({ "prompt": "a boat", "preset": "gone" }), "There is no preset \\\"gone\\\". There are: draft."),
+        (json!({ "prompt": "a boat", "preset": "draft", "seed": -9 }), "seed must be a whole number."),
+    ] {
+        let refused = caller.tool("generate_image", &arguments).await;
+        assert!(refused["isError"] == true && refused.to_string().contains(sentence), "{refused}");
+    }
+    assert_eq!(caller.credits().await, 98);
+}

@@ -106,6 +106,12 @@ function remix(card, parts) {
       links.value = linesOf(from.references.value).filter((line) => !isOwn(line)).join("\n");
       one(".references").open ||= from.references.value !== "";
       syncReferences();
+    } else if (part === "settings") {
+      for (const name of ["preset", "seed", "negative_prompt", "steps", "guidance_scale", "strength"]) {
+        const [field, value] = [maker.elements[name], from[name]?.value ?? ""];
+        if (field) field.value = value;
+        if (field && value && name !== "preset") one(".tuning").open = true;
+      }
     } else {
       const choice = all(`input[name=${part}]`, maker).find((input) => input.value === from[part].value);
       if (!choice) continue;

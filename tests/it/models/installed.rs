@@ -66,7 +66,7 @@ fn a_single_file_is_added_checked_and_listed() {
     assert_eq!((&added["name"], &added["pipeline"]), (&"my-xl".into(), &"StableDiffusionXLPipeline".into()));
     assert_eq!((&added["file"], &added["usable"]), (&"My XL.safetensors".into(), &true.into()), "{added}");
     let checked = json(data.path(), &["engine", "check", "diffusion", "--model", path]);
-    assert_eq!(checked[0]["ready"], true, "{checked}");
+    assert_eq!(checked[0]["ok"], true, "{checked}");
     assert_eq!(json(data.path(), &["model", "verify"])[0]["ok"], true);
     fs::write(&blob, "PK").expect("written");
     assert!(!run(data.path(), ["model", "verify"]).status.success());

@@ -1,0 +1,126 @@
+//! The preset and the settings of a task in the studio's forms.
+
+use serde_json::{Map, Value, json};
+use tintype_domain::images_api_request::{InvalidCall, settings_of_json};
+use tintype_domain::preset::{DEFAULT_PRESET, Preset};
+use tintype_domain::request::TaskSettings;
+use tintype_engine::{RenderSettings, Setting};
+
+use super::session::{Fields, Visitor};
+use crate::service::presets::{Choice, Presets};
+
+/// A setting that a form shows.
+pub(super) struct SettingField {
+    /// Its name in forms.
+    pub(super) name: &'static str,
+    /// The name of its words among the texts.
+    pub(super) text: &'static str,
+    /// The least and the most value and the step of a number; `None` for a text.
+    pub(super) bounds: Option<(f64, f64, &'static str)>,
+    pub(super) value: String,
+}
+
+/// A preset that a form offers.
+pub(super) struct PresetOption {
+    pub(super) name: String,
+    pub(super) description: String,
+    pub(super) chosen: bool,
+}
+
+/// The presets to choose from besides the default one. `chosen` is the name of one of them.
+pub(super) fn options(presets: &Presets, chosen: &str) -> Vec<PresetOption> {
+    let all = presets.all();
+    let named = all.iter().filter(|preset| preset.name != DEFAULT_PRESET);
+    let option = |preset: &Preset| PresetOption {
+        name: preset.name.clone(),
+        description: preset.description.clone(),
+        chosen: preset.name == chosen,
+    };
+    named.map(option).collect()
+}
+
+/// The settings that people may change with at least one preset, as they are filled in.
+pub(super) fn fields(presets: &Presets, filled: &RenderSettings) -> Vec<SettingField> {
+    let mut open = presets.of_nobody(None).callers;
+    for preset in presets.all().iter().filter_map(|preset| presets.named(&preset.name)) {
+        for (setting, bounds) in preset.callers {
+            let widest = open.entry(setting).or_insert_with(|| bounds.clone());
+            *widest = widest.start().min(*bounds.start())..=widest.end().max(*bounds.end());
+        }
+    }
+    let field = |(setting, bounds): (Setting, std::ops::RangeInclusive<f64>)| SettingField {
+        name: setting.as_str(),
+        text: text_of(setting),
+        bounds: match setting {
+            Setting::NegativePrompt => None,
+            Setting::Seed | Setting::Steps => Some((*bounds.start(), *bounds.end(), "1")),
+            Setting::GuidanceScale | Setting::Strength => Some((*bounds.start(), *bounds.end(), "any")),
+        },
+        value: match setting {
+            Setting::NegativePrompt => filled.negative_prompt.clone().unwrap_or_default(),
+            other => filled.number(other).map_or_else(String::new, |number| number.to_string()),
+        },
+    };
+    open.into_iter().map(field).collect()
+}
+
+/// The name of the words for a setting.
+pub(super) fn text_of(setting: Setting) -> &'static str {
+    match setting {
+        Setting::Seed => "setting-seed",
+        Setting::NegativePrompt => "setting-negative-prompt",
+        Setting::Steps => "setting-steps",
+        Setting::GuidanceScale => "setting-guidance-scale",
+        Setting::Strength => "setting-strength",
+    }
+}
+
+/// The settings of a form as it was filled in. An empty field leaves its setting to the preset.
+pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
+    let given = Setting::ALL.into_iter().filter_map(|setting| {
+        let text = fields.text(setting.as_str()).trim();
+        let value = match text.parse::<f64>() {
+            Ok(number) if setting != Setting::NegativePrompt && number.is_finite() => json!(number),
+            _ => Value::from(text),
+        };
+        (!text.is_empty()).then(|| (setting.as_str().to_owned(), value))
+    });
+    settings_of_json(Value::Object(given.collect::<Map<_, _>>()).to_string().as_bytes())
+}
+
+/// What becomes of the preset and the settings of a form, or the sentence of why they are refused: people see at once what
+/// has no effect.
+pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Choice, String> {
+    let presets = &visitor.studio.shared.presets;
+    let preset = match fields.text("preset") {
+        "" => presets.of_nobody(None),
+        name => presets.named(name).ok_or_else(|| visitor.texts.word("no-preset", name).into_owned())?,
+    };
+    let asked = read(fields).map_err(|fault| fault.to_string())?;
+    let chosen = preset.choose(asked).map_err(|fault| fault.to_string())?;
+    match chosen.ignored.first() {
+        Some(setting) => Err(visitor.texts.word("setting-not-taken", &visitor.texts.get(text_of(*setting))).into_owned()),
+        None => Ok(Choice { engine: preset.engine, settings: chosen.settings }),
+    }
+}
+
+/// The preset and the settings of a task as a form sends them again: what the preset lets people change by now.
+pub(super) fn again(presets: &Presets, settings: &TaskSettings) -> (String, RenderSettings) {
+    let name = settings.preset.clone().filter(|name| name != DEFAULT_PRESET).unwrap_or_default();
+    let preset = if name.is_empty() { Some(presets.of_nobody(None)) } else { presets.named(&name) };
+    let Some(preset) = preset else { return (String::new(), RenderSettings::default()) };
+    let mut render = settings.render.clone();
+    for setting in Setting::ALL.into_iter().filter(|setting| !preset.callers.contains_key(setting)) {
+        render.clear(setting);
+    }
+    (name, render)
+}
+
+/// The settings as hidden fields of a form: their names and values.
+pub(super) fn hidden(render: &RenderSettings) -> Vec<(&'static str, String)> {
+    let value = |setting: Setting| match setting {
+        Setting::NegativePrompt => render.negative_prompt.clone().unwrap_or_default(),
+        other => render.number(other).map_or_else(String::new, |number| number.to_string()),
+    };
+    render.given().map(|setting| (setting.as_str(), value(setting))).collect()
+}
