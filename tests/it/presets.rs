@@ -12,7 +12,9 @@ use tintype_engine::RenderSettings;
 
 use crate::rigs::binary::{Server, json as printed_json, refused, run};
 use crate::rigs::http::Answer;
+use crate::rigs::packages::{python, run as run_program};
 use crate::rigs::service::{Caller, Service};
+use crate::tidy::root;
 
 const GENERATIONS: &str = "/v1/images/generations/async";
 
@@ -323,4 +325,24 @@ async fn agents_see_the_presets_and_choose_one_with_settings() {
         assert!(refused["isError"] == true && refused.to_string().contains(sentence), "{refused}");
     }
     assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_client_of_openai_chooses_a_preset_and_settings() {
+    let rig = Rig::start("[preset.draft]\ncallers = [\"seed\", \"steps=1..50\"]\n").await;
+    let caller = rig.service.caller("ada", 100).await;
+    let mut program = std::process::Command::new(python().join("python"));
+    program.arg(root().join("tests/it/clients/openai_presets.py"));
+    program.args([&format!("http://{}/v1", rig.service.address), &caller.key]);
+    let said = tokio::task::spawn_blocking(move || run_program(&mut program));
+    for _ in 0..2 {
+        rig.service.waiting_for(&said, 1).await;
+        rig.service.work().await;
+        rig.service.waiting_for(&said, 0).await;
+    }
+    let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
+    // The sketch engine takes a seed alone.
+    let refused = json!([["seed must be from 0 to 2147483647.", "seed"], ["seed must be a whole number.", "seed"]]);
+    assert_eq!((&said["refused"], &said["same"]), (&refused, &json!(true)), "{said}");
+    assert_eq!((&said["models"], &said["ignored"]), (&json!(["imgmodel", "draft"]), &json!("steps, strength")));
 }
