@@ -14,6 +14,6 @@ run *FLAGS:
 bench:
     cargo bench --locked --bench load
 
-# The archive, the Debian package and the container image
+# The archive, the Debian package and, if buildah is installed, the container image
 release:
     tools/release

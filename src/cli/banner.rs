@@ -78,7 +78,7 @@ impl FirstKey {
         let key = match self {
             Self::Shown(secret) => {
                 let key = secret.reveal();
-                say(&format!("\nThis is your first API key, for {account}. It is shown this once:\n\n  {key}"));
+                say(&format!("\nThis is your first API key, for {account}. It will not be shown again:\n\n  {key}"));
                 key.to_owned()
             }
             Self::Saved(path) => {

@@ -106,7 +106,7 @@ impl Listeners {
             metrics = Listener::bind(address, "--metrics-listen").await?;
         }
         let probe = (role == Role::Worker).then(|| Probe::bind(&data.data)).transpose().unwrap_or_else(|error| {
-            tracing::warn!(%error, "`tintype health --worker` cannot reach this worker, which works without it");
+            tracing::warn!(%error, "health probe unavailable for this worker; rendering is not affected");
             None
         });
         Ok(Self { api, metrics, probe, certificate })

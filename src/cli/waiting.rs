@@ -69,7 +69,7 @@ impl WaitingBar {
             Waiting::Processing(state) => self.show(state),
             Waiting::Retry(error, wait) => {
                 let (task_id, seconds) = (&self.task_id, wait.as_secs_f64());
-                self.bar.println(format!("{task_id}: {error}; trying again in {seconds:.0} s"));
+                self.bar.println(format!("{task_id}: {error}; retrying in {seconds:.0} s"));
             }
         }
     }

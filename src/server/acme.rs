@@ -130,7 +130,7 @@ impl Authority {
                 Err(error) => error,
             };
             let seconds = retry.as_secs();
-            tracing::error!(names = ?self.names, error, "no valid certificate; trying again in {seconds} s");
+            tracing::error!(names = ?self.names, error, "no valid certificate; retrying in {seconds} s");
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(LAST_RETRY);
         }

@@ -157,7 +157,7 @@ impl Endings {
                 self.refused(claim, kind);
                 self.suspended(key);
                 self.metrics.suspended_people.inc();
-                tracing::warn!(%person, "person suspended for violations of the content policy; `tintype person lift` lifts that");
+                tracing::warn!(%person, "person suspended for policy violations; run `tintype person lift` to reinstate them");
             }
             Ok(Refusal::Done { suspended }) => {
                 self.refused(claim, kind);
@@ -177,21 +177,23 @@ impl Endings {
         }
     }
 
-    /// Gives up an attempt: the task is queued again, or failed and refunded after its last attempt. If the write fails,
-    /// the lease expires.
+    /// Ends a failed attempt: the task is queued again, or failed and refunded after its last attempt. If the write
+    /// fails, the lease expires.
     pub async fn retry(&self, claim: &Claim, delay: Duration, cause: &str) {
         let task = claim.lease.task_id;
         match self.store.retry(claim.lease, delay, GAVE_UP).await {
             Ok(Retry::Queued) => {
                 self.metrics.attempts_lost.inc();
-                tracing::warn!(%task, cause, "attempt lost; task queued again");
+                tracing::warn!(%task, cause, "attempt failed; task queued again");
             }
             Ok(Retry::Failed) => {
                 self.metrics.attempts_lost.inc();
-                tracing::warn!(%task, cause, "last attempt lost");
+                tracing::warn!(%task, cause, "last attempt failed; task failed");
                 self.failed(claim.ended(), GAVE_UP);
             }
-            Ok(Retry::Lost) => tracing::warn!(%task, cause, "attempt and lease lost"),
+            Ok(Retry::Lost) => {
+                tracing::warn!(%task, cause, "attempt failed, but its lease was already lost; result ignored")
+            }
             Err(error) => {
                 tracing::error!(%task, %error, cause, "could not queue the task again; its lease will expire");
             }
@@ -259,8 +261,8 @@ impl Endings {
         Ok(())
     }
 
-    /// Takes leases away: their tasks are queued again, or failed and refunded after their last attempt. Returns the number
-    /// of leases.
+    /// Reclaims leases: their tasks are queued again, or failed and refunded after their last attempt. Returns the
+    /// number of leases.
     ///
     /// # Errors
     /// [`tintype_store::StoreError`].
@@ -319,7 +321,7 @@ async fn retried<T, W: Future<Output = Result<T>>>(
     let mut outcome = write().await;
     for _ in 1..TRIES {
         let Err(error) = outcome else { break };
-        tracing::warn!(task = %lease.task_id, %error, "could not {verb} the task; trying again");
+        tracing::warn!(task = %lease.task_id, %error, "could not {verb} the task; retrying");
         tokio::time::sleep(RETRY_DELAY).await;
         outcome = match write().await {
             Ok(outcome) if is_lost(&outcome) => return Err(error),

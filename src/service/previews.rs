@@ -93,7 +93,7 @@ impl Previews {
         let found = match self.shared.store.find_previews(Surface::Api, &sought).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(%error, "could not look for previews; trying again");
+                tracing::debug!(%error, "could not look for previews; retrying");
                 return;
             }
         };

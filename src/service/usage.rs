@@ -63,16 +63,16 @@ pub const UNKNOWN_KEY: &str = "(unknown key)";
 /// A row of the use of credits, with names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct UsageLine {
-    /// The day in UTC, such as `2026-11-21`, if days are told apart.
+    /// The day in UTC, such as `2026-11-21`, when grouped by day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day: Option<String>,
-    /// The name of the account, unless days are told apart.
+    /// The name of the account, unless grouped by day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// The account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account_id: Option<Id>,
-    /// The first characters of the key and its label, [`STUDIO`] or [`UNKNOWN_KEY`], if keys are told apart.
+    /// The first characters of the key and its label, [`STUDIO`] or [`UNKNOWN_KEY`], when grouped by key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The key.

@@ -73,14 +73,14 @@ pub(super) async fn follow(studio: &Studio, person: &Person, claims: &Claims) ->
         }
         Standing::Member(role) => {
             store.change_person(person.id, PersonChange::Role(role)).await?;
-            tracing::info!(person = %person.id, account = %account.id, %role, "a person has another role by a rule");
+            tracing::info!(person = %person.id, account = %account.id, %role, "role changed by an --oidc-join rule");
             Ok(())
         }
         Standing::Stranger => {
             store.change_person(person.id, PersonChange::ShutOut).await?;
             tracing::info!(
                 person = %person.id, account = %account.id,
-                "a person matches no rule of the account any more: all sessions of that person have ended"
+                "person matches no --oidc-join rule any more; signed out everywhere"
             );
             Err(PageError::forbidden("oidc-shut-out"))
         }

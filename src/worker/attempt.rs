@@ -232,8 +232,8 @@ impl Worker {
         outcome
     }
 
-    /// Whether somebody would see previews of a task, and may. The policy judges finished pictures alone, so where it does,
-    /// nothing is shown before.
+    /// Whether the caller asked for previews, and may see them. The policy judges finished pictures alone, so where it
+    /// does, nothing is shown before.
     fn shows_previews(&self, claim: &Claim) -> bool {
         let wanted = claim.surface == Surface::Web || claim.wants_previews;
         wanted && !self.policy.rules().judges_results()

@@ -342,7 +342,7 @@ impl Worker {
         }
         match self.shared.store.lost(leases).await {
             Ok(lost) => self.cancel(lost),
-            Err(error) => tracing::debug!(%error, "could not look for lost leases; trying again soon"),
+            Err(error) => tracing::debug!(%error, "could not look for lost leases; retrying soon"),
         }
     }
 
@@ -377,7 +377,7 @@ impl Worker {
                 changed.len()
             }
             Err(error) => {
-                tracing::debug!(%error, "could not report the progress of attempts; trying again soon");
+                tracing::debug!(%error, "could not report the progress of attempts; retrying soon");
                 0
             }
         }
@@ -394,7 +394,7 @@ impl Worker {
         let Ok(pngs) = tokio::task::spawn_blocking(encode).await else { return };
         match self.shared.store.report_previews(pngs).await {
             Ok(()) => self.held.shown(previews),
-            Err(error) => tracing::debug!(%error, "could not report the previews of attempts; trying again soon"),
+            Err(error) => tracing::debug!(%error, "could not report the previews of attempts; retrying soon"),
         }
     }
 
@@ -456,7 +456,7 @@ impl Worker {
     /// Gives a task back. Nobody claims it before `delay` has passed.
     async fn release(&self, lease: Lease, delay: Duration) {
         match self.shared.store.release(lease, delay).await {
-            Ok(LeaseWrite::Done) => tracing::info!(task = %lease.task_id, "task released into the queue"),
+            Ok(LeaseWrite::Done) => tracing::info!(task = %lease.task_id, "task returned to the queue"),
             Ok(LeaseWrite::Lost) => tracing::debug!(task = %lease.task_id, "lease was lost before its release"),
             Err(error) => {
                 tracing::error!(task = %lease.task_id, %error, "could not release the task; its lease will expire")

@@ -119,7 +119,7 @@ impl Renderer for EngineRenderer {
     async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
         let rules = self.policy.rules();
         // Before any download.
-        self.heed(claim, rules.judge_prompt(&claim.request.prompt).await)?;
+        self.apply(claim, rules.judge_prompt(&claim.request.prompt).await)?;
         // No worker claims such a task, unless an earlier build wrote its row in the queue.
         if claim.request.reference_images.len() > self.info.max_references {
             let sentence = too_many_references(self.max_references());
@@ -127,7 +127,7 @@ impl Renderer for EngineRenderer {
         }
         let references = self.references(claim).await?;
         if !references.is_empty() {
-            self.heed(claim, rules.judge_pictures(Subject::References, &references).await)?;
+            self.apply(claim, rules.judge_pictures(Subject::References, &references).await)?;
         }
         Ok(references)
     }
@@ -150,7 +150,7 @@ impl Renderer for EngineRenderer {
         })?;
         let (width, height) = claim.request.aspect_ratio.size();
         let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
-        self.heed(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
+        self.apply(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
         on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
     }
 
@@ -220,12 +220,12 @@ impl EngineRenderer {
     }
 
     /// Turns the policy's verdict into an error, unless it lets the task pass.
-    fn heed(&self, claim: &Claim, verdict: Verdict) -> Result<(), RenderError> {
+    fn apply(&self, claim: &Claim, verdict: Verdict) -> Result<(), RenderError> {
         match verdict {
             Verdict::Passed => Ok(()),
             Verdict::Unasked(cause) => {
                 self.shared.metrics.unmoderated.inc();
-                tracing::warn!(task = %claim.lease.task_id, cause, "accepted without moderation: the service did not respond");
+                tracing::warn!(task = %claim.lease.task_id, cause, "task accepted unmoderated: the moderation service did not respond");
                 Ok(())
             }
             Verdict::Refused(violation) => Err(RenderError::Refused(violation)),

@@ -11,7 +11,7 @@ const MAX_TASKS: usize = 256;
 /// Wait after the first time. It doubles each time.
 const FIRST_DELAY: Duration = Duration::from_secs(2);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// So often is a task turned away without being at fault, even while others are rendered: the server may be at its limit.
+/// Rejections a task gets before they count against it, even while others are rendered: the server may be at its limit.
 const FREE: u32 = 2;
 
 /// The latest tasks that the engine turned away. One is at fault if the engine keeps turning it away and renders others.

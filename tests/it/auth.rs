@@ -1,4 +1,4 @@
-//! Authentication of callers (interface, section 5).
+//! Authentication of callers.
 
 use std::time::Duration;
 

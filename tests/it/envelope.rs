@@ -1,4 +1,4 @@
-//! Every response has `X-Request-Id`, and every error the envelope (interface, section 7).
+//! Every response has `X-Request-Id`, and every error the envelope.
 
 use std::collections::HashSet;
 use std::time::Duration;

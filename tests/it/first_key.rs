@@ -80,7 +80,7 @@ fn a_terminal_shows_the_key_and_no_file_holds_it() {
         let read = std::io::BufRead::read_line(&mut output, &mut said).expect("a pipe");
         assert_ne!(read, 0, "{said}");
     }
-    assert!(said.contains("shown this once:\r\n\r\n  tt_"), "{said}");
+    assert!(said.contains("It will not be shown again:\r\n\r\n  tt_"), "{said}");
     assert!(said.contains("\r\n  TINTYPE_KEY=tt_") && said.contains("\r\n  key=tt_"), "{said}");
     assert!(said.contains("it works once:\r\n\r\n  http://127.0.0.1:") && said.contains("/studio/sign-in/"), "{said}");
     assert!(!data.join("first-key").exists() && !data.join("first-sign-in-link").exists());

@@ -1,4 +1,4 @@
-//! Rate limits and their headers, and limits on unfinished tasks (interface, section 7).
+//! Rate limits and their headers, and limits on unfinished tasks.
 
 use std::sync::Arc;
 use std::time::Duration;

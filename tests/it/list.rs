@@ -1,4 +1,4 @@
-//! Listing tasks: interface, section 4.3.
+//! Listing tasks.
 
 use std::io::Read as _;
 

@@ -1,4 +1,4 @@
-//! Reading one task: interface, sections 2 and 4.2.
+//! Reading one task.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Creating tasks: interface, section 4.1.
+//! Creating tasks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The waits between polls and before retries (interface, sections 4.4 and 7).
+//! The waits between polls and before retries.
 
 use std::time::Duration;
 

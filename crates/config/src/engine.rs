@@ -34,7 +34,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_MODEL", value_name = "NAME|PATH", alias = "engine-model")]
     pub model: Option<String>,
     /// Memory limit of the diffusion engine's process, not counting the model's files, such as 6GiB [default: four
-    /// fifths of this machine's]
+    /// fifths of this machine's or container's]
     #[arg(long, env = "TINTYPE_ENGINE_MEMORY", value_name = "SIZE")]
     pub engine_memory: Option<ByteSize>,
     /// Steps per image of the diffusion engine [default: as many as the model was trained for]
@@ -159,7 +159,7 @@ pub enum EngineTarget {
     Named(String),
     /// The built-in sketch engine.
     Sketch,
-    /// The diffusion engine in the box.
+    /// The built-in diffusion engine.
     Diffusion,
     /// Servers that others run. All of them are of one kind and have the same model.
     Servers(ServerKind, Vec<Url>),
@@ -196,7 +196,7 @@ pub enum EngineProfile {
     LocalAi,
 }
 
-/// The program that the diffusion engine computes with, and its device.
+/// The runtime of the diffusion engine, and its device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum EngineRuntime {
     /// This program itself, on the processor
@@ -212,15 +212,15 @@ pub enum EngineRuntime {
     /// ONNX Runtime with TensorRT on an NVIDIA GPU
     #[value(name = "onnxruntime:tensorrt")]
     TensorRt,
-    /// ONNX Runtime on Apple's accelerators
-    #[value(name = "onnxruntime:coreml")]
+    /// ONNX Runtime on Apple's accelerators; hidden, because releases are for Linux
+    #[value(name = "onnxruntime:coreml", hide = true)]
     CoreMl,
-    /// ONNX Runtime on a GPU under Windows
-    #[value(name = "onnxruntime:directml")]
+    /// ONNX Runtime on a GPU under Windows; hidden, because releases are for Linux
+    #[value(name = "onnxruntime:directml", hide = true)]
     DirectMl,
 }
 
-/// The numbers that the diffusion engine computes with.
+/// The precision of the diffusion engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum EnginePrecision {
     /// 32 bits

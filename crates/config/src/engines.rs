@@ -23,8 +23,8 @@ pub struct NamedEngine {
     pub settings: EngineSettings,
 }
 
-/// The content of a table. Besides these names it holds those of the flags `--engine-...` without their beginning,
-/// and `model`.
+/// The content of a table. Besides these names it holds those of the flags `--engine-...` without the `--engine-`
+/// prefix, and `model`.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]
 struct Table {

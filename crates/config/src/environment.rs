@@ -99,9 +99,9 @@ pub fn program() -> PathBuf {
 /// A protocol by which a terminal shows images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Graphics {
-    /// That of kitty.
+    /// The kitty protocol.
     Kitty,
-    /// That of iTerm2.
+    /// The iTerm2 protocol.
     Iterm,
 }
 

@@ -355,7 +355,7 @@ fn with_entries(arguments: &[OsString], entries: &[(&Setting, &FileSetting)], ta
     with_flags(arguments, flags.chain(tables))
 }
 
-/// The command line with more flags. They stand before `--`, behind which no flag is one.
+/// The command line with more flags. They stand before `--`, after which nothing is parsed as a flag.
 fn with_flags(arguments: &[OsString], flags: impl Iterator<Item = String>) -> Vec<OsString> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let added = flags.map(OsString::from);

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::timestamp::Timestamp;
 
-/// Credits per image (interface, section 1).
+/// Credits per image.
 pub const CREDITS_PER_IMAGE: i64 = 2;
 
 /// Highest balance after a grant. Every JSON parser represents this number exactly, and a refund always fits on top of

@@ -1,4 +1,4 @@
-//! The request of a submit and its parser (interface, section 4.1).
+//! The request of a submit and its parser.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -28,7 +28,7 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The devices on which the servers render, as far as they tell them.
+    /// The devices on which the servers render, if the servers report them.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
     }

@@ -95,13 +95,13 @@ pub struct Words {
 pub struct Fault {
     /// The error of the engine, if no other server can take the work.
     pub error: EngineError,
-    /// The time that the server asks to be left alone.
+    /// `Retry-After` of the server.
     pub pause: Option<Duration>,
-    /// How far the request came.
+    /// How far the request got.
     pub contact: Contact,
 }
 
-/// How far a request came that failed.
+/// How far a failed request got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contact {
     /// There was no connection: nothing listens there.

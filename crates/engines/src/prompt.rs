@@ -1,4 +1,4 @@
-//! Words inside prompts that engines obey instead of painting.
+//! Strips tags that engines would interpret as options.
 
 use tintype_engine::EngineError;
 

@@ -1,4 +1,4 @@
-//! Pictures as files, to servers and back. Returned files are decoded in a confined process, like the files of strangers:
+//! Pictures as files, to servers and back. Returned files are decoded in a confined process, like all untrusted files:
 //! a server may be broken, or not the operator's own.
 
 use std::time::Duration;

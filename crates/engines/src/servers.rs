@@ -1,7 +1,7 @@
-//! The servers of one engine. Work goes to the least loaded one. One that is not available is set aside, and probed until
-//! it is back; work that it did not begin goes to another.
+//! The servers of one engine. Work goes to the least loaded one. One that is not available is taken out of rotation and
+//! probed until it is back; work that it did not begin goes to another.
 //!
-//! A server that turns work away and answers a probe stays: the cause may be the work, which must not stop the work of
+//! A server that rejects work and answers a probe stays: the cause may be the work, which must not stop the work of
 //! others. That work goes to another server, or waits.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::endpoint::{Contact, Fault};
 
-/// Wait before a server that was set aside is probed.
+/// Wait before a server that was taken out of rotation is probed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait that a server may ask for.
 const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
@@ -27,11 +27,11 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// A server that turned so many pieces of work away in a row is to blame itself.
+/// A server that rejected so many pieces of work in a row is to blame itself.
 const SEVERAL: usize = 2;
-/// Most pieces of work to remember of those that a server turned away.
+/// Most pieces of rejected work to remember for a server.
 const MAX_TURNED_AWAY: usize = 16;
-/// How long a server that turned several pieces of work away gets no more if another one has room.
+/// How long a server that rejected several pieces of work gets no more if another one has room.
 const DOUBT: Duration = Duration::from_secs(10);
 
 /// One server of an engine.
@@ -40,8 +40,8 @@ pub trait Server: fmt::Debug + Send + Sync + 'static {
     /// The server for the operator, such as its URL.
     fn name(&self) -> &str;
 
-    /// Whether it could take work, as far as this process knows without asking. A server for which this changes by itself
-    /// is not set aside: it gets work again as soon as it could take some.
+    /// Whether it could take work, as far as this process knows without asking. A server for which this changes by
+    /// itself stays in rotation: it gets work again as soon as it could take some.
     ///
     /// # Errors
     /// The reason why it takes none.
@@ -68,7 +68,7 @@ struct Shared<S> {
     /// Calls that one server takes at the same time.
     calls_per_server: usize,
     states: Mutex<Vec<ServerLoad>>,
-    /// A place became free, or a server was set aside or came back.
+    /// A place became free, or a server was taken out of rotation or came back.
     changed: Notify,
 }
 
@@ -79,15 +79,15 @@ struct ServerLoad {
     load: usize,
     /// All calls so far.
     calls: u64,
-    /// The reason why it is set aside, for the operator.
+    /// The reason why it is out of rotation, for the operator.
     aside: Option<String>,
-    /// The work that it turned away since it did its last.
+    /// The work that it rejected since it did its last.
     turned_away: Vec<Work>,
-    /// When it turned work away the last time.
+    /// When it rejected work the last time.
     turned_away_at: Option<Instant>,
 }
 
-/// Tells the briefs that servers turn away from each other. A later attempt at the same task has the same brief.
+/// Identifies a brief among those that servers rejected. A later attempt at the same task has the same brief.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work(u64);
 
@@ -97,7 +97,7 @@ impl From<&Brief> for Work {
     }
 }
 
-/// How a server turned work away.
+/// How a server rejected work.
 #[derive(Debug)]
 struct TurnedAway {
     cause: String,
@@ -106,7 +106,7 @@ struct TurnedAway {
 }
 
 impl ServerLoad {
-    /// Notes that it turned this work away.
+    /// Notes that it rejected this work.
     fn turned_away(&mut self, work: Work) {
         self.turned_away_at = Some(Instant::now());
         if !self.turned_away.contains(&work) && self.turned_away.len() < MAX_TURNED_AWAY {
@@ -118,7 +118,7 @@ impl ServerLoad {
         self.turned_away.len() >= SEVERAL
     }
 
-    /// Whether it probably turns all work away.
+    /// Whether it probably rejects all work.
     fn is_doubtful(&self) -> bool {
         self.turned_several_away() && self.turned_away_at.is_some_and(|at| at.elapsed() < DOUBT)
     }
@@ -159,7 +159,7 @@ impl<S: Server> Servers<S> {
     ///
     /// # Errors
     /// The error of `by`; [`EngineError::TurnedAway`] when a server that seems sound did not take it, and no other did;
-    /// [`EngineError::NotAvailable`] when all servers are set aside.
+    /// [`EngineError::NotAvailable`] when all servers are out of rotation.
     pub async fn call<T, F>(&self, work: Work, by: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
@@ -190,8 +190,8 @@ impl<S: Server> Servers<S> {
         }
     }
 
-    /// Sets a server that turned work away aside, if it does not answer a probe, or asks for a pause and turned other
-    /// work away too. Returns how it turned the work away if it stays.
+    /// Takes a server that rejected work out of rotation, if it does not answer a probe, or asks for a pause and
+    /// rejected other work too. Returns how it rejected the work if it stays.
     async fn judge(&self, index: usize, work: Work, turned_away: TurnedAway) -> Option<TurnedAway> {
         let several = {
             let mut states = self.shared.states();
@@ -215,7 +215,7 @@ impl<S: Server> Servers<S> {
         Some(turned_away)
     }
 
-    /// Probes the servers that are not set aside.
+    /// Probes the servers in rotation.
     ///
     /// # Errors
     /// [`EngineError::NotAvailable`] when none of all servers takes work.
@@ -262,7 +262,7 @@ impl<S> Shared<S> {
 }
 
 impl<S: Server> Shared<S> {
-    /// Takes a place at a server that was not tried, if one has a place: one that did not turn this work away before, that
+    /// Takes a place at a server that was not tried, if one has a place: one that did not reject this work before, that
     /// is not doubtful, or the least loaded one, in this order.
     ///
     /// # Errors
@@ -292,7 +292,7 @@ impl<S: Server> Shared<S> {
         }))
     }
 
-    /// Sets a server aside until a probe succeeds; the first one comes after `pause`.
+    /// Takes a server out of rotation until a probe succeeds; the first one comes after `pause`.
     fn set_aside(self: &Arc<Self>, index: usize, cause: String, pause: Option<Duration>) {
         let pause = {
             let mut states = self.states();
@@ -309,7 +309,7 @@ impl<S: Server> Shared<S> {
             server,
             cause,
             seconds = pause.as_secs(),
-            "a server of the engine gets no work until it answers a probe"
+            "an engine server is not available; skipping it until a probe succeeds"
         );
         self.changed.notify_waiters();
         tokio::spawn(bring_back(Arc::downgrade(self), index, pause));
@@ -328,7 +328,7 @@ async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
     }
 }
 
-/// Probes a server that was set aside until it takes work again, or its engine is gone.
+/// Probes a server that was taken out of rotation until it takes work again, or its engine is gone.
 async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Duration) {
     tokio::time::sleep(pause).await;
     loop {

@@ -15,7 +15,7 @@ pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
 /// The same for a call of a client that does not count its attempts: the task ends within ten minutes, and the client
 /// comes back at once.
 pub const FOUND_UNCOUNTED_WITHIN: Duration = Duration::from_secs(11 * 60);
-/// Calls and their idempotency keys are known for this long at least.
+/// Calls and their idempotency keys are kept at least this long.
 pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// One attempt at a call.
@@ -28,11 +28,11 @@ pub struct Call {
     /// The number of attempts before this one, as the client counts.
     pub attempt: u32,
     /// Whether the client counts. The call of one that does not may be a new one with the same words, so it takes over
-    /// only what its caller has given up, soon after.
+    /// only tasks whose caller disconnected, soon after.
     pub counted: bool,
     /// A random number, which identifies this attempt as the one that waits for the task.
     pub holder: i64,
-    /// Whether its caller would see previews of the pictures.
+    /// Whether the caller asked for previews.
     pub wants_previews: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Whether somebody would see previews of a task of the API.
+    /// Whether the caller asked for previews.
     pub fn wants_previews(&self) -> bool {
         self.call.is_some_and(|call| call.wants_previews)
     }
@@ -101,10 +101,10 @@ pub enum CallEnd {
 /// Calls of OpenAI's dialect. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their tasks.
 #[async_trait]
 pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
-    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key: the
-    /// task of that key, for every such call. Otherwise the call takes the task over: of those with the same digest,
-    /// lower attempt and undelivered answer one that no call holds or, without any, the oldest. Of several calls at
-    /// once each takes another task. The call of a client that does not count takes only a task that no call holds.
+    /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.
+    /// Otherwise attaches to an undelivered task of an earlier attempt with the same digest, preferring one no call
+    /// holds, then the oldest. Of several calls at once each attaches to another task. The call of a client that does
+    /// not count attaches only to a task that no call holds.
     async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment>;
 
     /// Whether this attempt still holds the task, so that it may answer.

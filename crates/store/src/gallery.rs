@@ -7,7 +7,7 @@ use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_system::clock::Timestamp;
 
-/// Tasks that one page looks at, at the most, so that a filter that fits few of them costs no more than any other.
+/// Maximum rows scanned per page, so rare matches stay cheap.
 pub const SCAN: u32 = 1_000;
 
 /// A state to filter by.
@@ -76,8 +76,8 @@ impl GalleryFilter {
 pub struct GalleryPage {
     /// The tasks, newest first.
     pub records: Vec<TaskRecord>,
-    /// The next page begins before this id; `None` on the last page. A page may have fewer tasks than were asked for,
-    /// even none, and yet be followed by others: each looks at a limited number of tasks.
+    /// The next page begins before this id; `None` on the last page. A page may be short or empty although more pages
+    /// follow, because each scans a limited number of tasks.
     pub older: Option<Id>,
 }
 

@@ -14,8 +14,7 @@ pub const MAX_LOST_LEASES: u32 = 3;
 /// Longest lease. A lease with more time left than this was given before the clock was set back, and counts as lost.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(10 * 60);
 
-/// Longest time for which a task is postponed; it ends before. One that is postponed for longer was before the clock
-/// was set back, and is claimable.
+/// Maximum delay of a task. A longer one means that the clock was set back; the task is then claimable.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(10 * 60);
 
 /// A lease: the right to work on a task until it expires or is taken away.
@@ -38,7 +37,7 @@ pub struct Claim {
     pub surface: Surface,
     /// The request.
     pub request: GenerateRequest,
-    /// Whether its caller would see previews of a task of the API.
+    /// Whether the caller of the API asked for previews.
     pub wants_previews: bool,
 }
 

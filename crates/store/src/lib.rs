@@ -87,7 +87,7 @@ pub const START_WITHIN: Duration = Duration::from_secs(5);
 /// Result of a store method.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Time limit for the begin of a submit's transaction. A transaction that has begun always runs to its end.
+/// Deadline for starting a submit's transaction. A transaction that has begun always runs to its end.
 #[derive(Debug, Clone)]
 pub struct StartLimit {
     /// Latest begin, by the monotonic clock [`Clock::elapsed`](tintype_system::clock::Clock::elapsed).
@@ -181,7 +181,7 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// The number of waiting tasks that engines which take so many references cannot do; `None` means no engine.
+    /// Waiting tasks with more than `max_references` references; `None`: all of them.
     pub fn beyond(&self, max_references: Option<u32>) -> u64 {
         max_references.map_or(self.waiting, |most| self.needing.get(most as usize).copied().unwrap_or(0))
     }
@@ -213,11 +213,11 @@ pub struct SoughtPreview {
     pub task_id: Id,
     /// The number of the preview that the caller has seen; 0 before the first.
     pub shown: i64,
-    /// The part of the work from which on the next one is due, from 0 to 1.
+    /// Minimum progress (0 to 1) for the next preview.
     pub from: f64,
 }
 
-/// A preview that was sought.
+/// The result of a preview lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundPreview {
     /// Its place among those that were sought.
@@ -393,7 +393,7 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Returns a task to the queue, claimable after `delay`. The attempt does not count as lost.
     async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite>;
 
-    /// Gives up an attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
+    /// Ends a failed attempt. The task is queued again, claimable after `delay`; or, after [`MAX_LOST_LEASES`] lost
     /// leases, it fails with `last_error` and is refunded.
     async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry>;
 

@@ -56,8 +56,8 @@ pub struct NewSession {
     pub agent: String,
 }
 
-/// The proof that somebody has shown to sign in. It may be replaced while the password is hashed, the code is typed or
-/// the provider answers, so it is compared in the transaction that begins the session.
+/// The credential used to sign in. It may be replaced while the password is hashed, the code is typed or the provider
+/// answers, so it is compared in the transaction that begins the session.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
     /// The password with this hash, of a person without a second factor.
@@ -66,8 +66,8 @@ pub enum Proof {
     PasswordAndCode(String, FactorCode),
     /// The password with this hash, which the person has just set in another session.
     NewPassword(String),
-    /// An identity at a provider, which is responsible for second factors, and to which the browser set out at this
-    /// time. It counts for nothing if a new password or the end of all sessions came later.
+    /// An identity at a provider, which is responsible for second factors; the sign-in started at this time. It is
+    /// rejected if the password was changed or all sessions were ended since then.
     Identity(Identity, Timestamp),
 }
 
@@ -223,8 +223,8 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a person to an account.
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation>;
 
-    /// Opens an account, which is no administrator's, with its owner and its first credits, and counts the attempt. The
-    /// audit log names the person as the one who did it.
+    /// Creates a non-admin account with its owner and its first credits, and counts the attempt. The audit log names the
+    /// person as the one who did it.
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp>;
 
     /// Adds a person with an identity to an account. The audit log names the person as the one who did it.

@@ -48,7 +48,7 @@ pub struct DayUsage {
     pub last: i64,
 }
 
-/// How the use of credits is told apart.
+/// Grouping of usage rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageBy {
     /// By account.
@@ -60,7 +60,7 @@ pub enum UsageBy {
 }
 
 impl UsageBy {
-    /// The columns of a [`UsageRow`] that tell rows apart, for both databases.
+    /// The columns of a [`UsageRow`] to group by, for both databases.
     pub(super) fn columns(self) -> &'static str {
         match self {
             Self::Account => {
@@ -92,13 +92,13 @@ pub struct UsageFilter {
 /// The use of credits by an account, with a key, or on a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageRow {
-    /// Midnight, when the day begins, if days are told apart.
+    /// Midnight, when the day begins, when grouped by day.
     pub day: Option<Timestamp>,
-    /// The account, unless days are told apart.
+    /// The account, unless grouped by day.
     pub account_id: Option<Id>,
-    /// The key, if keys are told apart and the tasks came with one.
+    /// The key, when grouped by key and the tasks came with one.
     pub key_id: Option<Id>,
-    /// If keys are told apart and none is known, the surface of the tasks: the studio, or the API before ledger entries
+    /// When grouped by key and none is known, the surface of the tasks: the studio, or the API before ledger entries
     /// named their keys.
     pub surface: Option<Surface>,
     /// Tasks charged.

@@ -13,7 +13,7 @@ use tintype_system::clock::Timestamp;
 /// Ends overdue tasks, removes old tasks and audits the ledger.
 #[async_trait]
 pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
-    /// Takes leases away. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
+    /// Reclaims leases. Their tasks are queued again, or failed with `last_error` after [`MAX_LOST_LEASES`] lost
     /// leases. Also deletes the progress of attempts that have ended.
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued>;
 
@@ -52,8 +52,8 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Recomputes every balance and matches every task with its charge and refund.
     async fn audit(&self) -> Result<Audit>;
 
-    /// When the `nth` latest of the account's tasks that failed after `since`, and not after `until`, did so, counted
-    /// from 1; `None` if fewer failed.
+    /// Time of the `nth` most recent failure (1-based) of the account after `since` and up to `until`; `None` if fewer
+    /// tasks failed.
     async fn failed_at(
         &self,
         account_id: Id,

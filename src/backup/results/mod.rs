@@ -150,7 +150,7 @@ fn copy_on_disk(file: &ResultFile, from: &Path, to: &Path) -> Result<Option<Path
 }
 
 fn not_copied(file: &ResultFile, fault: &str) {
-    tracing::warn!(image = file.name, fault, "left a result file out of the copy");
+    tracing::warn!(image = file.name, fault, "result file skipped in the backup");
 }
 
 /// Applies `work` to all files page by page and passes the results to `done` in order.

@@ -1,4 +1,4 @@
-//! Creating, retrieving and listing tasks (interface, section 4).
+//! Creating, retrieving and listing tasks (docs/use/api.md).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -231,7 +231,7 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
             if let Some(hold) = hold.filter(|_| error.is_final())
                 && let Err(cause) = hold.settle().await
             {
-                tracing::warn!(task = %task_id, %cause, "could not record that a caller received its failure");
+                tracing::warn!(task = %task_id, %cause, "could not record that the caller got the error; a retry may attach to the failed task");
             }
             error.after_the_charge().into_response()
         }

@@ -1,4 +1,4 @@
-//! Error responses (interface, section 7).
+//! Error responses.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The sweeper fails overdue tasks and those that no engine can do, takes lost leases away, and removes orphaned files
+//! The sweeper fails overdue tasks and those that no engine can do, reclaims lost leases, and removes orphaned files
 //! and old tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ const REMOVALS: &str = "removals";
 #[derive(Debug)]
 pub struct Sweeper {
     shared: Arc<Shared>,
-    lenience: Mutex<Lenience>,
+    grace: Mutex<GracePeriod>,
     missing: Missing,
     future: future::Seen,
     /// How long a lease lasts without a heartbeat.
@@ -49,14 +49,14 @@ pub struct Sweeper {
     removed_files_grace: Duration,
 }
 
-/// The time from which the sweeper may take leases away. It leaves workers that could not renew their leases the length
-/// of one lease to do so.
+/// The time from which the sweeper may reclaim leases. Workers that could not renew theirs have the length of one lease
+/// to do so.
 #[derive(Debug)]
-struct Lenience {
+struct GracePeriod {
     clock: ClockWatch,
     /// Time of the last answer of the database, by the monotonic clock.
     answered: Duration,
-    /// The sweeper takes no lease away before this time, by the monotonic clock.
+    /// The sweeper reclaims no lease before this time, by the monotonic clock.
     ends: Duration,
 }
 
@@ -65,11 +65,14 @@ impl Sweeper {
     pub fn new(shared: Arc<Shared>, settings: &ServerSettings) -> Arc<Self> {
         let elapsed = shared.clock.elapsed();
         let lease = settings.worker.lease;
-        let lenience =
-            Lenience { clock: ClockWatch::new(shared.store.now(), elapsed), answered: elapsed, ends: elapsed + lease };
+        let grace = GracePeriod {
+            clock: ClockWatch::new(shared.store.now(), elapsed),
+            answered: elapsed,
+            ends: elapsed + lease,
+        };
         Arc::new(Self {
             shared,
-            lenience: Mutex::new(lenience),
+            grace: Mutex::new(grace),
             missing: Missing::default(),
             future: future::Seen::default(),
             lease,
@@ -100,29 +103,29 @@ impl Sweeper {
         }
     }
 
-    /// Sweeps once in a running server. After a start, a silence of the database or a step of its clock, the sweeper takes
-    /// no lease away for the length of one lease, because the workers had no time to renew their leases.
+    /// Sweeps once in a running server. After a start, a silence of the database or a step of its clock, the sweeper
+    /// reclaims no lease for the length of one lease, because the workers had no time to renew their leases.
     pub async fn step(&self) {
-        let stepped = self.lenience().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
+        let stepped = self.grace().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
         if stepped.is_some() {
             tracing::warn!(
                 "the clock was set ahead, so no lease is reclaimed for the length of one lease; check the time synchronisation"
             );
-            self.be_lenient();
+            self.start_grace();
         }
         let expired = self.expire().await;
         let answered = self.shared.clock.elapsed();
         // This sweep may have waited for the database for as long as the workers did.
-        let silence = answered.saturating_sub(self.lenience().answered);
+        let silence = answered.saturating_sub(self.grace().answered);
         if expired.is_err() || silence > SWEEP_EVERY * 2 + self.heartbeat {
-            self.be_lenient();
+            self.start_grace();
         }
         if expired.is_ok() {
-            self.lenience().answered = answered;
+            self.grace().answered = answered;
         }
-        let may_rescue = answered >= self.lenience().ends;
+        let may_rescue = answered >= self.grace().ends;
         if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
-            self.be_lenient();
+            self.start_grace();
         }
         // Afterwards, because nothing may wait for the database between a look at the clock and the rescue.
         self.match_engines().await;
@@ -130,16 +133,16 @@ impl Sweeper {
         self.index_prompts().await;
     }
 
-    fn be_lenient(&self) {
-        self.lenience().ends = self.shared.clock.elapsed() + self.lease;
+    fn start_grace(&self) {
+        self.grace().ends = self.shared.clock.elapsed() + self.lease;
     }
 
-    fn lenience(&self) -> MutexGuard<'_, Lenience> {
-        self.lenience.lock().unwrap_or_else(PoisonError::into_inner)
+    fn grace(&self) -> MutexGuard<'_, GracePeriod> {
+        self.grace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails overdue tasks and those that no engine can do, and takes `which` leases away, without lenience. Logs an error
-    /// and leaves it to the next sweep.
+    /// Fails overdue tasks and those that no engine can do, and reclaims `which` leases without a grace period. Logs an
+    /// error and leaves it to the next sweep.
     pub async fn sweep(&self, which: Rescue) {
         if self.expire().await.is_ok() {
             self.match_engines().await;

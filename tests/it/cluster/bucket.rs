@@ -53,7 +53,7 @@ async fn a_bucket_outage_costs_no_lease_and_no_attempt() {
         let task = send(api.address(), "GET", &format!("{TASKS}/{task_id}"), &key, "").await.json();
         assert_eq!(task["data"]["status"], "completed", "{task}");
     }
-    for words in ["attempt lost", "lease lost", "reclaimed expired leases"] {
+    for words in ["attempt failed", "lease lost", "reclaimed expired leases"] {
         assert!(workers.iter().chain([&api]).all(|node| node.logged(words) == 0), "{words}");
     }
     let audit = site.installation.json(&["credits", "audit", "--files"]);

@@ -58,7 +58,7 @@ async fn a_rolling_restart_fails_no_request_and_loses_no_lease() {
         let task = send(apis[0].address(), "GET", &format!("{TASKS}/{task_id}"), &key, "").await.json();
         assert_eq!(task["data"]["status"], "completed", "{task}");
     }
-    for words in ["reclaimed expired leases", "lease lost", "attempt lost"] {
+    for words in ["reclaimed expired leases", "lease lost", "attempt failed"] {
         let said: Vec<_> =
             apis.iter().chain(&workers).flat_map(Node::lines).filter(|line| line.contains(words)).collect();
         assert_eq!(said, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The diffusion engine in the box, in its real child process, with tiny models whose weights are random.
+//! The built-in diffusion engine, in its real child process, with tiny models whose weights are random.
 
 mod batch;
 mod broken;
@@ -229,7 +229,8 @@ async fn a_service_renders_tasks_with_the_seeds_of_their_pictures() {
         let file = send(server.address, "GET", path, &key, "").await;
         assert_eq!(file.body[16..24], [1_280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat());
         let digest = Sha256::new().chain_update(id).chain_update([index]).finalize();
-        let seed = u64::from(u32::from_le_bytes(digest[..4].try_into().expect("four bytes")) & tintype_engine::MAX_SEED);
+        let seed =
+            u64::from(u32::from_le_bytes(digest[..4].try_into().expect("four bytes")) & tintype_engine::MAX_SEED);
         let png = expected(&model, "a boat", seed).fit(1_280, 720).to_png();
         assert!(file.body == png, "picture {index} is not that of the crate");
     }

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 impl Pipeline {
     /// Makes a batch of pictures. Each is the picture that it would be alone, but for the rounding of single numbers.
-    /// `progress` hears of every finished step, which is one of all pictures.
+    /// `progress` is called for every finished step, which is one of all pictures.
     ///
     /// # Errors
     /// If the orders suit neither each other nor the model, the runtime fails, the render is cancelled, or a result is no

@@ -59,15 +59,15 @@ pub const KNOWN: [&str; 5] = [
 /// How a model is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The numbers with which it computes.
+    /// The precision.
     pub precision: Precision,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,
-    /// The program that computes.
+    /// The runtime.
     pub runtime: Runtime,
 }
 
-/// The numbers with which a model computes.
+/// The precision of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 32-bit fractions.
@@ -265,7 +265,7 @@ impl Pipeline {
         self.family.traits()
     }
 
-    /// Makes a picture. `progress` hears of every finished step.
+    /// Makes a picture. `progress` is called for every finished step.
     ///
     /// # Errors
     /// If the order does not suit the model, the runtime fails, the render is cancelled, or the result is no picture.

@@ -27,7 +27,7 @@ pub const COMMAND: &str = "render-diffusion";
 
 /// The status with which a child exits that cannot use its model.
 pub(super) const NO_MODEL: u8 = 1;
-/// The status with which a child exits that cannot use the program that computes.
+/// The status with which a child exits that cannot use its runtime.
 const NO_RUNTIME: u8 = 2;
 
 /// Shortest time between two previews of a picture.
@@ -43,9 +43,9 @@ pub(super) struct Setup {
     pub folder: PathBuf,
     /// The folder for files that are made from its weights.
     pub cache: Option<PathBuf>,
-    /// The numbers that it computes with.
+    /// The precision.
     pub precision: EnginePrecision,
-    /// The program that computes, and its library if it is not built in.
+    /// The runtime, and its library if it is not built in.
     pub runtime: EngineRuntime,
     pub library: Option<PathBuf>,
     /// The most memory of its own that the child may take, in bytes.
@@ -180,7 +180,7 @@ fn run(setup: &Setup) -> Result<(), End> {
     Ok(Painter { pipeline, clock }.paint_all(&orders)?)
 }
 
-/// Loads the program that computes.
+/// Loads the runtime.
 fn runtime(setup: &Setup) -> Result<Runtime, Error> {
     let device = match setup.runtime {
         EngineRuntime::Rten => return Ok(Runtime::Rten),

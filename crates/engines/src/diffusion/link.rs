@@ -97,9 +97,9 @@ impl Link {
 }
 
 impl Pipes {
-    /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` hears of
-    /// every event and returns the longest time until the next one. If the future is dropped before its end, the child must
-    /// be replaced.
+    /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` is
+    /// called for every event and returns the longest time until the next one. If the future is dropped before its end,
+    /// the child must be replaced.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -152,7 +152,7 @@ impl Pipes {
                 Event::Done(usage) if pictures.len() == count => return Ok((pictures, usage)),
                 Event::Failed { fault, sentence } => return Err(Trouble::Failed(fault, sentence)),
                 Event::Loaded(_) | Event::Painted { .. } | Event::Done(_) => {
-                    return Err(Trouble::Lost("it sent something that does not follow its order".into()));
+                    return Err(Trouble::Lost("it sent something that is not a valid reply".into()));
                 }
             }
         }

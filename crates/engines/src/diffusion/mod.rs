@@ -1,4 +1,4 @@
-//! The diffusion engine in the box: `crates/diffusion` in a supervised child process of this program.
+//! The built-in diffusion engine: `crates/diffusion` in a supervised child process of this program.
 //!
 //! The child (`child.rs`) opens the model, stays warm between tasks, and gets its jobs over pipes
 //! (`tintype_engine::frames`). This side makes batches of the tasks that wait (`batch.rs`), chooses the size at which they

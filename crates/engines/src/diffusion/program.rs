@@ -23,7 +23,7 @@ const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipp
 const FIRST_SIDE: u32 = 256;
 /// Steps of that picture. The first one loads the model.
 const FIRST_STEPS: u32 = 2;
-/// A child from which nothing was heard for so many times the time of a step hangs, but not before the shortest patience.
+/// A child silent for this many step times is considered hung, but not before the shortest patience.
 const PATIENCE_FACTOR: f64 = 10.0;
 const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 

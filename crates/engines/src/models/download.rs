@@ -17,7 +17,7 @@ use super::selection::RemoteFile;
 
 /// Failures in a row, without [`PROGRESS`] between them, after which a download ends.
 const MAX_FAILURES: u32 = 6;
-/// Bytes by which a download has come on.
+/// Bytes downloaded after which failures are counted anew.
 const PROGRESS: u64 = 1 << 20;
 /// Bytes that must arrive within the limit for a stall: less is a peer that keeps a connection and sends nothing.
 const LEAST: u64 = 16 << 10;
@@ -26,7 +26,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Bytes that are read and hashed at a time.
 const BLOCK: usize = 1 << 20;
 
-/// Hears how a long operation comes on.
+/// Receives progress of a long operation.
 pub trait Watch {
     /// So many bytes are to be done in all, of which so many are.
     fn begin(&self, total: u64, done: u64);
@@ -168,7 +168,7 @@ pub(super) async fn fetch(
         if failures >= MAX_FAILURES {
             return Err(format!("{}: {reason}, {MAX_FAILURES} times in a row", file.path));
         }
-        watch.tell(&format!("{}: {reason}; trying again", file.path));
+        watch.tell(&format!("{}: {reason}; retrying", file.path));
         tokio::time::sleep(after.unwrap_or(pause)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }

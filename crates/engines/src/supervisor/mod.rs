@@ -31,7 +31,7 @@ pub use launch::{COMMAND, main};
 const START_LIMIT: Duration = Duration::from_secs(15 * 60);
 const ASK_WHILE_RUNNING: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// So many unanswered questions in a row make a child that hangs, and so many answered ones a healthy child.
+/// Failed probes in a row after which the child counts as hung, and successful ones after which it counts as healthy.
 const PATIENCE: u32 = 3;
 /// Time for a child that has closed its connections to end, and for its output to be read.
 const LAST_MOMENT: Duration = Duration::from_secs(1);

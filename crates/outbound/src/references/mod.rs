@@ -311,7 +311,7 @@ impl References {
                 .passes()
                 .and_then(|asked| retries::pause_after(tries, self.options.retry_pause, asked, rand::random()));
             let Some(pause) = pause else { return Err(error) };
-            tracing::debug!(url = url.loggable(), %error, ?pause, "a download failed; trying again");
+            tracing::debug!(url = url.loggable(), %error, ?pause, "a download failed; retrying");
             tokio::time::sleep(pause).await;
             slot = self.hosts.take(url.host()).await;
         }

@@ -93,7 +93,7 @@ fn grant(row: &Row) -> Result<Grant> {
     Ok(Grant { id, remaining, expires_at: row.try_get("expires_at")? })
 }
 
-/// Writes a debit and its entry, and tells the account's endpoints if its balance is low now.
+/// Writes a debit and its entry, and queues `credits.low` webhooks if the balance is low now.
 pub(super) async fn debit(
     database: &Database,
     begun: &Transaction<'_>,

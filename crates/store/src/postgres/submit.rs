@@ -69,7 +69,7 @@ impl Submitter {
             match self.send(order, id).await {
                 Ok(submission) => return Ok(submission),
                 // Another process charges or refunds the account.
-                Err(Failure::Busy(error)) => tracing::debug!(%error, "an account is locked; trying its submit again"),
+                Err(Failure::Busy(error)) => tracing::debug!(%error, "an account is locked; retrying its submit"),
                 Err(failure) => break failure,
             }
         };

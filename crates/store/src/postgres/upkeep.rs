@@ -44,7 +44,7 @@ pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
         if apart && !warned {
             tracing::warn!(
                 ahead_ms,
-                "this machine's clock differs from the database server's, which is the one that counts"
+                "clock differs from the database server's (the database's is used); check NTP on this machine"
             );
         }
         warned = apart;

@@ -58,7 +58,7 @@ fn account(row: &Row<'_>) -> rusqlite::Result<Holding> {
     Ok(Holding { balance: row.get(0)?, unfinished: row.get(1)?, low_balance: row.get(2)?, grants: Vec::new() })
 }
 
-/// Writes a debit and its entry, and tells the account's endpoints if its balance is low now.
+/// Writes a debit and its entry, and queues `credits.low` webhooks if the balance is low now.
 pub(super) fn debit(
     writing: &Writing,
     account_id: Id,

@@ -126,8 +126,8 @@ async fn a_child_that_sends_what_no_child_sends_is_replaced() {
         (vec![0, 0, 0, 2, 99, 99], "a frame cannot be read: it is no event"),
         (oversized.to_vec(), "a frame cannot be read: its length is out of range"),
         (painted(8), "it sent a picture of another size"),
-        ([painted(SIDE), painted(SIDE)].concat(), "does not follow its order"),
-        (frame(Event::Done(ResourceUsage::default())), "does not follow its order"),
+        ([painted(SIDE), painted(SIDE)].concat(), "is not a valid reply"),
+        (frame(Event::Done(ResourceUsage::default())), "is not a valid reply"),
     ] {
         let child = Stopped::only(&model).await;
         let why = failure(&rig, brief("a boat", &[1]), async || {

@@ -134,7 +134,7 @@ async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<()> 
     Ok(())
 }
 
-/// The figures of usage are the sums of the ledger, by whatever they are told apart.
+/// The figures of usage are the sums of the ledger, however they are grouped.
 async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
     type Figures = (u64, i64, i64);
     let mut expected: [BTreeMap<String, Figures>; 3] = Default::default();
