@@ -99,6 +99,7 @@ async fn fill(store: &dyn Store, clock: &Clock, tasks: usize) -> Outcome<()> {
                 aspect_ratio: ratios[index % ratios.len()],
                 n: 1 + (index % 4) as u8,
                 reference_images: Vec::new(),
+                settings: TaskSettings::default(),
                 request_id: None,
             };
             match store.submit(account.id, None, surface, request, 0).await? {

@@ -99,7 +99,9 @@ pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Choice, Strin
     let asked = read(fields).map_err(|fault| fault.to_string())?;
     let chosen = preset.choose(asked).map_err(|fault| fault.to_string())?;
     match chosen.ignored.first() {
-        Some(setting) => Err(visitor.texts.word("setting-not-taken", &visitor.texts.get(text_of(*setting))).into_owned()),
+        Some(setting) => {
+            Err(visitor.texts.word("setting-not-taken", &visitor.texts.get(text_of(*setting))).into_owned())
+        }
         None => Ok(Choice { engine: preset.engine, settings: chosen.settings }),
     }
 }

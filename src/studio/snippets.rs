@@ -110,7 +110,7 @@ pub const TEMPLATES: [&str; 3] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tintype_domain::request::AspectRatio;
+    use tintype_domain::request::{AspectRatio, TaskSettings};
 
     const NASTY: &str = "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\nJSON\n\u{202e}\u{0}\u{e0001}\u{e007f}\u{feff} __BASE__ __REQUEST__";
 

@@ -260,7 +260,8 @@ fn the_command_line_generates_with_a_preset_and_a_seed() {
 
 #[tokio::test]
 async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
-    let presets = "[preset.draft]\ndescription = \"Quick\"\ncallers = [\"seed\"]\n[preset.fixed]\nseed = 1\ncallers = []\n";
+    let presets =
+        "[preset.draft]\ndescription = \"Quick\"\ncallers = [\"seed\"]\n[preset.fixed]\nseed = 1\ncallers = []\n";
     let rig = Rig::start(presets).await;
     let ada = rig.service.visitor("ada", 100).await;
     let page = ada.page("/studio").await;

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use url::Url;
 
 use super::engines::NamedEngine;
@@ -84,9 +85,37 @@ pub struct EngineSettings {
     /// Devices to run that program on, one process each, such as 0,1 [default: once, and the program chooses]
     #[arg(long, env = "TINTYPE_ENGINE_DEVICES", value_name = "DEVICE", value_delimiter = ',', value_parser = device)]
     pub engine_devices: Vec<String>,
+    /// Fields of every request, of a table of the config file
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub engine_extra: Option<EngineExtra>,
     /// The tables of the config file, as the layers of settings pass them on
     #[arg(long, hide = true, value_name = "JSON")]
     pub engine_table: Vec<NamedEngine>,
+}
+
+/// Fields that an operator adds to every request to a server.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EngineExtra(pub Map<String, Value>);
+
+impl FromStr for EngineExtra {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl EngineExtra {
+    /// These fields, unless one of them belongs to the service.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub fn without(&self, reserved: &[&str]) -> Result<Map<String, Value>, String> {
+        match self.0.keys().find(|name| reserved.contains(&name.as_str())) {
+            Some(name) => Err(format!("extra must not set {name}, which every task sets itself")),
+            None => Ok(self.0.clone()),
+        }
+    }
 }
 
 /// Leaves out the key.

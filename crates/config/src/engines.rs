@@ -6,7 +6,9 @@ use clap::builder::PossibleValuesParser;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use url::Url;
 
-use super::engine::{DEFAULT_PROGRAM, EngineSettings, EngineTarget, engine_name, server_url, unknown_engine};
+use super::engine::{
+    DEFAULT_PROGRAM, EngineExtra, EngineSettings, EngineTarget, engine_name, server_url, unknown_engine,
+};
 use super::layers::Setting;
 
 /// Start of the names of the flags that a table holds without it.
@@ -37,6 +39,9 @@ struct Table {
     /// Tasks to render at the same time
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     slots: Option<u16>,
+    /// Fields of every request to its server, as a table
+    #[arg(long, value_name = "JSON")]
+    extra: Option<EngineExtra>,
     #[command(flatten)]
     settings: EngineSettings,
 }
@@ -46,7 +51,7 @@ pub(super) fn table_settings() -> Vec<Setting> {
     let command = Table::command();
     let settings = command.get_arguments().filter_map(|arg| {
         let long = arg.get_long()?;
-        let own = ["kind", "url", "slots", "model"].contains(&long);
+        let own = ["kind", "url", "slots", "extra", "model"].contains(&long);
         let name = if own { long } else { long.strip_prefix(PREFIX).filter(|_| !arg.is_hide_set())? };
         Some(Setting::named(name, arg))
     });
@@ -87,7 +92,10 @@ impl NamedEngine {
             EngineTarget::Named(kind) => return Err(format!("{kind} needs the url of its server")),
             target => target,
         };
-        let settings = EngineSettings { engine: Some(target), ..table.settings };
+        if table.extra.is_some() && !matches!(target, EngineTarget::Servers(..) | EngineTarget::OwnSdServer) {
+            return Err("extra is for servers: openai, sd-server and comfyui".into());
+        }
+        let settings = EngineSettings { engine: Some(target), engine_extra: table.extra, ..table.settings };
         Ok(Self { name: engine_name(name)?, slots: table.slots, settings })
     }
 }
@@ -151,6 +159,7 @@ impl EngineSettings {
             engine_program,
             engine_args,
             engine_devices,
+            engine_extra: _,
             engine_table: _,
         } = self;
         let given = [

@@ -166,7 +166,11 @@ impl EngineTable {
             let read = || {
                 let setting =
                     named(name, &settings).ok_or_else(|| unknown(name, &settings, "docs/operate/engines.md"))?;
-                Ok((setting, read_value(setting, value.get_ref())?))
+                let value = match name {
+                    "extra" => Value::Texts(vec![extra(value.get_ref())?]),
+                    _ => read_value(setting, value.get_ref())?,
+                };
+                Ok((setting, value))
             };
             let (setting, value) = read().map_err(|reason| (line, reason))?;
             flags.extend(setting.flags(&value));
@@ -175,6 +179,40 @@ impl EngineTable {
         NamedEngine::from_table(name, &flags).map_err(|reason| (line, reason))?;
         Ok(Self { name: name.to_owned(), entries, argument: table_argument(name, flags) })
     }
+}
+
+/// The table `[engine.NAME.extra]` as JSON.
+fn extra(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::Table(_) => Ok(as_json(value)?.to_string()),
+        _ => Err("extra must be a table, such as [engine.gpu.extra]".into()),
+    }
+}
+
+fn as_json(value: &DeValue<'_>) -> Result<serde_json::Value, String> {
+    Ok(match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Boolean(flag) => (*flag).into(),
+        DeValue::Integer(number) => {
+            let parsed = i64::from_str_radix(number.as_str(), number.radix());
+            parsed.map_err(|_| format!("extra: {} is too large", number.as_str()))?.into()
+        }
+        DeValue::Float(number) => {
+            let parsed: Option<f64> = number.as_str().parse().ok();
+            let number = parsed.and_then(serde_json::Number::from_f64);
+            number.ok_or("extra: numbers must be finite")?.into()
+        }
+        DeValue::Array(items) => {
+            items.iter().map(|item| as_json(item.get_ref())).collect::<Result<Vec<_>, _>>()?.into()
+        }
+        DeValue::Table(pairs) => {
+            let pair = |(name, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
+                Ok::<_, String>((name.get_ref().to_string(), as_json(value.get_ref())?))
+            };
+            serde_json::Value::Object(pairs.iter().map(pair).collect::<Result<_, _>>()?)
+        }
+        DeValue::Datetime(_) => return Err("extra: write a date as a text in quotes".into()),
+    })
 }
 
 impl FileSetting {

@@ -229,3 +229,68 @@ async fn the_size_asked_for_is_one_that_the_operator_named() {
     let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
     assert_eq!(file.body[16..24], [1_280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat());
 }
+
+#[tokio::test]
+async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() {
+    let settings = RenderSettings {
+        negative_prompt: Some("rain | fog".into()),
+        steps: Some(9),
+        guidance_scale: Some(6.5),
+        ..RenderSettings::default()
+    };
+    let extra = r#"{"quality": "high", "num_inference_steps": 40, "flow": {"shift": 3}}"#;
+    for (dialect, profile, expected) in [
+        (
+            Dialect::VllmOmni,
+            "vllm-omni",
+            json!({
+                "prompt": "a boat", "negative_prompt": "rain | fog", "num_inference_steps": 9, "guidance_scale": 6.5,
+                "quality": "high", "flow": { "shift": 3 },
+            }),
+        ),
+        (
+            Dialect::LocalAi,
+            "localai",
+            json!({
+                "prompt": "a boat|rain   fog", "step": 9, "quality": "high", "num_inference_steps": 40,
+                "flow": { "shift": 3 },
+            }),
+        ),
+    ] {
+        let server = ImagesServer::start(dialect).await;
+        let target = server.engine();
+        let flags = ["--engine", &target, "--engine-profile", profile, "--model", "m", "--engine-extra", extra];
+        let brief = Brief { settings: settings.clone(), ..brief("a boat", &[7], Vec::new()) };
+        render(&engine(&flags), brief).await.expect("a picture");
+        let mut asked = server.asked()[0].json();
+        for common in ["model", "n", "size", "response_format", "seed"] {
+            asked.as_object_mut().expect("fields").remove(common).expect(common);
+        }
+        assert_eq!(asked, expected, "{profile}");
+    }
+    // An edit is a form, whose fields are texts.
+    let server = ImagesServer::start(Dialect::VllmOmni).await;
+    let target = server.engine();
+    let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--engine-extra", extra];
+    let brief = Brief { settings, ..brief("a boat", &[7], vec![flat([1, 2, 3])]) };
+    render(&engine(&flags), brief).await.expect("a picture");
+    let form = String::from_utf8_lossy(&server.asked()[0].body).into_owned();
+    for field in ["\"quality\"\r\n\r\nhigh", "\"num_inference_steps\"\r\n\r\n9", "\"flow\"\r\n\r\n{\"shift\":3}"] {
+        assert!(form.contains(field), "{field}: {form}");
+    }
+}
+
+#[test]
+fn fields_that_a_task_sets_itself_are_not_the_operators() {
+    for (target, extra) in [
+        ("openai:http://127.0.0.1:1/v1", r#"{"prompt": "a"}"#),
+        ("openai:http://127.0.0.1:1/v1", r#"{"seed": 1}"#),
+        ("sd-server:http://127.0.0.1:1", r#"{"width": 1}"#),
+        ("sd-server:http://127.0.0.1:1", r#"{"sample_params": 1}"#),
+    ] {
+        let flags = ["--engine", target, "--model", "m", "--engine-extra", extra];
+        let settings = ServerSettings::from_flags(flags).expect("valid flags");
+        let fault = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect_err(extra);
+        assert!(fault.starts_with("extra"), "{fault}");
+    }
+}

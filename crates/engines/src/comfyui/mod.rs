@@ -57,7 +57,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let (Some(graph), Some(mapping)) = (&settings.engine_workflow, &settings.engine_workflow_nodes) else {
         return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/operate/comfyui.md".into());
     };
-    let workflow = Arc::new(Workflow::read(graph, mapping)?);
+    let extra = settings.engine_extra.clone().unwrap_or_default();
+    let workflow = Arc::new(Workflow::read(graph, mapping)?.with(&extra.0)?);
     let takes = workflow.max_references();
     let max_references = match settings.engine_references {
         Some(more) if more > takes => {

@@ -3,6 +3,7 @@
 //! The mapping has the form that Open WebUI uses, so that people can bring their files: a list of
 //! `{"type": "prompt", "key": "text", "node_ids": ["6"]}`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -178,6 +179,29 @@ impl Workflow {
         classes
     }
 
+    /// Puts values into the places `"{{NAME}}"` of the workflow.
+    ///
+    /// # Errors
+    /// A sentence for the operator: a place has no value, or a value no place.
+    pub(super) fn with(mut self, values: &Map<String, Value>) -> Result<Self, String> {
+        let mut used = BTreeSet::new();
+        for node in self.graph.values_mut() {
+            for input in node["inputs"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+                let name =
+                    input.as_str().and_then(|text| text.strip_prefix("{{")?.strip_suffix("}}")).map(str::to_owned);
+                let Some(name) = name else { continue };
+                let missing =
+                    || format!("--engine-workflow has the place {{{{{name}}}}}: set {name} in [engine.NAME.extra]");
+                *input = values.get(&name).ok_or_else(missing)?.clone();
+                used.insert(name);
+            }
+        }
+        match values.keys().find(|name| !used.contains(*name)) {
+            Some(name) => Err(format!("extra sets {name}, but --engine-workflow has no place {{{{{name}}}}}")),
+            None => Ok(self),
+        }
+    }
+
     /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names.
     pub(super) fn fill(&self, values: &Values<'_>) -> Value {
         let mut graph = self.graph.clone();
@@ -264,6 +288,22 @@ mod tests {
         let asked = RenderSettings { steps: Some(9), strength: Some(0.5), ..RenderSettings::default() };
         let graph = workflow.fill(&values(&asked));
         assert_eq!(graph["3"]["inputs"], json!({ "seed": 7, "model": ["4", 0], "cfg": 7, "steps": 9 }));
+    }
+
+    #[test]
+    fn places_of_the_workflow_get_the_values_of_the_operator() {
+        let graph =
+            GRAPH.replace("\"a.safetensors\"", "\"{{checkpoint}}\"").replace("\"seed\": 1", "\"steps\": \"{{steps}}\"");
+        let workflow = || Workflow::parse(&graph, MAPPING).expect("a workflow");
+        let values = |json: Value| json.as_object().expect("an object").clone();
+        let filled = workflow().with(&values(json!({ "checkpoint": "b.safetensors", "steps": 9 }))).expect("filled");
+        let filled = filled.fill(&self::values(&RenderSettings::default()));
+        assert_eq!(filled["4"]["inputs"]["ckpt_name"], "b.safetensors");
+        assert_eq!(filled["3"]["inputs"]["steps"], 9);
+        let fault = workflow().with(&values(json!({ "steps": 9 }))).expect_err("no value");
+        assert!(fault.contains("set checkpoint in [engine.NAME.extra]"), "{fault}");
+        let fault = Workflow::parse(GRAPH, MAPPING).expect("a workflow").with(&values(json!({ "cfg": 1 })));
+        assert!(fault.expect_err("no place").contains("has no place {{cfg}}"));
     }
 
     #[test]

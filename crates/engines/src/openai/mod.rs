@@ -20,6 +20,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Stage};
 use url::Url;
 
@@ -34,6 +35,21 @@ use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use tintype_config::{EngineProfile, EngineSettings};
 use tintype_domain::images_api::GenerationRequest;
 
+/// Fields that every call sets itself.
+const RESERVED: [&str; 12] = [
+    "prompt",
+    "model",
+    "n",
+    "size",
+    "response_format",
+    "output_format",
+    "stream",
+    "seed",
+    "image",
+    "image[]",
+    "mask",
+    "ref_images",
+];
 /// Time for the list of models.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Largest list of models, in bytes.
@@ -63,12 +79,13 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         attempt_limit: None,
         slots: urls.len() * dialect.calls_per_server(),
     };
+    let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
     let build = move |surroundings: Surroundings| {
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
         let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
         let servers = Servers::new(endpoints.into_iter().map(ImagesServer), dialect.calls_per_server());
-        let api = ImagesApi { servers, dialect: dialect.clone(), results, downloads };
+        let api = ImagesApi { servers, dialect: dialect.clone(), extra: extra.clone(), results, downloads };
         Ok(Arc::new(Driven(api)) as Arc<dyn Engine>)
     };
     Ok(EngineChoice::new(info, build))
@@ -79,6 +96,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
 struct ImagesApi {
     servers: Servers<ImagesServer>,
     dialect: Dialect,
+    /// Fields of every call, from the operator.
+    extra: Map<String, Value>,
     results: Results,
     downloads: Downloads,
 }
@@ -182,21 +201,32 @@ impl ImagesApi {
         match (call.references.is_empty(), self.dialect.references()) {
             (false, References::Parts(name)) => {
                 let request = endpoint.request(Method::POST, "images/edits")?;
-                return Ok(request.multipart(edit_form(body, name, &call.references)?));
+                return Ok(request.multipart(edit_form(body, name, &call.references, &self.extra)?));
             }
             (false, References::Json) => {
                 body.ref_images = Some(call.references.iter().map(|png| BASE64_STANDARD.encode(png)).collect());
             }
             (true, _) => {}
         }
-        let json = serde_json::to_vec(&body).map_err(|error| EngineError::Permanent(error.to_string()))?;
+        let failed = |error: serde_json::Error| EngineError::Permanent(error.to_string());
+        let mut fields = self.extra.clone();
+        // What a task asks for comes before what the operator adds to every call.
+        if let Value::Object(own) = serde_json::to_value(&body).map_err(failed)? {
+            fields.extend(own);
+        }
+        let json = serde_json::to_vec(&fields).map_err(failed)?;
         let request = endpoint.request(Method::POST, "images/generations")?;
         Ok(request.header(CONTENT_TYPE, "application/json").body(json))
     }
 }
 
 /// The form of an edit: the fields of a generation, and the references as parts of this name.
-fn edit_form(body: GenerationRequest, name: &'static str, references: &[Bytes]) -> Result<Form, EngineError> {
+fn edit_form(
+    body: GenerationRequest,
+    name: &'static str,
+    references: &[Bytes],
+    extra: &Map<String, Value>,
+) -> Result<Form, EngineError> {
     let fields = [
         ("model", body.model),
         ("n", body.n.map(|n| n.to_string())),
@@ -209,8 +239,12 @@ fn edit_form(body: GenerationRequest, name: &'static str, references: &[Bytes]) 
         ("step", body.step.map(|steps| steps.to_string())),
     ];
     let form = Form::new().text("prompt", body.prompt);
-    let given = fields.into_iter().filter_map(|(field, value)| value.map(|value| (field, value)));
-    let form = given.fold(form, |form, (field, value)| form.text(field, value));
+    let given: Vec<_> = fields.into_iter().filter_map(|(field, value)| value.map(|value| (field, value))).collect();
+    let added = extra.iter().filter(|(field, _)| !given.iter().any(|(own, _)| own == field));
+    let form = added.fold(form, |form, (field, value)| {
+        form.text(field.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    });
+    let form = given.into_iter().fold(form, |form, (field, value)| form.text(field, value));
     references.iter().enumerate().try_fold(form, |form, (index, png)| {
         let part = Part::stream_with_length(png.clone(), png.len() as u64);
         let part = part.file_name(format!("reference-{}.png", index + 1)).mime_str("image/png");

@@ -9,6 +9,7 @@ use tintype_engine::EngineError;
 use url::Url;
 
 use super::api::Api;
+use super::checked_extra;
 use super::server::Server;
 use crate::Surroundings;
 use crate::endpoint::Endpoint;
@@ -70,7 +71,8 @@ impl SdServerProgram {
         let url = Url::parse(&format!("http://127.0.0.1:{port}/")).map_err(|error| error.to_string())?;
         let endpoints = Endpoint::all(&[url], &self.settings, &self.surroundings)?;
         let endpoint = endpoints.into_iter().next().ok_or("no endpoint")?;
-        Ok(Arc::new(Server::new(Api::new(endpoint), Results::new(self.surroundings.decoder.clone()))))
+        let results = Results::new(self.surroundings.decoder.clone());
+        Ok(Arc::new(Server::new(Api::new(endpoint), results, checked_extra(&self.settings)?)))
     }
 }
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde_json::{Map, Value};
 use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Sizes};
 use url::Url;
 
@@ -56,6 +57,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     if urls.is_empty() {
         settings.arguments()?;
     }
+    let extra = checked_extra(settings)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
     Ok(EngineChoice::new(info, move |surroundings| {
         let places = if urls.is_empty() {
@@ -63,14 +65,46 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         } else {
             let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
             let results = Results::new(surroundings.decoder.clone());
-            let attach =
-                |endpoint| Ok(ServerSlot::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone()))));
+            let attach = |endpoint| {
+                Ok(ServerSlot::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone(), extra.clone()))))
+            };
             endpoints.into_iter().map(attach).collect::<Result<Vec<_>, String>>()
         }?;
         // A server has a queue of its own, and the slots of the engine limit its tasks.
         let places = Servers::new(places, usize::MAX);
         Ok(Arc::new(Driven(SdServer { places, max_references })))
     }))
+}
+
+/// Fields that every job sets itself.
+const RESERVED: [&str; 10] = [
+    "prompt",
+    "width",
+    "height",
+    "seed",
+    "batch_count",
+    "output_format",
+    "embed_image_metadata",
+    "ref_images",
+    "init_image",
+    "mask_image",
+];
+
+/// The operator's fields of every job.
+pub(super) fn checked_extra(settings: &EngineSettings) -> Result<Map<String, Value>, String> {
+    let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
+    // A task puts its steps and its guidance there.
+    let params = extra.get("sample_params");
+    let guidance = params.and_then(|params| params.get("guidance"));
+    let wrong = [("sample_params", params), ("sample_params.guidance", guidance)].into_iter().find(is_no_table);
+    match wrong.map(|(name, _)| name) {
+        Some(name) => Err(format!("extra: {name} must be a table")),
+        None => Ok(extra),
+    }
+}
+
+fn is_no_table((_, value): &(&str, Option<&Value>)) -> bool {
+    value.is_some_and(|value| !value.is_object())
 }
 
 /// The engine.

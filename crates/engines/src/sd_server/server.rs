@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tintype_engine::{Brief, EngineError, Picture, Progress, Stage};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -52,13 +52,15 @@ pub(super) enum ReferenceUse {
 pub(super) struct Server {
     api: Api,
     results: Results,
+    /// Fields of every job, from the operator.
+    extra: Map<String, Value>,
     /// Jobs that nobody waits for any more, and that the server is still rendering.
     leftovers: AtomicUsize,
 }
 
 impl Server {
-    pub(super) fn new(api: Api, results: Results) -> Self {
-        Self { api, results, leftovers: AtomicUsize::new(0) }
+    pub(super) fn new(api: Api, results: Results, extra: Map<String, Value>) -> Self {
+        Self { api, results, extra, leftovers: AtomicUsize::new(0) }
     }
 
     pub(super) fn api(&self) -> &Api {
@@ -124,7 +126,7 @@ impl Server {
             while jobs.len() < MOST_JOBS
                 && let Some(seed) = seeds.as_slice().first()
             {
-                match Submitted::begin(self, body(brief, &prompt, *seed, references), kill.clone()).await {
+                match Submitted::begin(self, body(&self.extra, brief, &prompt, *seed, references), kill.clone()).await {
                     Ok(job) => jobs.push_back(job),
                     // Others use the server too. The next job can wait until this one is done.
                     Err(Fault { error: EngineError::NotAvailable(_), .. }) if !jobs.is_empty() => break,
@@ -290,8 +292,8 @@ impl<'a> Report<'a> {
 }
 
 /// The body of a job for one picture. Everything else is as the server was started.
-fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Value {
-    let mut body = json!({
+fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Value {
+    let own = json!({
         "prompt": prompt,
         "width": brief.width,
         "height": brief.height,
@@ -301,6 +303,10 @@ fn body(brief: &Brief, prompt: &str, seed: u64, references: ReferenceUse) -> Val
         // The prompt, otherwise.
         "embed_image_metadata": false,
     });
+    let mut body = Value::Object(extra.clone());
+    for (name, value) in own.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
     let settings = &brief.settings;
     if let Some(negative) = settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &[]).ok()) {
         body["negative_prompt"] = negative.into();

@@ -29,9 +29,9 @@ async fn a_pooler_that_shares_sessions_is_refused_before_anything_is_written() {
         ("pgbouncer#1118: no reset at all", &["pool_mode = transaction", "server_reset_query ="]),
     ] {
         let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), lines));
-        let url = pooler.url(&database.name());
+        let url = pooler.url(database.name());
         let error = open(&url).await.expect_err("a shared session").to_string();
-        assert!(error.contains("`pool_mode = session`") && error.contains(&database.name()), "{source}: {error}");
+        assert!(error.contains("`pool_mode = session`") && error.contains(database.name()), "{source}: {error}");
         assert!(is_empty(&database).await, "{source}");
         // An installation that the pooler came before later: commands and `doctor` refuse it too.
         open(&database.direct()).await.expect("the server itself").create_account("ada", 5).await.expect("an account");
@@ -44,7 +44,7 @@ async fn a_pooler_that_shares_sessions_is_refused_before_anything_is_written() {
 async fn a_pooler_with_sessions_works() {
     let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
     for times in 1..=3 {
-        let store = open(&pooler.url(&database.name())).await.expect("a session of its own");
+        let store = open(&pooler.url(database.name())).await.expect("a session of its own");
         store.create_account(&format!("ada-{times}"), 5).await.expect("an account");
     }
 }
@@ -52,7 +52,7 @@ async fn a_pooler_with_sessions_works() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_begins_to_share_sessions_makes_a_running_server_unready() {
     let (database, mut pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
-    let store = open(&pooler.url(&database.name())).await.expect("a session of its own");
+    let store = open(&pooler.url(database.name())).await.expect("a session of its own");
     store.ping().await.expect("ready");
     pooler.restart(cluster(), &["pool_mode = transaction"]);
     // The first one may find the connections broken, and replace them.
