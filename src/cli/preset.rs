@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tintype_config::{PresetFile, PresetSettings};
+use tintype_config::PresetSettings;
 use tintype_domain::preset::Preset;
 
 use super::{Outcome, show};
@@ -87,8 +87,7 @@ fn number(number: f64) -> Value {
 
 pub(super) fn run(command: PresetCommand) -> Outcome {
     let PresetCommand::List(args) = command;
-    let presets = args.presets.preset_file.as_ref().map_or_else(|| Ok(Vec::new()), PresetFile::read)?;
-    let shown = presets.into_iter().map(ShownPreset::new).collect::<Result<Vec<_>, _>>()?;
+    let shown = args.presets.presets().into_iter().map(ShownPreset::new).collect::<Result<Vec<_>, _>>()?;
     show(args.json, &shown, || match shown.as_slice() {
         [] => "There are no presets: add a table [preset.NAME] to the config file (docs/operate/presets.md).".into(),
         shown => shown.iter().map(ShownPreset::text).collect::<Vec<_>>().join("\n"),

@@ -27,8 +27,7 @@ use crate::service::webhooks::Deliverer;
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 use tintype_config::{
-    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, PresetFile, ServerSettings,
-    WorkerSettings,
+    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings,
 };
 use tintype_engines::{EngineChoice, Surroundings, models};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
@@ -282,8 +281,11 @@ async fn check_engines(server: &ServerSettings, shared: &Shared, engines: &[Chos
     }
     let aliases = server.models.aliases()?.into_iter();
     let aliases = aliases.map(|(name, engine)| (format!("--model-alias {name}={engine}"), engine));
-    let presets = server.presets.preset_file.as_ref().map_or_else(|| Ok(Vec::new()), PresetFile::read)?;
-    let presets = presets.into_iter().filter_map(|preset| Some((format!("[preset.{}]", preset.name), preset.engine?)));
+    let presets = server
+        .presets
+        .presets()
+        .into_iter()
+        .filter_map(|preset| Some((format!("[preset.{}]", preset.name), preset.engine?)));
     for (setting, engine) in aliases.chain(presets).filter(|(_, engine)| !known.contains(engine)) {
         if !store.is_shared() {
             let known = known.join(", ");

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tintype_config::PresetFile;
+use tintype_config::{PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_engine::Setting;
@@ -46,7 +46,7 @@ struct Engines {
 #[derive(Debug, Default)]
 struct Followed {
     looked_at: Option<Duration>,
-    /// `None` before the first look, and for a file that does not exist.
+    /// `None` for a file that does not exist, or is none that can be read twice.
     version: Option<Version>,
     presets: Arc<Vec<Preset>>,
 }
@@ -54,10 +54,19 @@ struct Followed {
 /// What tells two versions of a file apart: its inode, its length, and the time of its last change.
 type Version = (u64, u64, i64, i64);
 
+/// The version of a file, unless it is a pipe or a device, which ends a reader's patience.
+fn version_of(file: &PresetFile) -> Option<Version> {
+    let found = std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file)?;
+    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+}
+
 impl Presets {
-    /// The presets of a file; none without one.
-    pub fn new(file: Option<PresetFile>, clock: Clock) -> Self {
-        Self { clock, file, engines: Mutex::default(), followed: Mutex::default() }
+    /// The presets of the settings, until their file changes.
+    pub fn new(settings: &PresetSettings, clock: Clock) -> Self {
+        let file = settings.preset_file.clone();
+        let version = file.as_ref().and_then(version_of);
+        let followed = Followed { looked_at: None, version, presets: Arc::new(settings.presets()) };
+        Self { clock, file, engines: Mutex::default(), followed: Mutex::new(followed) }
     }
 
     /// Makes the engines of this process known, with the settings that each takes. `are_all` says that the installation has
@@ -68,10 +77,11 @@ impl Presets {
 
     /// All presets, by name.
     pub fn all(&self) -> Arc<Vec<Preset>> {
-        let Some(file) = &self.file else { return Arc::default() };
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.elapsed();
-        if followed.looked_at.is_none_or(|at| now.abs_diff(at) >= LOOK_EVERY) {
+        if let Some(file) = &self.file
+            && followed.looked_at.is_none_or(|at| now.abs_diff(at) >= LOOK_EVERY)
+        {
             followed.look(file, now, &self.engines.lock().unwrap_or_else(PoisonError::into_inner));
         }
         followed.presets.clone()
@@ -90,8 +100,7 @@ impl Presets {
         {
             return default;
         }
-        let unnamed = Preset { engine: engine.map(str::to_owned), ..Preset::unnamed(Setting::ALL) };
-        self.on_engine(unnamed)
+        self.on_engine(Preset::unnamed(engine))
     }
 
     /// Whether callers of a preset may change a setting; an empty name is that of callers who name none.
@@ -145,18 +154,14 @@ impl Followed {
     /// Reads the file if it has changed. One that cannot be used changes nothing.
     fn look(&mut self, file: &PresetFile, now: Duration, engines: &Engines) {
         self.looked_at = Some(now);
-        let version = std::fs::metadata(&file.path).ok();
-        let version = version.map(|found| (found.ino(), found.size(), found.mtime(), found.mtime_nsec()));
+        let version = version_of(file);
         if version == self.version {
             return;
         }
-        let is_first = self.version.is_none() && self.presets.is_empty();
         self.version = version;
         match file.read().and_then(|presets| engines.check(presets)) {
             Ok(presets) => {
-                if !is_first || !presets.is_empty() {
-                    tracing::info!(presets = presets.len(), "read the presets");
-                }
+                tracing::info!(presets = presets.len(), "read the presets again, because the config file has changed");
                 self.presets = Arc::new(presets);
             }
             Err(error) => {

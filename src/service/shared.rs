@@ -60,7 +60,7 @@ impl Shared {
             backlog: Backlog::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),
-            presets: Presets::new(settings.presets.preset_file.clone(), clock.clone()),
+            presets: Presets::new(&settings.presets, clock.clone()),
             metrics,
             queued: watch::Sender::new(()),
             removed_before: RemovedBefore::default(),

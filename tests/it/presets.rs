@@ -36,10 +36,12 @@ impl Rig {
     async fn start_with(presets: &str, flags: &[&str]) -> Self {
         let directory = TempDir::new().expect("a directory");
         let file = directory.path().join("tintype.toml");
-        fs::write(&file, presets).expect("a file");
+        fs::write(&file, "").expect("a file");
         let named = format!("named:{}", file.display());
         let flags = [&["--preset-file", named.as_str()], flags].concat();
-        Self { service: Service::start_with(&flags).await, file, _directory: directory }
+        let rig = Self { service: Service::start_with(&flags).await, file, _directory: directory };
+        rig.change(presets);
+        rig
     }
 
     /// Changes the file, and lets the second pass in which it is not looked at.

@@ -256,7 +256,8 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let tables: &[_] = file.as_ref().filter(|_| has_engines).map_or(&[], |file| &file.engines);
     let takes_presets = of_command.get_arguments().any(|arg| arg.get_id() == PRESET_FILE);
     let preset_file = takes_presets.then(|| preset_file(&first)).flatten();
-    let with_file = with_flags(arguments, preset_file.into_iter());
+    let presets = file.iter().filter(|_| takes_presets).flat_map(|file| file.presets.iter().map(PresetTable::flag));
+    let with_file = with_flags(arguments, preset_file.into_iter().chain(presets));
     let matches = set.try_get_matches_from(with_entries(&with_file, &added, tables)).map_err(|error| {
         let text = error.to_string();
         let taking_part = added.iter().filter(|(setting, _)| text.contains(&format!("--{}", setting.long())));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, check};
+use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_engine::{RenderSettings, Setting};
 use toml::de::{DeTable, DeValue};
@@ -31,9 +31,31 @@ const MAX_DESCRIPTION: usize = 200;
 /// Where the presets are.
 #[derive(Debug, Clone, Default, Args)]
 pub struct PresetSettings {
-    /// The config file, as the layers of settings pass it on
+    /// The presets of the config file, as the layers of settings pass them on
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub preset_table: Vec<PresetArgument>,
+    /// The config file, whose presets may change
     #[arg(long, hide = true, value_name = "FILE")]
     pub preset_file: Option<PresetFile>,
+}
+
+impl PresetSettings {
+    /// The presets as they were when this process started.
+    pub fn presets(&self) -> Vec<Preset> {
+        self.preset_table.iter().map(|PresetArgument(preset)| preset.clone()).collect()
+    }
+}
+
+/// A preset on the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresetArgument(pub Preset);
+
+impl FromStr for PresetArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map(Self).map_err(|error| error.to_string())
+    }
 }
 
 /// The config file with the presets. It may not exist yet.
@@ -120,6 +142,12 @@ impl PresetTable {
         tables.iter().map(read).collect()
     }
 
+    /// The flag that passes the preset on.
+    pub(super) fn flag(&self) -> String {
+        let preset = serde_json::to_string(&self.preset).expect("presets are always JSON");
+        format!("--preset-table={preset}")
+    }
+
     fn read(
         name: &str,
         line: usize,
@@ -195,8 +223,7 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
         return Err((line_of("references"), format!("references must be at most {MAX_REFERENCES}")));
     }
     let callers = match found.get("callers") {
-        // Whatever changes neither time nor money.
-        None => BTreeMap::from([Setting::Seed, Setting::NegativePrompt].map(|setting| (setting, setting.bounds()))),
+        None => USUALLY_OPEN.map(|setting| (setting, setting.bounds())).into(),
         Some((line, texts)) => {
             let read = texts.iter().map(|text| caller_setting(text));
             read.collect::<Result<_, _>>().map_err(|reason| (*line, format!("callers: {reason}")))?
@@ -248,7 +275,7 @@ mod tests {
         assert_eq!(portrait.callers[&Setting::GuidanceScale], 1.0..=12.5);
         assert_eq!(portrait.callers.len(), 3);
         let draft = found.iter().find(|preset| preset.name == "draft").expect("a preset");
-        assert_eq!(draft.callers.keys().copied().collect::<Vec<_>>(), [Setting::Seed, Setting::NegativePrompt]);
+        assert_eq!(draft.callers.keys().copied().collect::<Vec<_>>(), USUALLY_OPEN);
     }
 
     #[test]

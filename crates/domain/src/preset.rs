@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use serde::{Deserialize, Serialize};
 use tintype_engine::{RenderSettings, Setting};
 
 use crate::request::TaskSettings;
@@ -11,11 +12,14 @@ use crate::request::TaskSettings;
 pub const DEFAULT_PRESET: &str = "default";
 /// Most presets. All of them are in the list of models.
 pub const MAX_PRESETS: usize = 100;
+/// The settings that callers may change unless a preset says otherwise: none of them makes a render take longer, which
+/// would cost other callers their turn.
+pub const USUALLY_OPEN: [Setting; 3] = [Setting::Seed, Setting::NegativePrompt, Setting::Strength];
 /// Longest name, in bytes.
 pub const MAX_PRESET_NAME: usize = 64;
 
 /// A preset.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preset {
     /// Its name: letters, digits, dots, hyphens and underscores.
     pub name: String,
@@ -51,9 +55,10 @@ pub struct Chosen {
 }
 
 impl Preset {
-    /// A preset without a name, for callers who name none where no default is offered: they may change these settings.
-    pub fn unnamed(taken: impl IntoIterator<Item = Setting>) -> Self {
-        Self { callers: taken.into_iter().map(|setting| (setting, setting.bounds())).collect(), ..Self::default() }
+    /// A preset without a name, for callers who name none where no default is offered.
+    pub fn unnamed(engine: Option<&str>) -> Self {
+        let callers = USUALLY_OPEN.map(|setting| (setting, setting.bounds())).into();
+        Self { engine: engine.map(str::to_owned), callers, ..Self::default() }
     }
 
     /// The settings of a task for which a caller asked for `asked`.
@@ -144,14 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_preset_callers_change_what_the_engine_takes() {
+    fn without_a_preset_callers_change_what_takes_no_time_and_the_engine_knows() {
         let asked = RenderSettings { seed: Some(1), steps: Some(5), ..RenderSettings::default() };
-        let chosen = Preset::unnamed([Setting::Seed]).choose(asked).expect("within bounds");
+        let chosen =
+            Preset::unnamed(None).on_engine(&[Setting::Seed, Setting::Steps]).choose(asked).expect("within bounds");
         let expected = RenderSettings { seed: Some(1), ..RenderSettings::default() };
         assert_eq!(chosen.settings, TaskSettings { preset: None, render: expected });
         assert_eq!(chosen.ignored, [Setting::Steps]);
         let words = |words: String| RenderSettings { negative_prompt: Some(words), ..RenderSettings::default() };
-        let all = Preset::unnamed(Setting::ALL);
+        let all = Preset::unnamed(None);
         assert!(all.choose(words("a".repeat(4_000))).is_ok());
         let fault = all.choose(words("a".repeat(4_001))).expect_err("too long").to_string();
         assert_eq!(fault, "negative_prompt must have at most 4000 characters.");

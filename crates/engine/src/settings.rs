@@ -36,7 +36,8 @@ pub struct RenderSettings {
 impl Eq for RenderSettings {}
 
 /// A setting of a render.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// [`RenderSettings::seed`].
     Seed,
