@@ -161,12 +161,12 @@ async fn documented_fields_are_taken_and_null_is_absence() {
         json!({
             "prompt": "a boat", "model": "", "n": null, "size": "auto", "quality": "hd", "style": "vivid", "user": "u",
             "background": "auto", "moderation": "low", "output_format": null, "output_compression": 100,
-            "response_format": "b64_json", "stream": false, "partial_images": 0, "mask": null, "seed": 7
+            "response_format": "b64_json", "stream": false, "partial_images": 0, "mask": null, "steps": 7
         }),
     )
     .await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    assert_eq!(answer.header("x-ignored-fields"), "seed");
+    assert_eq!(answer.header("x-ignored-fields"), "steps");
 }
 
 #[tokio::test]

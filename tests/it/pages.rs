@@ -75,6 +75,10 @@ fn the_forms_of_the_reference_work_at_the_first_click() {
     browser.open(&format!("{}/docs/#tag/images/POST/api/v1/images/generate", server.url()));
     browser.paste(KEY_FIELD, &key);
     browser.press("Tab");
+    // The reference takes the key over a moment after the field has changed.
+    browser.until(
+        "[...document.querySelectorAll('input')].some(({ id, value }) => id !== 'key' && value.startsWith('tt_'))",
+    );
     browser.click(&button("Test Request"));
     browser.click(&format!("[{}].find(button => button?.offsetParent)", button("Send")));
     let shown = browser.until("document.body.innerText.match(/imgmodel-[A-Za-z0-9_-]{21}/g)?.at(-1)");

@@ -194,11 +194,13 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         match backend {
             Backend::Sqlite => {
                 let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
-                database.execute("ALTER TABLE tasks DROP COLUMN cause", []).expect("SQL");
+                for later in ["cause", "settings"] {
+                    database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
+                }
             }
             Backend::Postgres => {
                 let schema = schema(fx.directory.path());
-                cluster().execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause"));
+                cluster().execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings"));
             }
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));
