@@ -105,7 +105,9 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
     if unset && (settings.model.is_some() || diffusion::default_model(data).is_some()) {
         return Ok(vec![settings.engine_named(&EngineTarget::Diffusion)?]);
     }
-    settings.engines()
+    let mut engines = settings.engines()?;
+    diffusion::share_memory(&mut engines)?;
+    Ok(engines)
 }
 
 /// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to

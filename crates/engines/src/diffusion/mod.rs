@@ -9,6 +9,7 @@ mod batch;
 mod child;
 mod link;
 mod machine;
+mod memory;
 mod program;
 mod speed;
 mod wanted;
@@ -35,6 +36,7 @@ use tintype_config::{EnginePrecision, EngineSettings};
 use tintype_system::sandbox::Decoder;
 
 pub use child::{Asked, COMMAND, Distance, main};
+pub(super) use memory::share_memory;
 pub use wanted::default_model;
 
 /// A guess until something has been measured.
