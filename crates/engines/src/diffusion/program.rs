@@ -19,6 +19,9 @@ use crate::supervisor::{Next, Program};
 /// lines.
 const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipping backtrace printing"];
 
+/// What the crate says of a picture whose numbers have overflown.
+const NOT_FINITE: &str = "not finite";
+
 /// Side of the picture that a child is measured with, in pixels.
 const FIRST_SIDE: u32 = 256;
 /// Steps of that picture. The first one loads the model.
@@ -123,6 +126,9 @@ impl Program for Arc<Shared> {
     fn advice(&self, why: &str) -> Option<String> {
         if OUT_OF_MEMORY.iter().any(|words| why.contains(words)) {
             return Some(self.wanted.more_memory());
+        }
+        if why.contains(NOT_FINITE) {
+            return Some("numbers of 16 bits are too small for some models: give --engine-precision f32".into());
         }
         why.contains(&format!("(exit status: {NO_MODEL})")).then(|| self.wanted.remedy())
     }

@@ -266,6 +266,8 @@ impl<P: Program> Keeper<P> {
         self.report.send_replace(ChildState::Ending);
         // A child that has just ended may have been found silent first.
         let why = match tokio::time::timeout(LAST_MOMENT, child.child.wait()).await {
+            // It ended because nobody talks to it any more.
+            Ok(Ok(status)) if status.success() && !failed.is_empty() => failed,
             // The parent kills it on other paths only.
             Ok(Ok(status)) if status.signal() == Some(Signal::KILL.as_raw()) => format!(
                 "the engine process was killed ({status}): if the kernel log says that memory ran out, use a smaller model"

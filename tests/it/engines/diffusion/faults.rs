@@ -152,6 +152,21 @@ async fn numbers_that_are_no_picture_end_the_task() {
     assert!(rig.engine.probe().await.is_ok(), "the child goes on");
 }
 
+#[test]
+fn a_model_whose_first_picture_is_not_finite_says_so_and_what_to_try() {
+    let (_directory, model) = copy_of("sd15");
+    let weights = model.join("vae/diffusion_pytorch_model.safetensors");
+    let mut bytes = fs::read(&weights).expect("weights");
+    let header = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into().expect("eight"))).expect("small");
+    bytes[header..].fill(0xff);
+    fs::write(&weights, &bytes).expect("written");
+    let data = TempDir::new().expect("a directory");
+    let path = model.to_str().expect("text");
+    let output = run(data.path(), ["engine", "try", "diffusion", "a boat", "--model", path, "--timeout", "30s"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("not finite") && said.contains("--engine-precision"), "{said}");
+}
+
 #[tokio::test]
 async fn a_child_that_reaches_its_memory_limit_ends_with_advice() {
     let (_directory, model) = copy_of("sd15");
