@@ -5,9 +5,9 @@
 //! are in it, so a part runs from this file alone, without memory of its own.
 //!
 //! A file is written under another name, synced, and renamed when it is whole: the name of a finished file never stands
-//! for half of one. Its header holds a digest of everything in it, which [`verify`] compares; opening compares only the
-//! length, the version, and the identity of the weights from which it was made, because reading gigabytes takes longer
-//! than loading them.
+//! for half of one. Its header holds a digest of everything in it, which [`verify`] compares, and [`quantise`], which an
+//! engine calls when it starts; opening compares only the length, the version, and the identity of the weights from which
+//! it was made.
 
 mod write;
 
@@ -188,12 +188,16 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::Model(format!("cannot write {}: {error}", path.display()))
 }
 
-/// Makes the files in 8 bits for a model, if they are not there.
+/// Makes the files in 8 bits for a model, if they are not there or damaged.
 ///
 /// # Errors
 /// If the model cannot be used, or the files cannot be written.
 pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
     let options = Options { precision: Precision::W8A8, cache: Some(cache.into()), ..Options::default() };
+    // Nothing else reads all of them: a picture of damaged weights looks like one of a bad model.
+    for path in files(cache)?.iter().filter(|path| verify_file(path).is_err()) {
+        std::fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
+    }
     let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress };
     Pipeline::open_with(folder, suit).map(|_| ())
 }
@@ -203,19 +207,21 @@ pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)
 /// # Errors
 /// If one is damaged; it can be deleted, and is then made anew.
 pub fn verify(cache: &Path) -> Result<Vec<PathBuf>> {
+    let found = files(cache)?;
+    found.iter().try_for_each(|path| verify_file(path))?;
+    Ok(found)
+}
+
+/// All files of ours in a folder, by name. There are none without the folder.
+fn files(cache: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", cache.display()));
-    let mut found = Vec::new();
     let entries = match std::fs::read_dir(cache) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(unreadable)?,
     };
-    for entry in entries {
-        let path = entry.map_err(unreadable)?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            verify_file(&path)?;
-            found.push(path);
-        }
-    }
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut found = paths.map_err(unreadable)?;
+    found.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
     found.sort();
     Ok(found)
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::graph::{Builder, Graph};
 use tintype_diffusion::noise::Noise;
-use tintype_diffusion::quantise::{Bits, Progress, Rules, WeightPreparation, verify};
+use tintype_diffusion::quantise::{Bits, Progress, Rules, WeightPreparation, quantise, verify};
 use tintype_diffusion::runtime::{Device, Input, Runtime};
 use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Options, Pipeline, Precision};
@@ -243,6 +243,29 @@ fn the_rest_of_a_crash_is_cleared_away() {
         assert_eq!(layer.left(), ["layer.w8a8"]);
         assert_eq!(std::fs::read(layer.cache()).expect("a file"), whole);
     }
+}
+
+#[test]
+fn files_that_were_damaged_on_the_disk_are_made_anew_when_an_engine_starts() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity/klein");
+    let cache = TempDir::new().expect("a folder");
+    let mut made = Vec::new();
+    let mut start = || {
+        let mut parts = Vec::new();
+        quantise(&model, cache.path(), &mut |progress| parts.push(progress.part.clone())).expect("weights");
+        parts.dedup();
+        made.push(parts);
+    };
+    start();
+    let path = cache.path().join("transformer.w8a8");
+    let whole = std::fs::read(&path).expect("a file");
+    let mut damaged = whole.clone();
+    *damaged.last_mut().expect("a byte") ^= 1;
+    std::fs::write(&path, damaged).expect("a file");
+    start();
+    start();
+    assert_eq!(made[1..], [vec!["transformer".to_owned()], vec![]]);
+    assert_eq!(std::fs::read(&path).expect("a file"), whole);
 }
 
 #[test]
