@@ -16,7 +16,7 @@ use tintype_config::WorkerSettings;
 use tintype_domain::model::{FailureCause, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress, RenderSettings};
 use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype_store::{ANY_REFERENCES, Claim};
 use tintype_system::sandbox::Decoder;
@@ -207,7 +207,8 @@ impl EngineRenderer {
         for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
             let (prompt, references) = (request.prompt.clone(), references.clone());
             let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
-            let settings = request.settings.render.clone();
+            // Tasks with different seeds can share a batch.
+            let settings = RenderSettings { seed: None, ..request.settings.render.clone() };
             let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), settings, references, time_limit };
             let rendered = self.engine.render(brief, part, cancel.clone()).await?;
             if rendered.len() != seeds.len() {

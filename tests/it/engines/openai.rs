@@ -294,3 +294,30 @@ fn fields_that_a_task_sets_itself_are_not_the_operators() {
         assert!(fault.starts_with("extra"), "{fault}");
     }
 }
+
+#[tokio::test]
+async fn the_settings_of_a_preset_and_of_its_caller_reach_the_engine() {
+    let server = ImagesServer::start(Dialect::VllmOmni).await;
+    let target = server.engine();
+    let preset = json!({
+        "name": "draft", "description": "", "engine": null, "settings": { "steps": 9, "negative_prompt": "rain" },
+        "callers": { "seed": { "start": 0.0, "end": 99.0 } }, "references": null,
+    });
+    let preset = preset.to_string();
+    let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--preset-table", &preset];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 10).await;
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    let body = json!({ "prompt": "a boat", "model": "draft", "n": 2, "seed": 7, "guidance_scale": 3 }).to_string();
+    let answer = service.call("POST", "/v1/images/generations/async", &headers, body).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-ignored-fields")), (202, "guidance_scale"), "{answer:?}");
+    service.work().await;
+    let mut asked: Vec<_> = server.asked().iter().map(Asked::json).collect();
+    asked.sort_by_key(|asked| asked["seed"].as_u64());
+    assert_eq!((&asked[0]["seed"], &asked[1]["seed"]), (&json!(7), &json!(8)));
+    for asked in &asked {
+        assert_eq!((&asked["num_inference_steps"], &asked["negative_prompt"]), (&json!(9), &json!("rain")), "{asked}");
+        assert!(asked.get("guidance_scale").is_none(), "{asked}");
+    }
+}
