@@ -193,14 +193,18 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
     }
     let flags = ["--engine=diffusion".to_owned(), format!("--model={}", installed.name)];
     let settings = ServerSettings::from_flags(flags.iter().map(String::as_str)).map_err(|error| error.to_string())?;
-    let opened = diffusion::open_once(&settings.worker.engine, &data.data, &Decoder::default()).await;
-    match opened {
-        Ok(_) => installed.note_check(&data.data, None)?,
-        Err(complaint) if complaint.of_model => installed.note_check(&data.data, Some(complaint.words))?,
-        // Another machine may open it, or this one later.
-        Err(complaint) => {
-            eprintln!("the engine could not be started, so {} was not checked: {}", installed.name, complaint.words);
-        }
+    let opened = match installed.readable() {
+        Ok(()) => diffusion::open_once(&settings.worker.engine, &data.data, &Decoder::default()).await,
+        Err(reason) => Err(reason.into()),
+    };
+    let noted = match opened {
+        Ok(_) => installed.note_check(&data.data, None),
+        Err(complaint) if complaint.of_model => installed.note_check(&data.data, Some(complaint.words)),
+        // Another machine or user may open it, or this one later.
+        Err(complaint) => Err(complaint.words),
+    };
+    if let Err(reason) = noted {
+        eprintln!("{} was not checked: {reason}", installed.name);
     }
     Ok(installed)
 }

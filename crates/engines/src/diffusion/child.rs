@@ -29,6 +29,8 @@ pub const COMMAND: &str = "render-diffusion";
 pub(super) const NO_MODEL: u8 = 1;
 /// The status with which a child exits that cannot use its runtime.
 const NO_RUNTIME: u8 = 2;
+/// The status of any other child that cannot start.
+const NO_START: u8 = 3;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
@@ -111,7 +113,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     let setup = arguments.first().and_then(|text| text.to_str()).and_then(|text| serde_json::from_str(text).ok());
     let Some(setup) = setup else {
         complain("this command is for the service's own use");
-        return ExitCode::FAILURE;
+        return ExitCode::from(NO_START);
     };
     match run(&setup) {
         Ok(()) => ExitCode::SUCCESS,
@@ -130,9 +132,17 @@ struct End {
     sentence: String,
 }
 
+/// Something else than the model, such as this machine.
 impl From<String> for End {
     fn from(sentence: String) -> Self {
-        Self { status: NO_MODEL, sentence }
+        Self { status: NO_START, sentence }
+    }
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        let status = if matches!(error, Error::Model(_)) { NO_MODEL } else { NO_START };
+        Self { status, sentence: error.to_string() }
     }
 }
 
@@ -152,12 +162,12 @@ fn run(setup: &Setup) -> Result<(), End> {
         ),
     })?;
     if let Work::Compares(asked) = &setup.work {
-        let distance = distance(setup, asked, runtime).map_err(|error| error.to_string())?;
+        let distance = distance(setup, asked, runtime)?;
         let text = serde_json::to_string(&distance).map_err(|error| error.to_string())?;
         return writeln!(io::stdout(), "{text}").map_err(|error| End::from(error.to_string()));
     }
     let described = described(setup);
-    let pipeline = open(setup, runtime).map_err(|error| error.to_string())?;
+    let pipeline = open(setup, runtime)?;
     let traits = pipeline.traits();
     let loaded = Loaded {
         family: traits.family.to_owned(),

@@ -97,7 +97,14 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
     write(&own, MANIFEST, &manifest.text()).inspect_err(|_| drop(fs::remove_dir_all(&own)))?;
     File::open(&models).and_then(|models| models.sync_all()).map_err(|error| error.to_string())?;
     let (folder, file) = (found.folder, found.file);
-    Ok(Installed { name: name.to_owned(), folder, file, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+    Ok(Installed {
+        name: name.to_owned(),
+        folder,
+        file,
+        cache: Some(own.join(CACHE)),
+        manifest: Some(manifest),
+        unusable: None,
+    })
 }
 
 /// A file of a folder as a hub would list it.

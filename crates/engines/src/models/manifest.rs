@@ -43,9 +43,6 @@ pub struct Manifest {
     /// The licence; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub licence: Option<Licence>,
-    /// Why the engine could not open it when it was installed or last verified.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unusable: Option<String>,
     /// Every file.
     pub files: Vec<ModelFile>,
 }
@@ -94,17 +91,7 @@ impl Manifest {
     /// A manifest of files that lie beside it.
     pub fn new(name: &str, pipeline: &str, files: Vec<ModelFile>) -> Self {
         let (name, pipeline) = (name.to_owned(), pipeline.to_owned());
-        Self {
-            format: FORMAT,
-            name,
-            pipeline,
-            folder: None,
-            file: None,
-            source: None,
-            licence: None,
-            unusable: None,
-            files,
-        }
+        Self { format: FORMAT, name, pipeline, folder: None, file: None, source: None, licence: None, files }
     }
 
     /// The length of all files, in bytes.
@@ -229,7 +216,7 @@ pub fn check_path(path: &str) -> Result<(), String> {
     let names = |path: &str| path.split('/').all(|name| !name.is_empty() && !name.starts_with('.'));
     let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let first = path.split('/').next().unwrap_or_default();
-    if !names(path) || !inside || [MANIFEST, super::CACHE].contains(&first) {
+    if !names(path) || !inside || [MANIFEST, super::CHECK, super::CACHE].contains(&first) {
         return Err(format!("names {short:?}, which is not the path of a model file"));
     }
     Ok(())

@@ -30,6 +30,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tintype_diffusion::pipelines::class_of_file;
 use tintype_system::data_dir;
 
@@ -39,6 +40,8 @@ use self::manifest::{MANIFEST, Manifest, check_file_name};
 const MODELS: &str = "models";
 /// The folder of a model for files that are made from its own.
 const CACHE: &str = "cache";
+/// What the engine said of a model, in the folder of its manifest.
+const CHECK: &str = "check.json";
 /// The file by which a folder is recognised as a model.
 pub const INDEX: &str = "model_index.json";
 /// End of the name of an unfinished pull.
@@ -61,6 +64,8 @@ pub struct Installed {
     pub cache: Option<PathBuf>,
     /// Its manifest. `None` for a model that is not installed.
     pub manifest: Option<Manifest>,
+    /// Why the engine could not open it when it was installed or last verified.
+    pub unusable: Option<String>,
 }
 
 /// Keeps a model from being removed. The operating system releases it when the process ends.
@@ -78,32 +83,48 @@ pub struct ListedModel {
     pub found: Result<Installed, String>,
 }
 
+/// What the engine said of a model when it was last checked.
+#[derive(Debug, Serialize, Deserialize)]
+struct Check {
+    unusable: Option<String>,
+}
+
 impl Installed {
     /// Whether this release can render with it: the reason if not.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub fn usable(&self) -> Result<(), String> {
-        let Some(manifest) = &self.manifest else { return Ok(()) };
-        match &manifest.unusable {
-            _ if !catalogue::is_usable(&manifest.pipeline) => {
-                Err(format!("this release does not render with {}", manifest.pipeline))
-            }
-            Some(reason) => Err(reason.clone()),
-            None => Ok(()),
+        let pipeline = self.manifest.as_ref().map(|manifest| &manifest.pipeline);
+        if let Some(pipeline) = pipeline.filter(|pipeline| !catalogue::is_usable(pipeline)) {
+            return Err(format!("this release does not render with {pipeline}"));
         }
+        self.unusable.clone().map_or(Ok(()), Err)
     }
 
-    /// Writes down whether the engine can open it. Only for an installed model.
+    /// Whether this user may read all of its files.
     ///
     /// # Errors
-    /// A sentence for the operator: the manifest cannot be written.
+    /// A sentence for the operator.
+    pub fn readable(&self) -> Result<(), String> {
+        self.manifest.iter().flat_map(|manifest| &manifest.files).try_for_each(|file| {
+            let path = self.folder.join(&file.path);
+            File::open(&path).map(drop).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        })
+    }
+
+    /// Writes down whether the engine can open it. Only for an installed model. The manifest stays as it is: servers hold
+    /// a lock on it.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the file cannot be written.
     pub fn note_check(&mut self, data_dir: &Path, unusable: Option<String>) -> Result<(), String> {
-        let Some(manifest) = self.manifest.as_mut().filter(|manifest| manifest.unusable != unusable) else {
+        if self.unusable == unusable {
             return Ok(());
-        };
-        manifest.unusable = unusable;
-        manifest::write(&directory(data_dir).join(&self.name), manifest::MANIFEST, &manifest.text())
+        }
+        self.unusable.clone_from(&unusable);
+        let text = serde_json::to_string(&Check { unusable }).expect("a text is always JSON");
+        manifest::write(&directory(data_dir).join(&self.name), CHECK, &text)
     }
 
     /// The folder or the single file that is opened.
@@ -249,12 +270,19 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     let folder = Path::new(name_or_path);
     if folder.is_file() {
         let Single { folder, file, .. } = Single::recognise(folder)?;
-        return Ok(Installed { name: file.clone(), folder, file: Some(file), cache: None, manifest: None });
+        return Ok(Installed {
+            name: file.clone(),
+            folder,
+            file: Some(file),
+            cache: None,
+            manifest: None,
+            unusable: None,
+        });
     }
     if folder.join(INDEX).is_file() {
         let folder = std::path::absolute(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let name = folder.file_name().map_or_else(|| name_or_path.into(), |name| name.to_string_lossy().into_owned());
-        return Ok(Installed { name, folder, file: None, cache: None, manifest: None });
+        return Ok(Installed { name, folder, file: None, cache: None, manifest: None, unusable: None });
     }
     if folder.is_dir() {
         return Err(format!(
@@ -295,8 +323,9 @@ fn read(directory: &Path, name: &str) -> Result<Installed, String> {
     let own = directory.join(name);
     let manifest = Manifest::read(&own, name)?;
     let folder = manifest.folder.clone().unwrap_or_else(|| own.clone());
-    let file = manifest.file.clone();
-    Ok(Installed { name: name.to_owned(), folder, file, cache: Some(own.join(CACHE)), manifest: Some(manifest) })
+    let (name, file, cache) = (name.to_owned(), manifest.file.clone(), Some(own.join(CACHE)));
+    let unusable = manifest::read_json(&own, CHECK).ok().and_then(|Check { unusable }| unusable);
+    Ok(Installed { name, folder, file, cache, manifest: Some(manifest), unusable })
 }
 
 fn open(directory: &Path, name: &str) -> Result<Installed, String> {
@@ -324,6 +353,23 @@ mod tests {
         let file = ModelFile { path: INDEX.into(), bytes: 2, sha256: None };
         std::fs::write(folder.join(MANIFEST), Manifest::new(name, "X", vec![file]).text()).expect("written");
         folder
+    }
+
+    #[test]
+    fn a_model_that_a_server_uses_stays_after_a_check() {
+        let data = tempfile::tempdir().expect("a folder");
+        let folder = install(data.path(), "a");
+        let manifest = std::fs::read(folder.join(MANIFEST)).expect("a manifest");
+        let hold = find(data.path(), "a").expect("a model").hold().expect("held");
+        for unusable in [Some("no"), None] {
+            let unusable = unusable.map(str::to_owned);
+            find(data.path(), "a").expect("a model").note_check(data.path(), unusable.clone()).expect("noted");
+            assert_eq!(find(data.path(), "a").expect("a model").unusable, unusable);
+            assert_eq!(std::fs::read(folder.join(MANIFEST)).expect("a manifest"), manifest);
+            assert!(remove(data.path(), "a").is_err_and(|error| error.contains("a server uses")));
+        }
+        drop(hold);
+        assert_eq!(remove(data.path(), "a"), Ok(true));
     }
 
     #[test]

@@ -336,6 +336,7 @@ impl Pull {
             file: None,
             cache: Some(self.target.join(super::CACHE)),
             manifest: Some(manifest),
+            unusable: None,
         })
     }
 }
