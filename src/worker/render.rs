@@ -208,7 +208,11 @@ impl EngineRenderer {
             let (prompt, references) = (request.prompt.clone(), references.clone());
             let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
             // Tasks with different seeds can share a batch.
-            let settings = RenderSettings { seed: None, ..request.settings.render.clone() };
+            let mut settings = RenderSettings { seed: None, ..request.settings.render.clone() };
+            // Below 1 some engines would render what it names, and the policy has judged the prompt alone.
+            if settings.guidance_scale.is_some_and(|scale| scale < 1.0) {
+                settings.negative_prompt = None;
+            }
             let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), settings, references, time_limit };
             let rendered = self.engine.render(brief, part, cancel.clone()).await?;
             if rendered.len() != seeds.len() {

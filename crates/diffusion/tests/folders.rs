@@ -390,3 +390,19 @@ fn a_model_is_used_as_its_files_say() {
     model.set("unet/config.json", "sample_size", json!("large"));
     model.assert_refused(&["sample_size"]);
 }
+
+#[test]
+fn a_picture_may_be_as_near_to_its_reference_as_is_wanted() {
+    let reference = tintype_engine::Picture::from_rgb(16, 16, vec![90; 16 * 16 * 3]).expect("a picture");
+    for name in ["sd15", "lcm"] {
+        let model = Model::copy(name);
+        let mut pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+        for (strength, steps) in [(0.0, 4), (0.02, 1), (0.1, 4), (0.14, 7), (0.5, 25), (1.0, 4)] {
+            let references = [reference.clone()];
+            let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references: &references };
+            let settings = Settings { steps, strength, ..pipeline.traits().settings() };
+            let made = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
+            assert!(made.is_ok(), "{name} {strength} {steps}: {made:?}");
+        }
+    }
+}

@@ -321,3 +321,22 @@ async fn the_settings_of_a_preset_and_of_its_caller_reach_the_engine() {
         assert!(asked.get("guidance_scale").is_none(), "{asked}");
     }
 }
+
+#[tokio::test]
+async fn guidance_below_1_renders_no_negative_prompt_past_the_policy() {
+    for (guidance, negative) in [(0.0, None), (0.99, None), (1.0, Some("rain"))] {
+        let server = ImagesServer::start(Dialect::VllmOmni).await;
+        let target = server.engine();
+        let preset = json!({
+            "name": "default", "description": "", "engine": null,
+            "settings": { "guidance_scale": guidance, "negative_prompt": "rain" }, "callers": {}, "references": null,
+        });
+        let preset = preset.to_string();
+        let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--preset-table", &preset];
+        let service = Service::start_with(&flags).await;
+        service.caller("ada", 10).await.submit_prompt("a boat").await;
+        service.work().await;
+        let asked = server.asked()[0].json();
+        assert_eq!((asked["guidance_scale"].as_f64(), asked["negative_prompt"].as_str()), (Some(guidance), negative));
+    }
+}

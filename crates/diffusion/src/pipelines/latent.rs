@@ -197,6 +197,13 @@ impl Body {
         Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")
     }
 
+    /// The least part of the noise, from 0 to 1, in which a latent consistency model has so many steps.
+    pub(super) fn part_of_steps(&self, steps: usize) -> Result<f64> {
+        let all = self.scheduler.number_or("original_inference_steps", 50)?;
+        // Half a step more, because the scheduler rounds down; and one of the steps must lie in that part.
+        Ok(((steps as f64 + 0.5) / all as f64).max(1.0 / steps as f64).min(1.0))
+    }
+
     pub(super) fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
         let factor = self.decoder.factor();
         [self.unet.channels, height / factor, width / factor]

@@ -144,8 +144,13 @@ impl Family for StableDiffusion {
 
     fn scheduler(&self, steps: usize, _: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
         let Some(strength) = strength else { return self.body.scheduler(steps, 1.0) };
-        // At least one step is left, from the middle for a model of one step.
         let strength = strength.clamp(LEAST_STRENGTH, 1.0);
+        if self.body.is_consistent()? {
+            // All of its steps are in the last part of the noise, which must hold as many.
+            let least = self.body.part_of_steps(steps)?;
+            return self.body.scheduler(steps, strength.max(least));
+        }
+        // At least one step is left, from the middle for a model of one step.
         let least = (1.0 / strength).ceil() as usize;
         self.body.scheduler(steps.max(least), strength)
     }

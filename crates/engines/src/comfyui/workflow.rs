@@ -186,7 +186,8 @@ impl Workflow {
     pub(super) fn with(mut self, values: &Map<String, Value>) -> Result<Self, String> {
         let mut used = BTreeSet::new();
         for node in self.graph.values_mut() {
-            for input in node["inputs"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+            let inputs = node.get_mut("inputs").and_then(Value::as_object_mut);
+            for input in inputs.into_iter().flat_map(Map::values_mut) {
                 let name =
                     input.as_str().and_then(|text| text.strip_prefix("{{")?.strip_suffix("}}")).map(str::to_owned);
                 let Some(name) = name else { continue };
@@ -300,6 +301,9 @@ mod tests {
         let filled = filled.fill(&self::values(&RenderSettings::default()));
         assert_eq!(filled["4"]["inputs"]["ckpt_name"], "b.safetensors");
         assert_eq!(filled["3"]["inputs"]["steps"], 9);
+        let bare = r#"{"1": {"class_type": "Note"}, "#.to_owned() + &GRAPH[1..];
+        let bare = Workflow::parse(&bare, MAPPING).expect("a workflow").with(&Map::new()).expect("nothing to fill in");
+        assert_eq!(bare.graph["1"], json!({ "class_type": "Note" }));
         let fault = workflow().with(&values(json!({ "steps": 9 }))).expect_err("no value");
         assert!(fault.contains("set checkpoint in [engine.NAME.extra]"), "{fault}");
         let fault = Workflow::parse(GRAPH, MAPPING).expect("a workflow").with(&values(json!({ "cfg": 1 })));

@@ -70,7 +70,12 @@ impl Capabilities {
     /// first step removes the reference. `None` if the server paints in one step, which always removes it.
     pub(super) fn strength(&self, settings: &RenderSettings) -> Option<f64> {
         let asked = settings.strength.or(self.defaults.strength).unwrap_or(DEFAULT_STRENGTH);
-        let steps = settings.steps.or(self.defaults.sample_params.sample_steps).unwrap_or(DEFAULT_STEPS);
+        // One step would leave nothing of the reference.
+        let steps = settings
+            .steps
+            .map(|steps| steps.max(2))
+            .or(self.defaults.sample_params.sample_steps)
+            .unwrap_or(DEFAULT_STEPS);
         // The server begins at step `steps - 1 - floor(steps * strength)`, and step 0 is all noise.
         let most = f64::from(steps.checked_sub(2)?) + 0.5;
         Some(asked.min(most / f64::from(steps)))

@@ -324,6 +324,10 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
             if let Some(picture) = pictures.next() {
                 body["init_image"] = picture.into();
                 body["strength"] = strength.into();
+                if let Some(steps) = settings.steps {
+                    // As the strength was computed for.
+                    body["sample_params"]["sample_steps"] = steps.max(2).into();
+                }
             }
         }
         ReferenceUse::Shown => {}
