@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::process::ExitCode;
 
 use clap::Args;
-use tintype_client::{Choices, EditRequest, Reference, TaskRequest};
+use tintype_client::{Choices, Client, EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
 use tintype_config::MAX_UPLOAD;
@@ -65,6 +65,9 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
         guidance_scale: args.guidance_scale,
         strength: args.strength,
     };
+    if let Some(preset) = &choices.preset {
+        check_preset(&client, preset, &args.follow.server.url).await?;
+    }
     let has_files = references.iter().any(|reference| matches!(reference, Reference::File(_)));
     let task = if has_files || !choices.is_empty() {
         if let Some(ratio) = &args.aspect {
@@ -80,6 +83,16 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     };
     let task = task.map_err(|error| following::not_submitted(&error, &args.follow.server.url))?;
     following::follow(&client, task, &args.follow, report).await
+}
+
+/// Refuses a preset that the server does not have: it would render with the usual settings, and charge for that.
+async fn check_preset(client: &Client, preset: &str, url: &str) -> Result<(), Stop> {
+    let known = client.presets().await.map_err(|error| following::not_submitted(&error, url))?;
+    if known.iter().any(|name| name == preset) {
+        return Ok(());
+    }
+    let known = known.join(", ");
+    Err(Stop(exit::USAGE, format!("{url} has no preset {preset:?}; it has {known}. Nothing was submitted")))
 }
 
 /// A URL, or else a file of this machine.

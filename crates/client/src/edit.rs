@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::header;
 use serde::{Deserialize, Serialize};
 
-use super::{Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, read, success};
+use super::{ANSWER_LIMIT, Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, read, success};
 
 /// Time for a submit with files. The server gives up after 5 minutes.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 60);
@@ -82,12 +82,30 @@ pub struct EditRequest {
     pub choices: Choices,
 }
 
+/// A task or a model.
 #[derive(Deserialize)]
-struct AcceptedBody {
+struct Named {
     id: String,
 }
 
+#[derive(Deserialize)]
+struct ModelsBody {
+    data: Vec<Named>,
+}
+
 impl Client {
+    /// The names that mean something to the server as a preset.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn presets(&self) -> Result<Vec<String>, ClientError> {
+        let request = self.api.get(&self.models_url).header(header::AUTHORIZATION, self.authorization.clone());
+        let response = success(request.timeout(ANSWER_LIMIT).send().await?).await?;
+        let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
+        let ModelsBody { data } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
+        Ok(data.into_iter().map(|Named { id }| id).collect())
+    }
+
     /// Creates a task with files among its reference images, or with a preset or settings. Never sends more than one
     /// request.
     ///
@@ -109,7 +127,7 @@ impl Client {
         let response = success(request.send().await?).await?;
         let state = Processing::read(response.headers());
         let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
-        let AcceptedBody { id } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
+        let Named { id } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
         Ok(Accepted { task_id: id.parse().map_err(|_| ClientError::NotThisApi)?, state })
     }
 }

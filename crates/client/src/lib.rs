@@ -200,6 +200,7 @@ pub struct Client {
     messages_url: String,
     edits_url: String,
     generations_url: String,
+    models_url: String,
     authorization: HeaderValue,
     api: reqwest::Client,
     uploads: reqwest::Client,
@@ -275,6 +276,7 @@ impl Client {
             messages_url: format!("{base_url}/mcp"),
             edits_url: format!("{base_url}/v1/images/edits/async"),
             generations_url: format!("{base_url}/v1/images/generations/async"),
+            models_url: format!("{base_url}/v1/models"),
             authorization,
             api: http_client(plain, tls.clone(), Policy::none()).read_timeout(SILENCE_LIMIT).build()?,
             // A tool that waits says nothing until its task has ended.
