@@ -1,28 +1,18 @@
 //! The presets in force. They follow the config file: whoever changes it need not restart anything.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tintype_config::{PresetFile, PresetSettings};
+use tintype_config::{FileVersion, PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
-use tintype_domain::request::{GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_engine::Setting;
 use tintype_store::Origin;
 use tintype_system::clock::Clock;
 
 /// How often the file may be looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// What a caller chose, whose preset has had its say.
-#[derive(Debug, Clone)]
-pub struct Choice {
-    /// The engine that the task needs.
-    pub engine: Option<String>,
-    /// The settings of the task.
-    pub settings: TaskSettings,
-}
 
 /// The presets of this process.
 #[derive(Debug)]
@@ -46,26 +36,19 @@ struct Engines {
 #[derive(Debug, Default)]
 struct Followed {
     looked_at: Option<Duration>,
-    /// `None` for a file that does not exist, or is none that can be read twice.
-    version: Option<Version>,
+    /// The version that was read last.
+    version: Option<FileVersion>,
+    /// A version that was seen at the last look, and may still be being written.
+    unsettled: Option<FileVersion>,
     presets: Arc<Vec<Preset>>,
-}
-
-/// What tells two versions of a file apart: its inode, its length, and the time of its last change.
-type Version = (u64, u64, i64, i64);
-
-/// The version of a file, unless it is a pipe or a device, which ends a reader's patience.
-fn version_of(file: &PresetFile) -> Option<Version> {
-    let found = std::fs::metadata(&file.path).ok().filter(std::fs::Metadata::is_file)?;
-    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
 }
 
 impl Presets {
     /// The presets of the settings, until their file changes.
     pub fn new(settings: &PresetSettings, clock: Clock) -> Self {
         let file = settings.preset_file.clone();
-        let version = file.as_ref().and_then(version_of);
-        let followed = Followed { looked_at: None, version, presets: Arc::new(settings.presets()) };
+        let version = file.as_ref().and_then(|file| file.version);
+        let followed = Followed { version, presets: Arc::new(settings.presets()), ..Followed::default() };
         Self { clock, file, engines: Mutex::default(), followed: Mutex::new(followed) }
     }
 
@@ -103,10 +86,9 @@ impl Presets {
         self.on_engine(Preset::unnamed(engine))
     }
 
-    /// Whether callers of a preset may change a setting; an empty name is that of callers who name none.
-    pub fn of_form(&self, name: &str, setting: Setting) -> bool {
-        let preset = if name.is_empty() { Some(self.of_nobody(None)) } else { self.named(name) };
-        preset.is_some_and(|preset| preset.callers.contains_key(&setting))
+    /// The preset that a form names; an empty name is that of people who chose none.
+    pub fn of_form(&self, name: &str) -> Option<Preset> {
+        if name.is_empty() { Some(self.of_nobody(None)) } else { self.named(name) }
     }
 
     /// Without the settings that the engine of a preset does not take, as far as this process knows it.
@@ -154,11 +136,14 @@ impl Followed {
     /// Reads the file if it has changed. One that cannot be used changes nothing.
     fn look(&mut self, file: &PresetFile, now: Duration, engines: &Engines) {
         self.looked_at = Some(now);
-        let version = version_of(file);
-        if version == self.version {
+        // Without a file the presets stay: some editors remove it before they write it.
+        let Some(version) = file.present_version().filter(|version| Some(*version) != self.version) else { return };
+        // A file that changed just now may be half written.
+        let age = Clock::system().now().since(version.changed_at());
+        if self.unsettled.replace(version) != Some(version) && age < LOOK_EVERY {
             return;
         }
-        self.version = version;
+        self.version = Some(version);
         match file.read().and_then(|presets| engines.check(presets)) {
             Ok(presets) => {
                 tracing::info!(presets = presets.len(), "read the presets again, because the config file has changed");

@@ -128,18 +128,18 @@ impl<'a> Card<'a> {
         let (preset, mut render) = settings::again(self.presets, &self.request.settings);
         render.seed = None;
         let preset = (!preset.is_empty()).then_some(("preset", preset));
-        preset.into_iter().chain(settings::hidden(&render)).collect()
+        let field = |setting: Setting| Some((setting.as_str(), settings::value_of(&render, setting)?));
+        preset.into_iter().chain(Setting::ALL.into_iter().filter_map(field)).collect()
     }
 
     /// What the task was rendered with, for the reader: names of texts, and values.
     pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
         let TaskSettings { preset, render } = &self.request.settings;
         let preset = preset.clone().map(|preset| ("preset", preset));
-        let given = render.given().filter(|setting| *setting != Setting::Seed);
-        let given = given.map(|setting| {
-            let value = settings::hidden(render).into_iter().find(|(name, _)| *name == setting.as_str());
-            (settings::text_of(setting), value.map(|(_, value)| value).unwrap_or_default())
-        });
+        // Its seeds stand beside them.
+        let others = Setting::ALL.into_iter().filter(|setting| *setting != Setting::Seed);
+        let given =
+            others.filter_map(|setting| Some((settings::text_of(setting), settings::value_of(render, setting)?)));
         preset.into_iter().chain(given).collect()
     }
 

@@ -19,9 +19,9 @@ use super::session::{Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::snippets::Snippets;
 use super::{HOME, Studio, uploads};
-use crate::service::presets::Choice;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
+use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
@@ -123,11 +123,9 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
             filled.n = n;
             let presets = &visitor.studio.shared.presets;
             (filled.preset, filled.settings) = settings::again(presets, &record.request.settings);
-            // The same images again, where a form can ask for them.
-            filled.settings.seed = match from.seed.is_some() {
-                true => record.request.seeds(id).next().filter(|_| presets.of_form(&filled.preset, Setting::Seed)),
-                false => None,
-            };
+            let takes_seed = presets.of_form(&filled.preset).is_some_and(|it| it.callers.contains_key(&Setting::Seed));
+            let wants_same = from.seed.is_some() && takes_seed;
+            filled.settings.seed = record.request.seeds(id).next().filter(|_| wants_same);
         }
     }
     if let Some(reference) = from.reference.as_deref().and_then(StoredReference::parse) {
@@ -234,7 +232,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
     };
     let parsed = parsed.and_then(|request| {
-        let Choice { engine, settings } = settings::choose(&visitor, &fields).map_err(InvalidRequest)?;
+        let Chosen { engine, settings, .. } = settings::choose(&visitor, &fields).map_err(InvalidRequest)?;
         Ok((GenerateRequest { settings, ..request }, engine))
     });
     let barred = barred(&visitor).await?;

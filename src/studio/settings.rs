@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 use tintype_domain::images_api_request::{InvalidCall, settings_of_json};
-use tintype_domain::preset::{DEFAULT_PRESET, Preset};
+use tintype_domain::preset::{Chosen, DEFAULT_PRESET, Preset};
 use tintype_domain::request::TaskSettings;
 use tintype_engine::{RenderSettings, Setting};
 
 use super::session::{Fields, Visitor};
-use crate::service::presets::{Choice, Presets};
+use crate::service::presets::Presets;
 
 /// A setting that a form shows.
 pub(super) struct SettingField {
@@ -56,12 +56,17 @@ pub(super) fn fields(presets: &Presets, filled: &RenderSettings) -> Vec<SettingF
             Setting::Seed | Setting::Steps => Some((*bounds.start(), *bounds.end(), "1")),
             Setting::GuidanceScale | Setting::Strength => Some((*bounds.start(), *bounds.end(), "any")),
         },
-        value: match setting {
-            Setting::NegativePrompt => filled.negative_prompt.clone().unwrap_or_default(),
-            other => filled.number(other).map_or_else(String::new, |number| number.to_string()),
-        },
+        value: value_of(filled, setting).unwrap_or_default(),
     };
     open.into_iter().map(field).collect()
+}
+
+/// The value of a setting, as forms and pages write it.
+pub(super) fn value_of(settings: &RenderSettings, setting: Setting) -> Option<String> {
+    match setting {
+        Setting::NegativePrompt => settings.negative_prompt.clone(),
+        other => settings.number(other).map(|number| number.to_string()),
+    }
 }
 
 /// The name of the words for a setting.
@@ -90,39 +95,27 @@ pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
 
 /// What becomes of the preset and the settings of a form, or the sentence of why they are refused: people see at once what
 /// has no effect.
-pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Choice, String> {
-    let presets = &visitor.studio.shared.presets;
-    let preset = match fields.text("preset") {
-        "" => presets.of_nobody(None),
-        name => presets.named(name).ok_or_else(|| visitor.texts.word("no-preset", name).into_owned())?,
-    };
+pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, String> {
+    let name = fields.text("preset");
+    let preset = visitor.studio.shared.presets.of_form(name);
+    let preset = preset.ok_or_else(|| visitor.texts.word("no-preset", name).into_owned())?;
     let asked = read(fields).map_err(|fault| fault.to_string())?;
     let chosen = preset.choose(asked).map_err(|fault| fault.to_string())?;
     match chosen.ignored.first() {
         Some(setting) => {
             Err(visitor.texts.word("setting-not-taken", &visitor.texts.get(text_of(*setting))).into_owned())
         }
-        None => Ok(Choice { engine: preset.engine, settings: chosen.settings }),
+        None => Ok(chosen),
     }
 }
 
 /// The preset and the settings of a task as a form sends them again: what the preset lets people change by now.
 pub(super) fn again(presets: &Presets, settings: &TaskSettings) -> (String, RenderSettings) {
     let name = settings.preset.clone().filter(|name| name != DEFAULT_PRESET).unwrap_or_default();
-    let preset = if name.is_empty() { Some(presets.of_nobody(None)) } else { presets.named(&name) };
-    let Some(preset) = preset else { return (String::new(), RenderSettings::default()) };
+    let Some(preset) = presets.of_form(&name) else { return Default::default() };
     let mut render = settings.render.clone();
     for setting in Setting::ALL.into_iter().filter(|setting| !preset.callers.contains_key(setting)) {
         render.clear(setting);
     }
     (name, render)
-}
-
-/// The settings as hidden fields of a form: their names and values.
-pub(super) fn hidden(render: &RenderSettings) -> Vec<(&'static str, String)> {
-    let value = |setting: Setting| match setting {
-        Setting::NegativePrompt => render.negative_prompt.clone().unwrap_or_default(),
-        other => render.number(other).map_or_else(String::new, |number| number.to_string()),
-    };
-    render.given().map(|setting| (setting.as_str(), value(setting))).collect()
 }

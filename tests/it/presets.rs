@@ -1,6 +1,7 @@
 //! Presets and settings: what callers may choose, what becomes of it, and that it makes the same image again.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,17 +38,24 @@ impl Rig {
         let directory = TempDir::new().expect("a directory");
         let file = directory.path().join("tintype.toml");
         fs::write(&file, "").expect("a file");
-        let named = format!("named:{}", file.display());
+        let named = json!({ "path": file, "is_named": true, "version": null }).to_string();
         let flags = [&["--preset-file", named.as_str()], flags].concat();
         let rig = Self { service: Service::start_with(&flags).await, file, _directory: directory };
         rig.change(presets);
         rig
     }
 
-    /// Changes the file, and lets the second pass in which it is not looked at.
+    /// Changes the file, and has it read.
     fn change(&self, presets: &str) {
         fs::write(&self.file, presets).expect("a file");
+        // A file that changed just now is read when it is as before at the next look.
+        self.look();
+        self.look();
+    }
+
+    fn look(&self) {
         self.service.clock.advance(Duration::from_secs(2));
+        self.service.shared.presets.all();
     }
 }
 
@@ -200,6 +208,54 @@ async fn presets_follow_their_file_without_a_restart_and_a_bad_one_changes_nothi
 }
 
 #[tokio::test]
+async fn presets_stay_while_their_file_is_being_written_or_is_gone() {
+    let rig = Rig::start(PORTRAIT).await;
+    let names = || rig.service.shared.presets.all().iter().map(|preset| preset.name.clone()).collect::<Vec<_>>();
+    // However slow this machine is, the file has just changed.
+    let write = |text: &str| {
+        let mut file = fs::File::create(&rig.file).expect("a file");
+        file.write_all(text.as_bytes()).expect("written");
+        let far = std::time::UNIX_EPOCH + Duration::from_secs(10_000_000_000);
+        file.set_modified(far + Duration::from_secs(text.len() as u64)).expect("a time");
+    };
+    for half in ["", "[preset.a]\n", "[preset.a]\nsteps = 9\n"] {
+        write(half);
+        rig.look();
+        assert_eq!(names(), ["portrait"], "{half:?}");
+    }
+    rig.look();
+    assert_eq!(names(), ["a"]);
+    fs::remove_file(&rig.file).expect("removed");
+    rig.look();
+    rig.look();
+    assert_eq!(names(), ["a"]);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &rig.file, rustix::fs::Mode::RWXU).expect("a pipe");
+    rig.look();
+    rig.look();
+    assert_eq!(names(), ["a"]);
+}
+
+#[tokio::test]
+async fn a_repeated_call_finds_its_task_whatever_its_preset_says_by_now() {
+    let rig = Rig::start("[preset.draft]\ncallers = [\"seed=0..50\"]\n").await;
+    let caller = rig.service.caller("ada", 100).await;
+    let key = caller.authorization();
+    let body = json!({ "prompt": "a boat", "model": "draft", "seed": 40 }).to_string();
+    let call = async |repeated: &str| {
+        let headers =
+            [("authorization", key.as_str()), ("content-type", "application/json"), ("idempotency-key", repeated)];
+        caller.service.call("POST", GENERATIONS, &headers, body.clone()).await
+    };
+    let first = call("mine").await;
+    assert_eq!(first.status, 202, "{first:?}");
+    rig.change("[preset.draft]\ncallers = [\"seed=0..30\"]\n");
+    let again = call("mine").await;
+    assert_eq!((again.status.as_u16(), again.json()["id"].clone()), (202, first.json()["id"].clone()), "{again:?}");
+    assert_eq!(refusal(&call("another").await).0, "seed must be from 0 to 30.");
+    assert_eq!(caller.credits().await, 98);
+}
+
+#[tokio::test]
 async fn a_preset_limits_the_images_that_come_with_a_call() {
     let rig = Rig::start("[preset.words]\nreferences = 0\n").await;
     let caller = rig.service.caller("ada", 100).await;
@@ -258,6 +314,10 @@ fn the_command_line_generates_with_a_preset_and_a_seed() {
     let one = made("one", &["--preset", "draft", "--seed", "11"]);
     assert_eq!(made("two", &["--preset", "draft", "--seed", "11"]), one);
     assert_ne!(made("three", &["--seed", "12"]), one);
+    let url = server.url();
+    let all = ["generate", "a boat", "--url", url.as_str(), "--key", key.as_str(), "--preset", "darft"];
+    let said = refused(data.path(), &all);
+    assert!(said.contains("has no preset \"darft\"; it has imgmodel, draft. Nothing was submitted"), "{said}");
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
 //! The config file, `tintype.toml`: the settings under the names of their flags.
 
-use std::fs::OpenOptions;
+use std::borrow::Cow;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::engines::{NamedEngine, table_argument, table_settings};
@@ -38,6 +40,7 @@ pub(super) enum FileOrigin {
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
+    pub(super) metadata: Metadata,
     pub(super) entries: Vec<FileSetting>,
     /// The tables `[engine.NAME]`.
     pub(super) engines: Vec<EngineTable>,
@@ -77,18 +80,14 @@ impl ConfigFile {
     /// # Errors
     /// A sentence for the operator that names the file and, where there is one, the line.
     pub(super) fn read(path: &Path, origin: FileOrigin, settings: &[Setting]) -> Result<Option<Self>, String> {
-        let (text, mode) = match text(path, origin) {
+        let (text, metadata) = match text(path, origin) {
             Ok(found) => found,
             Err(error) if origin != FileOrigin::Named && is_out_of_reach(path, &error) => return Ok(None),
             Err(error) => return Err(format!("cannot read the config file {}: {error}", path.display())),
         };
-        let at = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
-        let refuse = |line: usize, reason: String| format!("{}, line {line}: {reason}", path.display());
-        let table = DeTable::parse(&text).map_err(|error| {
-            // The rest of the message quotes the line, which may hold a secret.
-            let reason = error.message().lines().next().unwrap_or("not valid TOML").to_owned();
-            refuse(error.span().map_or(1, |span| at(span.start)), reason)
-        })?;
+        let at = |offset: usize| line_of(&text, offset);
+        let refuse = |line: usize, reason: String| refusal(path, line, &reason);
+        let table = parsed(path, &text)?;
         let (mut entries, mut engines, mut presets) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in table.get_ref() {
             let line = at(name.span().start);
@@ -115,17 +114,17 @@ impl ConfigFile {
                 value: value.map_err(|reason| refuse(line, reason))?,
             });
         }
-        let file = Self { path: path.to_owned(), entries, engines, presets };
+        let file = Self { path: path.to_owned(), metadata, entries, engines, presets };
         for entries in std::iter::once(&file.entries).chain(file.engines.iter().map(|table| &table.entries)) {
-            let checked = check_pairs(entries).and_then(|()| file.check_secrets(entries, mode));
+            let checked = check_pairs(entries).and_then(|()| file.check_secrets(entries));
             checked.map_err(|(line, reason)| refuse(line, reason))?;
         }
         Ok(Some(file))
     }
 
     /// Refuses a secret that every user of the machine can read.
-    fn check_secrets(&self, entries: &[FileSetting], mode: u32) -> Result<(), (usize, String)> {
-        let open = mode & READ_BY_ALL != 0;
+    fn check_secrets(&self, entries: &[FileSetting]) -> Result<(), (usize, String)> {
+        let open = self.metadata.mode() & READ_BY_ALL != 0;
         match entries.iter().find(|entry| open && entry.holds_secret()) {
             Some(FileSetting { name, line, .. }) => Err((
                 *line,
@@ -206,7 +205,7 @@ fn as_json(value: &DeValue<'_>) -> Result<serde_json::Value, String> {
             items.iter().map(|item| as_json(item.get_ref())).collect::<Result<Vec<_>, _>>()?.into()
         }
         DeValue::Table(pairs) => {
-            let pair = |(name, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
+            let pair = |(name, value): (&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
                 Ok::<_, String>((name.get_ref().to_string(), as_json(value.get_ref())?))
             };
             serde_json::Value::Object(pairs.iter().map(pair).collect::<Result<_, _>>()?)
@@ -227,9 +226,28 @@ impl FileSetting {
     }
 }
 
-/// The content of a file and its mode. The settings can name programs to run and keys to send, so a file that is merely
+/// The line of a place in a text, counted from 1.
+pub(super) fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset.min(text.len())].matches('\n').count() + 1
+}
+
+/// The refusal of a line of a config file.
+pub(super) fn refusal(path: &Path, line: usize, reason: &str) -> String {
+    format!("{}, line {line}: {reason}", path.display())
+}
+
+/// The tables of a config file.
+pub(super) fn parsed<'a>(path: &Path, text: &'a str) -> Result<Spanned<DeTable<'a>>, String> {
+    DeTable::parse(text).map_err(|error| {
+        // The rest of the message quotes the line, which may hold a secret.
+        let reason = error.message().lines().next().unwrap_or("not valid TOML");
+        refusal(path, error.span().map_or(1, |span| line_of(text, span.start)), reason)
+    })
+}
+
+/// The content of a file, and what the system knows of it. The settings can name programs to run and keys to send, so a file that is merely
 /// found must be of root or of this user.
-pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, u32)> {
+pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, Metadata)> {
     let mut options = OpenOptions::new();
     options.read(true);
     if origin != FileOrigin::Named {
@@ -238,11 +256,12 @@ pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, 
     }
     let file = options.open(path)?;
     let metadata = file.metadata()?;
-    let (mode, owner) = (metadata.mode(), metadata.uid());
     if origin != FileOrigin::Named && !metadata.is_file() {
         return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
     }
-    if origin == (FileOrigin::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&owner) {
+    if origin == (FileOrigin::DataDirectory { any_owner: false }) && ![0, geteuid().as_raw()].contains(&metadata.uid())
+    {
+        let owner = metadata.uid();
         let reason = format!("it belongs to user {owner}: set --config to it if you trust it");
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, reason));
     }
@@ -251,7 +270,7 @@ pub(super) fn text(path: &Path, origin: FileOrigin) -> std::io::Result<(String, 
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_BYTES {
         true => Err(std::io::Error::new(ErrorKind::FileTooLarge, format!("it is larger than {MAX_BYTES} bytes"))),
-        false => Ok((text, mode)),
+        false => Ok((text, metadata)),
     }
 }
 

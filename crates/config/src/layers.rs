@@ -255,7 +255,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let has_engines = of_command.get_arguments().any(|arg| arg.get_id() == TABLES);
     let tables: &[_] = file.as_ref().filter(|_| has_engines).map_or(&[], |file| &file.engines);
     let takes_presets = of_command.get_arguments().any(|arg| arg.get_id() == PRESET_FILE);
-    let preset_file = takes_presets.then(|| preset_file(&first)).flatten();
+    let preset_file = takes_presets.then(|| preset_file(&first, file.as_ref())).flatten();
     let presets = file.iter().filter(|_| takes_presets).flat_map(|file| file.presets.iter().map(PresetTable::flag));
     let with_file = with_flags(arguments, preset_file.into_iter().chain(presets));
     let matches = set.try_get_matches_from(with_entries(&with_file, &added, tables)).map_err(|error| {
@@ -327,12 +327,15 @@ fn show_presets(file: &ConfigFile) -> Vec<ShownSetting> {
 }
 
 /// The flag with the config file, for a server that reads its presets again.
-fn preset_file(matches: &ArgMatches) -> Option<String> {
-    let path = |id: &str| matches.try_get_one::<PathBuf>(id).ok().flatten();
-    match path("config") {
-        Some(named) => PresetFile::flag(named, true),
-        None => PresetFile::flag(&path("data").map_or(Path::new("."), PathBuf::as_path).join(CONFIG_FILE), false),
-    }
+fn preset_file(matches: &ArgMatches, file: Option<&ConfigFile>) -> Option<String> {
+    let named = matches.try_get_one::<PathBuf>("config").ok().flatten();
+    let path = named.cloned().unwrap_or_else(|| data_of(matches).join(CONFIG_FILE));
+    PresetFile::new(path, named.is_some(), file).flag()
+}
+
+/// The data directory.
+fn data_of(matches: &ArgMatches) -> &Path {
+    matches.try_get_one::<PathBuf>("data").ok().flatten().map_or(Path::new("."), PathBuf::as_path)
 }
 
 fn place(file: Option<&ConfigFile>, entry: &FileSetting) -> String {
@@ -432,13 +435,11 @@ const KEEP_USER: [&str; 4] = ["engine", "generate", "get", "policy"];
 fn config_file(matches: &ArgMatches, command: &Command) -> Result<Option<ConfigFile>, String> {
     let mut settings = Vec::new();
     collect_settings(command, &mut settings);
-    let path = |id: &str| matches.try_get_one::<PathBuf>(id).ok().flatten();
-    match path("config") {
+    match matches.try_get_one::<PathBuf>("config").ok().flatten() {
         Some(named) => ConfigFile::read(named, FileOrigin::Named, &settings),
         None => {
-            let data = path("data").map_or(Path::new("."), PathBuf::as_path);
             let any_owner = becomes_owner(matches);
-            ConfigFile::read(&data.join(CONFIG_FILE), FileOrigin::DataDirectory { any_owner }, &settings)
+            ConfigFile::read(&data_of(matches).join(CONFIG_FILE), FileOrigin::DataDirectory { any_owner }, &settings)
         }
     }
 }

@@ -1,17 +1,21 @@
 //! The presets of the config file: tables `[preset.NAME]`.
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
+use tintype_domain::timestamp::Timestamp;
 use tintype_engine::{RenderSettings, Setting};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
-use super::file::{FileOrigin, FileSetting, Value, one_text, suggestion, text};
+use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
 
 /// The settings of a preset, in the order of the documentation.
 const NAMES: [&str; 9] = [
@@ -59,55 +63,81 @@ impl FromStr for PresetArgument {
 }
 
 /// The config file with the presets. It may not exist yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PresetFile {
     /// Its path.
     pub path: PathBuf,
     /// Whether `--config` names it, so that it may be any user's.
     pub is_named: bool,
+    /// The version that [`PresetSettings::presets`] come from.
+    pub version: Option<FileVersion>,
+}
+
+/// What tells two versions of a file apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileVersion {
+    inode: u64,
+    bytes: u64,
+    /// Its last change, in seconds since 1970 and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl FileVersion {
+    /// The version of a file that can be read again: no pipe and no device.
+    fn of(metadata: &Metadata) -> Option<Self> {
+        let changed = (metadata.mtime(), metadata.mtime_nsec());
+        metadata.is_file().then(|| Self { inode: metadata.ino(), bytes: metadata.size(), changed })
+    }
+
+    /// When it was last changed.
+    pub fn changed_at(&self) -> Timestamp {
+        let (seconds, nanoseconds) = self.changed;
+        Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(nanoseconds / 1_000_000))
+    }
 }
 
 impl FromStr for PresetFile {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (origin, path) = text.split_once(':').ok_or("it is not named:PATH or found:PATH")?;
-        Ok(Self { path: path.into(), is_named: origin == "named" })
+        serde_json::from_str(text).map_err(|error| error.to_string())
     }
 }
 
 impl PresetFile {
-    /// The flag that passes the file on; `None` for a path that is not UTF-8.
-    pub(super) fn flag(path: &Path, is_named: bool) -> Option<String> {
-        let origin = if is_named { "named" } else { "found" };
-        Some(format!("--preset-file={origin}:{}", path.to_str()?))
+    /// The config file of a command. `found` is its content, if it exists.
+    pub(super) fn new(path: PathBuf, is_named: bool, found: Option<&ConfigFile>) -> Self {
+        Self { path, is_named, version: found.and_then(|found| FileVersion::of(&found.metadata)) }
     }
 
-    /// Reads the presets. There are none without a file.
+    /// The flag that passes the file on; `None` for a path that is not UTF-8.
+    pub(super) fn flag(&self) -> Option<String> {
+        serde_json::to_string(self).ok().map(|file| format!("--preset-file={file}"))
+    }
+
+    /// The present version, if there is a file that can be read.
+    pub fn present_version(&self) -> Option<FileVersion> {
+        std::fs::metadata(&self.path).ok().as_ref().and_then(FileVersion::of)
+    }
+
+    /// Reads the presets again.
     ///
     /// # Errors
     /// A sentence for the operator that names the file and the line.
     pub fn read(&self) -> Result<Vec<Preset>, String> {
+        let path = &self.path;
         let origin = match self.is_named {
             true => FileOrigin::Named,
             false => FileOrigin::DataDirectory { any_owner: false },
         };
-        let name = self.path.display();
-        let text = match text(&self.path, origin) {
-            Ok((text, _)) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(format!("cannot read the config file {name}: {error}")),
-        };
-        let at = |offset: usize| text[..offset.min(text.len())].matches('\n').count() + 1;
-        let refuse = |line: usize, reason: &str| format!("{name}, line {line}: {reason}");
-        let table = DeTable::parse(&text).map_err(|error| {
-            let reason = error.message().lines().next().unwrap_or("not valid TOML");
-            refuse(error.span().map_or(1, |span| at(span.start)), reason)
-        })?;
+        let read = text(path, origin);
+        let (text, _) = read.map_err(|error| format!("cannot read the config file {}: {error}", path.display()))?;
+        let at = |offset: usize| line_of(&text, offset);
+        let table = parsed(path, &text)?;
         let mut presets = Vec::new();
         for (name, value) in table.get_ref().iter().filter(|(name, _)| name.get_ref() == "preset") {
             let tables = PresetTable::read_all(at(name.span().start), value.get_ref(), &at);
-            let tables = tables.map_err(|(line, reason)| refuse(line, &reason))?;
+            let tables = tables.map_err(|(line, reason)| refusal(path, line, &reason))?;
             presets.extend(tables.into_iter().map(|table| table.preset));
         }
         Ok(presets)
@@ -193,7 +223,7 @@ fn check_name(name: &str) -> Result<(), String> {
 type Found = BTreeMap<String, (usize, Vec<String>)>;
 
 /// One value of a table, if it is there.
-fn parsed<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (usize, String)> {
+fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (usize, String)> {
     let Some((line, texts)) = found.get(key) else { return Ok(None) };
     let text = texts.first().map_or("", String::as_str);
     text.parse().map(Some).map_err(|_| (*line, format!("{key} must be {what}")))
@@ -202,23 +232,23 @@ fn parsed<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>,
 fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
     let line_of = |key: &str| found.get(key).map_or(1, |(line, _)| *line);
     let settings = RenderSettings {
-        seed: parsed(found, "seed", "a whole number")?,
-        negative_prompt: parsed(found, "negative-prompt", "a text")?,
-        steps: parsed(found, "steps", "a whole number")?,
-        guidance_scale: parsed(found, "guidance-scale", "a number")?,
-        strength: parsed(found, "strength", "a number")?,
+        seed: one(found, "seed", "a whole number")?,
+        negative_prompt: one(found, "negative-prompt", "a text")?,
+        steps: one(found, "steps", "a whole number")?,
+        guidance_scale: one(found, "guidance-scale", "a number")?,
+        strength: one(found, "strength", "a number")?,
     };
     for setting in settings.given() {
         let key = setting.as_str().replace('_', "-");
         check(&settings, setting, &setting.bounds())
             .map_err(|fault| (line_of(&key), format!("{key} {}", fault.rule)))?;
     }
-    let description: String = parsed(found, "description", "a text")?.unwrap_or_default();
+    let description: String = one(found, "description", "a text")?.unwrap_or_default();
     if description.chars().count() > MAX_DESCRIPTION || description.chars().any(char::is_control) {
         let reason = format!("description must be one line of at most {MAX_DESCRIPTION} characters");
         return Err((line_of("description"), reason));
     }
-    let references: Option<usize> = parsed(found, "references", "a whole number")?;
+    let references: Option<usize> = one(found, "references", "a whole number")?;
     if references.is_some_and(|most| most > MAX_REFERENCES) {
         return Err((line_of("references"), format!("references must be at most {MAX_REFERENCES}")));
     }
@@ -229,7 +259,7 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
             read.collect::<Result<_, _>>().map_err(|reason| (*line, format!("callers: {reason}")))?
         }
     };
-    let engine = parsed(found, "engine", "a text")?;
+    let engine = one(found, "engine", "a text")?;
     Ok(Preset { name: name.to_owned(), description, engine, settings, callers, references })
 }
 
@@ -256,7 +286,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tintype.toml");
         std::fs::write(&path, text).expect("a file");
-        PresetFile { path, is_named: true }.read().map_err(|error| error.rsplit(", line ").next().unwrap_or("").into())
+        PresetFile { path, is_named: true, version: None }
+            .read()
+            .map_err(|error| error.rsplit(", line ").next().unwrap_or("").into())
     }
 
     #[test]

@@ -45,9 +45,11 @@ pub struct OutOfBounds {
     pub rule: String,
 }
 
-/// The settings of a task, and those that a caller asked for in vain.
+/// What becomes of the settings that a caller asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
+    /// The engine that the task needs; `None` for any.
+    pub engine: Option<String>,
     /// The settings of the task.
     pub settings: TaskSettings,
     /// The settings that the preset does not let callers change.
@@ -77,7 +79,8 @@ impl Preset {
             }
         }
         let preset = (!self.name.is_empty()).then(|| self.name.clone());
-        Ok(Chosen { settings: TaskSettings { preset, render: asked.or(&self.settings) }, ignored })
+        let engine = self.engine.clone();
+        Ok(Chosen { engine, settings: TaskSettings { preset, render: asked.or(&self.settings) }, ignored })
     }
 
     /// The settings that callers may change, without those that the engine of the preset does not take.

@@ -25,11 +25,11 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::http::submitted;
-use crate::service::presets::Choice;
 use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
 use crate::service::waiters::Seat;
 use tintype_domain::ignored_fields::IgnoredFields;
 use tintype_domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
+use tintype_domain::preset::Chosen;
 use tintype_domain::request::GenerateRequest;
 use tintype_system::clock::Timestamp;
 
@@ -315,7 +315,7 @@ pub async fn generate(
 ) -> Result<Response, ApiError> {
     let wait = Wait::of(request.headers());
     // Of a tool: the body of this route has no settings.
-    let choice = request.extensions_mut().remove::<Choice>();
+    let chosen = request.extensions_mut().remove::<Chosen>();
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
@@ -323,7 +323,7 @@ pub async fn generate(
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
     let mut origin = caller.origin();
-    if let Some(Choice { engine, settings }) = choice {
+    if let Some(Chosen { engine, settings, .. }) = chosen {
         origin.engine = engine;
         request.settings = settings;
     }

@@ -29,7 +29,6 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
 use crate::service::encoder::PICTURE_BYTES;
 use crate::service::limits::RateLimit;
-use crate::service::presets::Choice;
 use crate::service::tasks::Found;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
@@ -135,10 +134,11 @@ impl Tools {
         // Many agents write null for an argument that they leave out.
         arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
-        let (choice, ignored) = self.choice(&mut arguments)?;
+        let chosen = self.choice(&mut arguments)?;
+        let ignored = chosen.ignored.clone();
         let body = Body::from(Value::Object(arguments).to_string());
         let mut request = Request::new(body);
-        request.extensions_mut().insert(choice);
+        request.extensions_mut().insert(chosen);
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
         let request_id = Extension(self.request_id.clone());
@@ -168,8 +168,8 @@ impl Tools {
         tools
     }
 
-    /// Takes the preset and the settings out of the arguments. Returns what becomes of them, and the settings without effect.
-    fn choice(&self, arguments: &mut JsonObject) -> Result<(Choice, Vec<Setting>), String> {
+    /// Takes the preset and the settings out of the arguments. Returns what becomes of them.
+    fn choice(&self, arguments: &mut JsonObject) -> Result<Chosen, String> {
         let presets = &self.api.shared.presets;
         let preset = match arguments.remove("preset") {
             None => presets.of_nobody(None),
@@ -183,8 +183,7 @@ impl Tools {
         let taken = |setting: Setting| Some((setting.as_str().to_owned(), arguments.remove(setting.as_str())?));
         let asked: JsonObject = Setting::ALL.into_iter().filter_map(taken).collect();
         let asked = settings_of_json(Value::Object(asked).to_string().as_bytes()).map_err(|fault| fault.to_string())?;
-        let Chosen { settings, ignored } = preset.choose(asked).map_err(|fault| fault.to_string())?;
-        Ok((Choice { engine: preset.engine, settings }, ignored))
+        preset.choose(asked).map_err(|fault| fault.to_string())
     }
 
     async fn get(

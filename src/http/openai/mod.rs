@@ -20,9 +20,9 @@ use super::submitted;
 use crate::service::limits::RateLimit;
 use crate::service::waiters::{Crowd, Seat};
 use tintype_config::TASK_TIME_LIMIT;
-use tintype_domain::ignored_fields::IgnoredFields;
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
+use tintype_domain::preset::Chosen;
 use tintype_domain::request::AspectRatio;
 use tintype_store::{Attachment, Call, Origin, StoreError, Submission};
 
@@ -157,9 +157,12 @@ async fn answer_call(
     let seat = seat(answer, &api, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
-    let engine = choose(&mut call, &mut ignored, &api)?;
+    let chosen = choose(&mut call, &api);
+    for setting in chosen.iter().flat_map(|chosen| &chosen.ignored) {
+        ignored.note(setting.as_str());
+    }
     call.request.request_id = Some(request_id.to_string());
-    let Some(task_id) = task_of(&mut call, pictures, (attempt, engine), &api, &caller, arrived).await? else {
+    let Some(task_id) = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
     let wanted = Wanted::of(&call);
@@ -174,9 +177,8 @@ async fn answer_call(
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
 }
 
-/// Gives the task of a call the settings that its preset leaves to the caller, and those of the preset. Returns the engine
-/// that the task needs.
-fn choose(call: &mut ImagesCall, ignored: &mut IgnoredFields, api: &ApiState) -> Result<Option<String>, InvalidCall> {
+/// What the preset of a call makes of its settings, and of the number of its images.
+fn choose(call: &mut ImagesCall, api: &ApiState) -> Result<Chosen, InvalidCall> {
     let model = call.model.as_deref();
     let presets = &api.shared.presets;
     let preset = model.and_then(|model| presets.named(model)).unwrap_or_else(|| {
@@ -187,10 +189,7 @@ fn choose(call: &mut ImagesCall, ignored: &mut IgnoredFields, api: &ApiState) ->
         let message = format!("The preset {} takes at most {most} images.", preset.name);
         return Err(InvalidCall { message, param: Some("image") });
     }
-    let chosen = preset.choose(std::mem::take(&mut call.settings))?;
-    chosen.ignored.iter().for_each(|setting| ignored.note(setting.as_str()));
-    call.request.settings = chosen.settings;
-    Ok(preset.engine)
+    Ok(preset.choose(std::mem::take(&mut call.settings))?)
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
@@ -243,12 +242,13 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
 async fn task_of(
     call: &mut ImagesCall,
     mut pictures: Pictures,
-    (attempt, engine): (Call, Option<String>),
+    (attempt, chosen): (Call, Result<Chosen, InvalidCall>),
     api: &ApiState,
     caller: &Caller,
     mut arrived: Duration,
 ) -> Result<Option<Id>, ApiError> {
-    let origin = Origin { call: Some(attempt), engine, ..caller.origin() };
+    let mut origin = Origin { call: Some(attempt), ..caller.origin() };
+    let mut chosen = Some(chosen);
     let mut counted = !attempt.may_repeat();
     let mut looks = 0;
     loop {
@@ -267,6 +267,10 @@ async fn task_of(
                 Attachment::OtherChoices => return Err(ApiError::reused_idempotency_key()),
                 Attachment::None => {}
             }
+        }
+        // After the search: a task that is charged already is no reason for an error, whatever the preset says by now.
+        if let Some(chosen) = chosen.take() {
+            Chosen { engine: origin.engine, settings: call.request.settings, .. } = chosen?;
         }
         if !std::mem::replace(&mut counted, true) {
             caller.count(api, RateLimit::Submit).await?;
