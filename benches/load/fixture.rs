@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Surface};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::{AccountCreation, Claim, LeaseWrite, NewKey, Store, Submission};
 
 use crate::Outcome;
@@ -66,14 +66,7 @@ pub async fn queue(store: &dyn Store, callers: &[Caller], count: usize) -> Outco
     while ids.len() < count {
         let some = ids.len()..count.min(ids.len() + IN_FLIGHT);
         let submits = some.map(|index| async move {
-            let request = GenerateRequest {
-                prompt: PROMPT.to_owned(),
-                aspect_ratio: AspectRatio::default(),
-                n: 1,
-                reference_images: Vec::new(),
-                settings: TaskSettings::default(),
-                request_id: None,
-            };
+            let request = GenerateRequest::new(PROMPT);
             match store.submit(callers[index % callers.len()].account_id, None, Surface::Api, request, 0).await? {
                 Submission::Accepted(task) => Ok::<_, Box<dyn std::error::Error>>(task.id),
                 refused => Err(format!("a submit was refused: {refused:?}").into()),

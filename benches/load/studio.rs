@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use tempfile::TempDir;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_engine::picture::Picture;
 use tintype_store::postgres::PostgresStore;
 use tintype_store::sqlite::SqliteStore;
@@ -95,12 +95,9 @@ async fn fill(store: &dyn Store, clock: &Clock, tasks: usize) -> Outcome<()> {
         let submits = (begin..tasks.min(begin + BATCH)).map(|index| async move {
             let surface = if index % API_SHARE == 0 { Surface::Api } else { Surface::Web };
             let request = GenerateRequest {
-                prompt: format!("{}, marker{} number{index}", fixture::PROMPT, index % 1_000),
                 aspect_ratio: ratios[index % ratios.len()],
                 n: 1 + (index % 4) as u8,
-                reference_images: Vec::new(),
-                settings: TaskSettings::default(),
-                request_id: None,
+                ..GenerateRequest::new(format!("{}, marker{} number{index}", fixture::PROMPT, index % 1_000))
             };
             match store.submit(account.id, None, surface, request, 0).await? {
                 Submission::Accepted(_) => Ok::<_, Box<dyn std::error::Error>>(()),
@@ -213,14 +210,7 @@ fn completions(runtime: &Runtime, service: &Service, account: Id, cookie: &str) 
     let mut stream = open(address, cookie)?;
     let mut latencies = histogram();
     for _ in 0..SHOWN {
-        let request = GenerateRequest {
-            prompt: fixture::PROMPT.to_owned(),
-            aspect_ratio: AspectRatio::default(),
-            n: 1,
-            reference_images: Vec::new(),
-            settings: TaskSettings::default(),
-            request_id: None,
-        };
+        let request = GenerateRequest::new(fixture::PROMPT);
         let (claim, name) = runtime.block_on(async {
             shared.store.submit(account, None, Surface::Web, request, 0).await?;
             let claim = shared.store.claim(1, SILENCE).await?.pop().ok_or("no claim")?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_domain::model::{Account, Id, Surface};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::{Store, Submission};
 
 use crate::cluster::Cluster;
@@ -24,15 +24,7 @@ const RAW_TABLES: &str = "
 
 /// The request of a submit.
 pub fn request() -> GenerateRequest {
-    let prompt = "A red fox in the snow at dawn".into();
-    GenerateRequest {
-        prompt,
-        aspect_ratio: AspectRatio::Square,
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    }
+    GenerateRequest::new("A red fox in the snow at dawn")
 }
 
 /// All figures at one size.

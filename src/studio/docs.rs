@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::page::{Frame, html};
 use super::session::Visitor;
 use super::snippets::Snippets;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 
 /// The prompt of the examples.
 const PROMPT: &str = "A red fox in the snow at dawn";
@@ -121,14 +121,7 @@ impl DocsPage<'_> {
 /// The page.
 pub async fn docs(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
     let base = base(&visitor, &headers);
-    let request = GenerateRequest {
-        prompt: PROMPT.into(),
-        aspect_ratio: AspectRatio::Square,
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new(PROMPT);
     let snippets = Snippets::new(&base, &request);
     let (frame, reference) = (Frame::new("docs", &visitor).await?, &visitor.studio.reference);
     Ok(html(DocsPage { frame, base: &base, snippets, reference }.render()?))

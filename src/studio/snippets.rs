@@ -110,24 +110,12 @@ pub const TEMPLATES: [&str; 3] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tintype_domain::request::{AspectRatio, TaskSettings};
 
     const NASTY: &str = "it's \"quoted\" $(id) `id` \\ ${x} </script> %s\nJSON\n\u{202e}\u{0}\u{e0001}\u{e007f}\u{feff} __BASE__ __REQUEST__";
 
-    fn request(prompt: &str) -> GenerateRequest {
-        GenerateRequest {
-            prompt: prompt.into(),
-            aspect_ratio: AspectRatio::Square,
-            n: 1,
-            reference_images: Vec::new(),
-            settings: TaskSettings::default(),
-            request_id: None,
-        }
-    }
-
     #[test]
     fn no_prompt_leaves_its_string() {
-        let request = request(NASTY);
+        let request = GenerateRequest::new(NASTY);
         let snippets = Snippets::new("https://pictures.example", &request);
         let body = literal(&fields(&request), Escapes::Pairs);
         assert_eq!(serde_json::from_str::<Value>(&body).expect("JSON")["prompt"], NASTY);

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tintype::service::endings::{Ending, How, MAX_WAITING, RETRY_DELAY};
 use tintype_config::{LEASE, TASK_TIME_LIMIT};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::{LeaseWrite, MAX_LOST_LEASES, Rescue, Submission};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
@@ -14,14 +14,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 use crate::rigs::service::{Caller, Service};
 
 async fn submit(caller: &Caller<'_>, surface: Surface, prompt: &str) -> Id {
-    let request = GenerateRequest {
-        prompt: prompt.into(),
-        aspect_ratio: AspectRatio::default(),
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new(prompt);
     let store = &caller.service.shared.store;
     match store.submit(caller.account.id, None, surface, request, 0).await.expect("a store") {
         Submission::Accepted(task) => task.id,

@@ -16,7 +16,7 @@ use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Account, EntryKind, FailureCause, Id, Surface};
 use tintype_domain::person::Role;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::{
     AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, Rescue, Result, SignUp,
@@ -121,14 +121,7 @@ impl Scene {
         // Of another account than that whose tasks are counted.
         attempt(async move {
             let Some(first) = store.find_account("default").await? else { return Ok(()) };
-            let request = GenerateRequest {
-                prompt: "a boat".into(),
-                aspect_ratio: AspectRatio::Square,
-                n: 1,
-                reference_images: Vec::new(),
-                settings: TaskSettings::default(),
-                request_id: None,
-            };
+            let request = GenerateRequest::new("a boat");
             if let Submission::Accepted(task) = store.submit(first.id, None, Surface::Web, request, 0).await? {
                 store.cancel(first.id, Surface::Web, task.id, "Cancelled.").await?;
             }

@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use serde_json::{Value, json};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 
 use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};
@@ -95,14 +95,7 @@ async fn only_the_accounts_own_api_tasks_are_listed() {
     let ada = service.caller("ada", 100).await;
     let bob = service.caller("bob", 100).await;
     bob.submit_prompt("a boat").await;
-    let request = GenerateRequest {
-        prompt: "a boat".into(),
-        aspect_ratio: AspectRatio::default(),
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new("a boat");
     service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     assert_eq!(page(&ada, "").await, (Vec::new(), None));
     let of_ada = ada.submit_prompt("a boat").await;

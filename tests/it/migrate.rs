@@ -12,7 +12,7 @@ use tintype_domain::identity::Identity;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, LedgerEntry, Surface, Task};
 use tintype_domain::person::Role;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::second_factor::{FactorSecret, NewFactor};
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{
@@ -54,14 +54,11 @@ pub(super) async fn installation(data: &Path) -> String {
     let bad = store.create_key(ada.id, NewKey::new(&bad)).await.expect("a store").expect("a key");
     add_endpoint(&store, ada.id).await;
     let submit = async |origin: Origin, surface| {
-        let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
         let request = GenerateRequest {
-            prompt,
-            aspect_ratio,
             n: 2,
-            reference_images,
             settings: TaskSettings { preset: Some("portrait".into()), ..TaskSettings::default() },
             request_id: Some("quoted".into()),
+            ..GenerateRequest::new("a boat")
         };
         let submission =
             store.submit_before(StartLimit::none(), ada.id, origin, surface, request, 0).await.expect("a store");
@@ -199,16 +196,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     let AccountCreation::Created(ada) = source.create_account("ada", 100).await.unwrap() else { panic!("a new name") };
     let mut tasks = Vec::new();
     for prompt in ["a red boat", "a blue boat", "a green boat", "an old boat"] {
-        let (aspect_ratio, reference_images) = (AspectRatio::Square, Vec::new());
-        let prompt = prompt.to_owned();
-        let request = GenerateRequest {
-            prompt,
-            aspect_ratio,
-            n: 1,
-            reference_images,
-            settings: TaskSettings::default(),
-            request_id: None,
-        };
+        let request = GenerateRequest::new(prompt);
         let Submission::Accepted(task) = source.submit(ada.id, None, Surface::Web, request, 0).await.unwrap() else {
             panic!("it has credits")
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::Submission;
 
 use crate::rigs::http::TASKS;
@@ -84,14 +84,7 @@ async fn a_task_of_another_account_and_a_missing_one_get_the_same_404() {
     let ada = service.caller("ada", 10).await;
     let bob = service.caller("bob", 10).await;
     let of_bob = bob.submit_prompt("a boat").await;
-    let request = GenerateRequest {
-        prompt: "a boat".into(),
-        aspect_ratio: AspectRatio::default(),
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new("a boat");
     let submission =
         service.shared.store.submit(ada.account.id, None, Surface::Web, request, 0).await.expect("a store");
     let Submission::Accepted(of_web) = submission else { panic!("{submission:?}") };

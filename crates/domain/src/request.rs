@@ -216,6 +216,18 @@ pub struct ReferenceImage(String);
 pub struct InvalidRequest(pub String);
 
 impl GenerateRequest {
+    /// A request for one square image, without references and settings.
+    pub fn new(prompt: impl Into<String>) -> Self {
+        Self {
+            prompt: prompt.into(),
+            aspect_ratio: AspectRatio::default(),
+            n: 1,
+            reference_images: Vec::new(),
+            settings: TaskSettings::default(),
+            request_id: None,
+        }
+    }
+
     /// Credits the task costs.
     pub fn cost(&self) -> i64 {
         CREDITS_PER_IMAGE * i64::from(self.n)

@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres::PostgresStore;
 use tintype_store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
@@ -26,15 +26,7 @@ async fn a_store_that_names_a_standby_follows_the_primary() {
         panic!("a new name")
     };
     let submit = || {
-        let (prompt, aspect_ratio, reference_images) = ("a boat".into(), AspectRatio::Square, Vec::new());
-        let request = GenerateRequest {
-            prompt,
-            aspect_ratio,
-            n: 1,
-            reference_images,
-            settings: TaskSettings::default(),
-            request_id: None,
-        };
+        let request = GenerateRequest::new("a boat");
         store.submit(account.id, None, Surface::Api, request, 0)
     };
     assert!(matches!(submit().await, Ok(Submission::Accepted(_))));

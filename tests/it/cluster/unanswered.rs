@@ -6,7 +6,7 @@ use futures::future::{join, join_all};
 use tempfile::TempDir;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Status, Surface};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres::PostgresStore;
 use tintype_store::{
     AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
@@ -35,15 +35,7 @@ async fn store(directory: &TempDir) -> (Relay, PostgresStore, Id) {
 }
 
 async fn submit(store: &PostgresStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
-    let (prompt, aspect_ratio, reference_images) = (prompt.into(), AspectRatio::Square, Vec::new());
-    let request = GenerateRequest {
-        prompt,
-        aspect_ratio,
-        n: 1,
-        reference_images,
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new(prompt);
     store.submit(account, None, Surface::Api, request, 0).await
 }
 

@@ -8,7 +8,7 @@ use tintype::service::webhooks::Deliverer;
 use tintype_config::DELIVERY_LIFE;
 use tintype_domain::endpoint::{AddedBy, DeliveryState, DisabledFor, EndpointState, SigningSecret};
 use tintype_domain::model::Surface;
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::EndpointChange;
 use tintype_system::clock::Clock;
 use tokio_util::sync::CancellationToken;
@@ -69,14 +69,7 @@ async fn nobody_else_is_told_and_nothing_of_the_studio() {
     let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
     add(&*service.shared.store, bob.account.id, &receiver.url(), AddedBy::Operator).await.expect("a store");
     ada.submit_prompt("a boat").await;
-    let request = GenerateRequest {
-        prompt: "a boat".into(),
-        aspect_ratio: AspectRatio::default(),
-        n: 1,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    };
+    let request = GenerateRequest::new("a boat");
     service.shared.store.submit(bob.account.id, None, Surface::Web, request, 0).await.expect("a store");
     service.work().await;
     service.deliver().await;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::key::{ApiKey, KeySecret};
 use tintype_domain::model::{Account, FailureCause, Id, LedgerEntry, Status, Surface, Task, TaskFailure};
-use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::{AccountCreation, Ended, Lease, NewKey, QueueDepth, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
@@ -172,14 +172,7 @@ impl Fixture {
 
 /// A request for `n` images.
 pub fn images(n: u8) -> GenerateRequest {
-    GenerateRequest {
-        prompt: "a boat".into(),
-        aspect_ratio: AspectRatio::Square,
-        n,
-        reference_images: Vec::new(),
-        settings: TaskSettings::default(),
-        request_id: None,
-    }
+    GenerateRequest { n, ..GenerateRequest::new("a boat") }
 }
 
 /// The names of one result file.
