@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(guidance) = rest.get(2) {
         settings.guidance = guidance.parse()?;
     }
-    let order = Order { prompt, width: width.parse()?, height: height.parse()?, seed: 1, references: &[] };
+    let order = Order { prompt, width: width.parse()?, height: height.parse()?, seed: 1, references: &[], mask: None };
     let mut last = Instant::now();
     let progress = |step: &Step<'_>| {
         println!("step {} of {}: {:.2?}", step.done, step.of, last.elapsed());

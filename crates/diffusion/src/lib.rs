@@ -17,7 +17,9 @@ pub mod tokenizer;
 pub mod variants;
 pub mod weights;
 
-pub use pipelines::{Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare};
+pub use pipelines::{
+    Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare, masks, references,
+};
 
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]

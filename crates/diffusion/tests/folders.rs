@@ -78,7 +78,7 @@ impl Model {
 
     fn render(&self, width: usize, height: usize, steps: usize) -> Result<tintype_engine::Picture, Error> {
         let mut pipeline = Pipeline::open(self.folder.path(), &Options::default())?;
-        let order = Order { prompt: "a fox", width, height, seed: 1, references: &[] };
+        let order = Order { prompt: "a fox", width, height, seed: 1, references: &[], mask: None };
         let settings = Settings { steps, ..pipeline.traits().settings() };
         pipeline.render(&order, &settings, |_| {}, &CancellationToken::new())
     }
@@ -123,7 +123,9 @@ fn other_architectures_are_refused() {
         ("unet/config.json", "_class_name", json!("UNet3DConditionModel"), "UNet2DConditionModel"),
         ("unet/config.json", "addition_embed_type", json!("text_time"), "projection_class_embeddings_input_dim"),
         ("unet/config.json", "addition_embed_type", json!("image"), "text_time"),
-        ("unet/config.json", "in_channels", json!(9), "inpainting"),
+        ("unet/config.json", "in_channels", json!(8), "inpainting"),
+        // The weights are those of a model that sees no mask.
+        ("unet/config.json", "in_channels", json!(9), "conv_in"),
         ("unet/config.json", "attention_head_dim", json!(3), "heads"),
         ("unet/config.json", "attention_head_dim", json!(0), "attention_head_dim"),
         ("unet/config.json", "block_out_channels", json!([4, 4, 8]), "block_out_channels"),
@@ -233,13 +235,14 @@ fn references_that_do_not_suit_are_refused() {
     let refused = |name: &str, references: &[tintype_engine::Picture], word: &str| {
         let model = Model::copy(name);
         let mut pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
-        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references };
+        let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references, mask: None };
         let settings = pipeline.traits().settings();
         let result = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
         assert!(matches!(&result, Err(Error::Order(sentence)) if sentence.contains(word)), "{name}: {result:?}");
     };
     refused("sd15", &[picture(64, 64), picture(64, 64)], "at most 1");
-    refused("sdxl", &[picture(64, 64)], "at most 0");
+    refused("sdxl", &[picture(64, 64), picture(64, 64)], "at most 1");
+    refused("z_image", &[picture(64, 64)], "at most 0");
     refused("klein", &vec![picture(64, 64); 5], "at most 4");
     refused("klein", &[picture(64, 15)], "fewer than 16");
     // A strip that is a megapixel wide becomes thinner than a pixel.
@@ -399,7 +402,7 @@ fn a_picture_may_be_as_near_to_its_reference_as_is_wanted() {
         let mut pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
         for (strength, steps) in [(0.0, 4), (0.02, 1), (0.1, 4), (0.14, 7), (0.5, 25), (1.0, 4)] {
             let references = [reference.clone()];
-            let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references: &references };
+            let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references: &references, mask: None };
             let settings = Settings { steps, strength, ..pipeline.traits().settings() };
             let made = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
             assert!(made.is_ok(), "{name} {strength} {steps}: {made:?}");

@@ -134,7 +134,7 @@ fn expected(model: &Path, prompt: &str, seed: u64) -> Picture {
     let mut pipeline = Pipeline::open(model, &Options::default()).expect("a model");
     let settings = pipeline.traits().settings();
     let side = SIDE as usize;
-    let order = Order { prompt, width: side, height: side, seed, references: &[] };
+    let order = Order { prompt, width: side, height: side, seed, references: &[], mask: None };
     pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
 }
 

@@ -22,6 +22,9 @@ const TRANSFORMER_EPSILON: f64 = 1e-6;
 pub struct Unet {
     /// Channels of a latent picture.
     pub channels: usize,
+    /// Channels of the input: those of a latent picture, and for models made for inpainting a mask and another latent
+    /// picture after it.
+    pub inputs: usize,
     /// Pixels of the latent pictures that it was trained with; 0 if its configuration does not say.
     pub area: usize,
     /// Numbers in the embedding of a token.
@@ -114,9 +117,11 @@ impl Unet {
             }
             _ => return Err(config.wrong("addition_embed_type", "only text_time is supported")),
         };
+        let [latent_channels, inputs] = channels_of(config)?;
         Ok(Self {
             addition,
-            channels: config.number_or("in_channels", 4)?,
+            channels: latent_channels,
+            inputs,
             area: area(config)?,
             context: config.number("cross_attention_dim")?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
@@ -129,6 +134,11 @@ impl Unet {
             flip: config.flag("flip_sin_to_cos", true)?,
             frequency_shift: config.fraction("freq_shift", 0.0)?,
         })
+    }
+
+    /// Whether it sees a mask and the part of the picture that is kept (models made for inpainting).
+    pub fn sees_masks(&self) -> bool {
+        self.inputs > self.channels
     }
 
     /// The embedding of a time step that the graph takes.
@@ -164,14 +174,14 @@ impl Unet {
     ///
     /// Inputs: `latent`, `time` (see [`Unet::embed_time`]), `context` with a row for each of the `tokens` of each picture,
     /// and, if the model takes them, `guidance`, and `addition` with a row for each picture (see [`Unet::embed_addition`]).
-    /// Output: `noise`, of the shape of `latent`.
+    /// Output: `noise`, of the shape of the latent pictures, which are the first channels of `latent`.
     ///
     /// # Errors
     /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights, batch: usize, [height, width]: [usize; 2], tokens: usize) -> Result<Graph> {
         let mut b = Builder::new(weights, "").batch(batch);
         let first = self.blocks[0].channels;
-        let latent = b.input("latent", &[batch, self.channels, height, width]);
+        let latent = b.input("latent", &[batch, self.inputs, height, width]);
         let mut time = b.input("time", &[1, first]);
         let context = b.input("context", &[batch * tokens, self.context]);
         if let Some(size) = self.guidance {
@@ -252,13 +262,19 @@ fn refuse_variants(config: &Config) -> Result<()> {
     if !["UNetMidBlock2DCrossAttn", "UNetMidBlock2D"].contains(&middle) {
         return Err(config.wrong("mid_block_type", "only UNetMidBlock2DCrossAttn is supported"));
     }
+    Ok(())
+}
+
+/// The channels of a latent picture and of the input.
+fn channels_of(config: &Config) -> Result<[usize; 2]> {
     let (inputs, outputs) = (config.number_or("in_channels", 4)?, config.number_or("out_channels", 4)?);
-    if inputs != outputs {
+    if inputs != outputs && inputs != 2 * outputs + 1 {
         return Err(Error::Model(format!(
-            "the UNet takes {inputs} channels and gives {outputs}: models for inpainting and editing are not supported"
+            "the UNet takes {inputs} channels and gives {outputs}: of the models that take more than they give, only \
+             those for inpainting are supported"
         )));
     }
-    Ok(())
+    Ok([outputs, inputs])
 }
 
 /// A graph that is being built, with what all of its blocks need.

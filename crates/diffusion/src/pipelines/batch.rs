@@ -2,8 +2,9 @@
 
 use tintype_engine::{CancellationToken, Picture};
 
-use super::{Embedding, Guide, Latent, Order, Pipeline, Settings, Step, finite, stop_if};
+use super::{Embedding, Guide, Latent, LatentMask, Order, Pipeline, Settings, Step, finite, stop_if};
 use crate::noise::Noise;
+use crate::schedulers::Scheduler;
 use crate::{Error, Result};
 
 impl Pipeline {
@@ -35,12 +36,15 @@ impl Pipeline {
             references.push(self.look(reference, shape)?);
         }
         stop_if(cancel)?;
+        let mask = self.look_at_mask(first, shape)?;
+        stop_if(cancel)?;
         let guide = Guide {
             prompt: Embedding::join(&prompts),
             strength: settings.strength,
             negative: negative.map(|negative| Embedding::join(&vec![negative; orders.len()])),
             guidance: settings.guidance,
             references,
+            mask,
         };
         let seeds: Vec<_> = orders.iter().map(|order| order.seed).collect();
         let latents = self.denoise_batch(shape, &seeds, settings.steps, &guide, |step, _| {
@@ -57,6 +61,7 @@ impl Pipeline {
 
     /// Whether these orders can be one batch.
     fn check(&self, orders: &[Order<'_>]) -> Result<()> {
+        orders.iter().try_for_each(|order| self.check_mask(order))?;
         let (most, batch) = (self.traits().references, self.traits().batch);
         if orders.iter().any(|order| order.references.len() > most) {
             return Err(Error::Order(format!("the model takes at most {most} reference pictures")));
@@ -82,25 +87,21 @@ impl Pipeline {
         guide: &Guide,
         mut after: impl FnMut(&Step<'_>, &[Vec<f32>]) -> Result<()>,
     ) -> Result<Vec<Latent>> {
-        let reference = guide.references.first().filter(|_| self.traits().begins_with_reference);
+        let reference = self.beginning(guide);
         // A scheduler remembers the steps of its picture.
         let scheduler = || self.family.scheduler(steps, shape, reference.map(|_| guide.strength));
         let mut schedulers = seeds.iter().map(|_| scheduler()).collect::<Result<Vec<_>>>()?;
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
-        let mut samples = Vec::new();
-        for (scheduler, noise) in schedulers.iter().zip(&mut noises) {
-            let picture = reference.map(|reference| self.family.first(reference, noise));
-            let begin = noise.normal(shape.iter().product());
-            samples.push(match picture {
-                Some(picture) => scheduler.noisy(&picture, &begin),
-                None => begin.into_iter().map(|x| x * scheduler.initial_scale()).collect::<Vec<_>>(),
-            });
-        }
+        let begins = schedulers.iter().zip(&mut noises);
+        let begins = begins.map(|(scheduler, noise)| self.begin(&**scheduler, shape, guide, noise));
+        let (mut samples, begins): (Vec<_>, Vec<_>) = begins.map(|begin| (begin.sample.clone(), begin)).unzip();
         let denoiser = self.family.denoiser(&self.sessions, seeds.len(), shape, guide)?;
         let times = scheduler()?.times().to_vec();
         for (step, time) in times.iter().enumerate() {
-            let inputs = schedulers.iter().zip(&samples).flat_map(|(scheduler, sample)| scheduler.scale(step, sample));
-            let inputs: Vec<f32> = inputs.collect();
+            let inputs = schedulers.iter().zip(&samples).zip(&begins);
+            let inputs: Vec<f32> = inputs
+                .flat_map(|((scheduler, sample), begin)| [scheduler.scale(step, sample), begin.beside.clone()].concat())
+                .collect();
             let mut answers = denoiser.predict(&inputs, *time, &guide.prompt)?;
             if let Some(negative) = &guide.negative {
                 let without = denoiser.predict(&inputs, *time, negative)?;
@@ -113,6 +114,10 @@ impl Pipeline {
             for (at, answer) in answers.chunks_exact(each).enumerate() {
                 schedulers[at].step(step, answer, &mut samples[at], &mut noises[at]);
                 finite(&samples[at], "the model gave numbers that are not finite")?;
+                if let (Some(mask), Some(kept)) = (&guide.mask, &begins[at].kept) {
+                    let next = (step + 1 < times.len()).then_some(step + 1);
+                    kept.restore(&mut samples[at], &mask.repaints, next.map(|next| (&*schedulers[at], next)));
+                }
             }
             let preview = |picture: usize| {
                 let answer = answers.chunks_exact(each).nth(picture)?;
@@ -122,5 +127,73 @@ impl Pipeline {
             after(&Step { done: step + 1, of: times.len(), preview: &preview }, &samples)?;
         }
         Ok(samples.into_iter().map(|numbers| Latent { shape, numbers }).collect())
+    }
+
+    /// The reference with which a picture begins.
+    fn beginning<'a>(&self, guide: &'a Guide) -> Option<&'a Latent> {
+        guide.references.first().filter(|_| self.traits().begins_with_reference)
+    }
+
+    /// What a picture begins with. All is drawn in the order in which `diffusers` does it, so that a seed gives its picture.
+    fn begin(&self, scheduler: &dyn Scheduler, shape: [usize; 3], guide: &Guide, noise: &mut Noise) -> Begin {
+        let reference = self.beginning(guide);
+        let is_all_noise = reference.is_none() || guide.mask.is_some() && guide.strength >= 1.0;
+        let sees_rest = guide.mask.as_ref().is_some_and(|mask| mask.rest.is_some());
+        let reference = reference.filter(|_| !(is_all_noise && sees_rest));
+        let picture = reference.map(|reference| self.family.first(reference, noise));
+        let begin = noise.normal(shape.iter().product());
+        let sample = match &picture {
+            Some(picture) if !is_all_noise => scheduler.noisy(picture, &begin),
+            _ => begin.iter().map(|x| x * scheduler.initial_scale()).collect(),
+        };
+        let beside = self.beside(guide, noise);
+        // A model that sees what is kept makes it itself.
+        let picture = picture.filter(|_| guide.mask.is_some() && !sees_rest);
+        Begin { sample, beside, kept: picture.map(|picture| Kept { picture, noise: begin }) }
+    }
+
+    /// What the model sees beside a sample: the mask and what it keeps of the picture. Nothing for most models.
+    pub(super) fn beside(&self, guide: &Guide, noise: &mut Noise) -> Vec<f32> {
+        match (&guide.mask, self.beginning(guide)) {
+            (Some(mask @ LatentMask { rest: Some(rest), .. }), _) => {
+                [mask.channel(), self.family.first(rest, noise)].concat()
+            }
+            (Some(_), Some(reference)) => {
+                // `diffusers` draws what is kept also where no model sees it, and the noise of later steps comes after it.
+                self.family.first(reference, noise);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What a picture begins with.
+struct Begin {
+    /// The first sample.
+    sample: Vec<f32>,
+    /// What the model sees beside each sample.
+    beside: Vec<f32>,
+    /// What a mask keeps, where the model does not see it.
+    kept: Option<Kept>,
+}
+
+/// A picture of which a part is kept, and the noise that it gets.
+struct Kept {
+    picture: Vec<f32>,
+    noise: Vec<f32>,
+}
+
+impl Kept {
+    /// Puts the kept part of the picture back into a sample, with the noise of the next step, or none after the last one.
+    fn restore(&self, sample: &mut [f32], repaints: &[bool], next: Option<(&dyn Scheduler, usize)>) {
+        let kept = match next {
+            Some((scheduler, step)) => &scheduler.noisy_at(step, &self.picture, &self.noise),
+            None => &self.picture,
+        };
+        let repaints = repaints.iter().cycle();
+        for ((x, kept), _) in sample.iter_mut().zip(kept).zip(repaints).filter(|(_, repaints)| !**repaints) {
+            *x = *kept;
+        }
     }
 }

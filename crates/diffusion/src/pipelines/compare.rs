@@ -47,14 +47,17 @@ pub fn compare(
 fn answer(pipeline: &mut Pipeline, prompt: &Embedding, order: &Order<'_>, settings: &Settings) -> Result<Vec<f32>> {
     let shape = pipeline.latent_shape(order.width, order.height)?;
     let references = order.references.iter().map(|reference| pipeline.look(reference, shape)).collect::<Result<_>>()?;
+    let mask = pipeline.look_at_mask(order, shape)?;
     let guide =
-        Guide { prompt: prompt.clone(), negative: None, strength: 1.0, guidance: settings.guidance, references };
+        Guide { prompt: prompt.clone(), negative: None, strength: 1.0, guidance: settings.guidance, references, mask };
     let scheduler = pipeline.family.scheduler(settings.steps, shape, None)?;
-    let noise = Noise::new(order.seed).normal(shape.iter().product());
-    let sample: Vec<f32> = noise.into_iter().map(|x| x * scheduler.initial_scale()).collect();
+    let mut noise = Noise::new(order.seed);
+    let begin = noise.normal(shape.iter().product());
+    let sample: Vec<f32> = begin.into_iter().map(|x| x * scheduler.initial_scale()).collect();
     let time = scheduler.times().first().copied().unwrap_or_default();
     let denoiser = pipeline.family.denoiser(&pipeline.sessions, 1, shape, &guide)?;
-    denoiser.predict(&scheduler.scale(0, &sample), time, &guide.prompt)
+    let input = [scheduler.scale(0, &sample), pipeline.beside(&guide, &mut noise)].concat();
+    denoiser.predict(&input, time, &guide.prompt)
 }
 
 /// The size of the difference relative to the size of the first.

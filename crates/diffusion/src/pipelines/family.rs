@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use tintype_engine::Picture;
 
-use super::Traits;
+use super::{LatentMask, Traits};
 use crate::noise::Noise;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
@@ -54,6 +54,8 @@ pub struct Guide {
     pub guidance: f32,
     /// The encoded reference pictures.
     pub references: Vec<Latent>,
+    /// The part of the first reference that is made anew; `None` for all of it.
+    pub mask: Option<LatentMask>,
 }
 
 /// A family of models. Each method loads the part of the model that it needs, and drops it at the end, so that the memory
@@ -81,6 +83,16 @@ pub(super) trait Family: Debug + Send {
     /// Encodes a reference picture for a latent picture of a shape. Called only if the traits allow one.
     fn look(&self, _sessions: &Sessions, _reference: &Picture, _shape: [usize; 3]) -> Result<Latent> {
         Err(Error::Order("the model takes no reference pictures".into()))
+    }
+
+    /// Whether the model itself sees the mask and the part of the picture that is kept.
+    fn sees_masks(&self) -> bool {
+        false
+    }
+
+    /// Encodes what a mask keeps of a reference picture, as [`Family::look`] does. Called only for models that see masks.
+    fn look_around(&self, _sessions: &Sessions, _: &Picture, _mask: &Picture, _shape: [usize; 3]) -> Result<Latent> {
+        Err(Error::Order("the model takes no masks".into()))
     }
 
     /// The latent picture to which noise is added, of a reference as [`Family::look`] encodes it.
@@ -117,7 +129,8 @@ pub(super) trait Family: Debug + Send {
 
 /// The part of a model that removes the noise, loaded for one size and one batch.
 pub(super) trait Denoiser {
-    /// The answers for all pictures of the batch, one after the other. Samples and prompts come in the same order.
+    /// The answers for all pictures of the batch, one after the other. Samples and prompts come in the same order. Each
+    /// sample ends with what the model sees beside it.
     fn predict(&self, samples: &[f32], time: f32, prompts: &Embedding) -> Result<Vec<f32>>;
 }
 

@@ -78,6 +78,7 @@ impl Flux2Klein {
                 family: if distilled { "FLUX.2 klein" } else { "FLUX.2 klein base" },
                 references: REFERENCES,
                 begins_with_reference: false,
+                masks: false,
                 steps: if distilled { 4 } else { 50 },
                 calls: 1,
                 guidance: if distilled { 1.0 } else { 4.0 },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tintype_engine::Picture;
 
 use super::family::planes;
+use super::mask::repainted;
 use super::{Denoiser, Embedding, Guide, Latent, decode};
 use crate::config::Config;
 use crate::graph::Graph;
@@ -20,6 +21,13 @@ use crate::{Error, Result};
 
 /// The most pictures of a batch. More take no less time each.
 pub(super) const MAX_BATCH: usize = 8;
+
+/// The part of the noise that a reference gets, from 0 to 1: what `diffusers` does for Stable Diffusion unless it is told
+/// otherwise, and what the makers of the turbo models advise.
+pub(super) const STRENGTH: f64 = 0.8;
+pub(super) const HALF_STRENGTH: f64 = 0.5;
+/// The least part of the noise. Less would not show.
+const LEAST_STRENGTH: f64 = 0.02;
 
 /// Pixels of the latent pictures that turbo models were trained with.
 const TURBO_AREA: usize = 64 * 64;
@@ -61,6 +69,12 @@ impl Decoder {
         }
         let decoder = Self { kind, weights };
         decoder.graph(8, 8)?;
+        if unet.sees_masks() && !decoder.encodes() {
+            return Err(Error::Model(
+                "the UNet was made for inpainting, which needs the encoder of the autoencoder, but its files hold none"
+                    .into(),
+            ));
+        }
         if decoder.encodes() {
             let side = decoder.factor() * 8;
             decoder.encoder_graph(side, side)?;
@@ -100,14 +114,13 @@ impl Decoder {
         }
     }
 
-    /// Encodes a picture: the channels of the latent picture, and from a large autoencoder as many more of the deviations
-    /// around it. Both are scaled.
-    pub(super) fn encode(&self, sessions: &Sessions, picture: &Picture) -> Result<Latent> {
-        let [height, width] = [picture.height() as usize, picture.width() as usize];
-        let (planes, shape) = (planes(picture), [1, 3, height, width]);
+    /// Encodes the planes of a picture of a size: the channels of the latent picture, and from a large autoencoder as many
+    /// more of the deviations around it. Both are scaled.
+    fn encode(&self, sessions: &Sessions, planes: &[f32], [height, width]: [usize; 2]) -> Result<Latent> {
+        let shape = [1, 3, height, width];
         let graph = || self.encoder_graph(height, width);
         let session = sessions.of("vae_encoder", &[height, width], graph)?;
-        let inputs = [("picture", Input::Floats(&shape, planes.as_slice()))];
+        let inputs = [("picture", Input::Floats(&shape, planes))];
         let (channels, numbers) = match &self.kind {
             Kind::Tiny(vae) => {
                 let [latent] = session.run(&inputs, ["latent"])?;
@@ -198,7 +211,7 @@ impl Body {
     }
 
     /// The least part of the noise, from 0 to 1, in which a latent consistency model has so many steps.
-    pub(super) fn part_of_steps(&self, steps: usize) -> Result<f64> {
+    fn part_of_steps(&self, steps: usize) -> Result<f64> {
         let all = self.scheduler.number_or("original_inference_steps", 50)?;
         // Half a step more, because the scheduler rounds down; and one of the steps must lie in that part.
         Ok(((steps as f64 + 0.5) / all as f64).max(1.0 / steps as f64).min(1.0))
@@ -209,8 +222,42 @@ impl Body {
         [self.unet.channels, height / factor, width / factor]
     }
 
+    /// Encodes a reference picture for a latent picture of a shape. The part that a mask marks becomes grey.
+    pub(super) fn look(
+        &self,
+        sessions: &Sessions,
+        reference: &Picture,
+        mask: Option<&Picture>,
+        [_, rows, columns]: [usize; 3],
+    ) -> Result<Latent> {
+        let size = [rows, columns].map(|side| side * self.decoder.factor());
+        let [height, width] = size.map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+        let mut planes = planes(&reference.clone().fit(width, height));
+        if let Some(mask) = mask {
+            let repainted = repainted(mask, size);
+            for plane in planes.chunks_exact_mut(repainted.len()) {
+                plane.iter_mut().zip(&repainted).filter(|(_, repaints)| **repaints).for_each(|(x, _)| *x = 0.0);
+            }
+        }
+        self.decoder.encode(sessions, &planes, size)
+    }
+
+    /// A scheduler. For a picture that begins with a reference, `strength` is the part of the noise that it gets.
+    pub(super) fn scheduler_for(&self, steps: usize, strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
+        let Some(strength) = strength else { return self.scheduler(steps, 1.0) };
+        let strength = strength.clamp(LEAST_STRENGTH, 1.0);
+        if self.is_consistent()? {
+            // All of its steps are in the last part of the noise, which must hold as many.
+            let least = self.part_of_steps(steps)?;
+            return self.scheduler(steps, strength.max(least));
+        }
+        // At least one step is left, from the middle for a model of one step.
+        let least = (1.0 / strength).ceil() as usize;
+        self.scheduler(steps.max(least), strength)
+    }
+
     /// A scheduler for the last part of all noise, from 0 to 1.
-    pub(super) fn scheduler(&self, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
+    fn scheduler(&self, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
         scheduler(&self.scheduler, steps, strength)
     }
 
@@ -246,7 +293,7 @@ struct Loaded<'a> {
 
 impl Denoiser for Loaded<'_> {
     fn predict(&self, samples: &[f32], time: f32, prompts: &Embedding) -> Result<Vec<f32>> {
-        let latent = [self.batch, self.shape[0], self.shape[1], self.shape[2]];
+        let latent = [self.batch, self.unet.inputs, self.shape[1], self.shape[2]];
         let time = self.unet.embed_time(time);
         let (times, tokens) = ([1, time.len()], [self.batch * self.tokens, self.unet.context]);
         let mut inputs = vec![

@@ -6,6 +6,7 @@ mod encoders;
 mod family;
 mod flux2_klein;
 mod latent;
+mod mask;
 mod preview;
 mod single_file;
 mod stable_diffusion;
@@ -35,6 +36,7 @@ use stable_diffusion_xl::StableDiffusionXl;
 pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
+pub use mask::LatentMask;
 pub use single_file::{BESIDE, class as class_of_file};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
@@ -48,13 +50,14 @@ const KEPT_BYTES: usize = 64 << 20;
 const KEPT_REFERENCES: usize = 4;
 
 /// The pipelines that are supported, by the names that `diffusers` gives them.
-pub const KNOWN: [&str; 5] = [
-    "StableDiffusionPipeline",
-    "LatentConsistencyModelPipeline",
-    "StableDiffusionXLPipeline",
-    "Flux2KleinPipeline",
-    "ZImagePipeline",
-];
+pub const KNOWN: [&str; 7] = [USUAL[0], USUAL[1], USUAL[2], XL[0], XL[1], "Flux2KleinPipeline", "ZImagePipeline"];
+
+/// Those of Stable Diffusion 1 and 2.
+const USUAL: [&str; 3] =
+    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "StableDiffusionInpaintPipeline"];
+
+/// Those of Stable Diffusion XL.
+const XL: [&str; 2] = ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"];
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +94,8 @@ pub struct Traits {
     pub references: usize,
     /// Whether a picture begins with its reference, made noisy, and not with noise alone.
     pub begins_with_reference: bool,
+    /// Whether it takes masks, which keep a part of the reference.
+    pub masks: bool,
     /// The usual number of steps.
     pub steps: usize,
     /// How often a step of its scheduler asks the model: once or twice.
@@ -127,6 +132,7 @@ pub struct Settings {
     /// Words for things that the picture should not show.
     pub negative: String,
     /// How far a picture that begins with its reference may be from it: the part of the noise that it gets, from 0 to 1.
+    /// With a mask and 1, the part that is made anew begins with noise alone.
     pub strength: f64,
 }
 
@@ -143,6 +149,9 @@ pub struct Order<'a> {
     pub seed: u64,
     /// Pictures to which the prompt refers.
     pub references: &'a [Picture],
+    /// Which part of the only reference is made anew: white is, and black is kept. It is fitted to the size of the picture
+    /// like the reference, and each of its pixels counts as the nearer of the two.
+    pub mask: Option<&'a Picture>,
 }
 
 /// A step of a batch that is done.
@@ -183,6 +192,8 @@ pub struct Pipeline {
 #[derive(Debug)]
 struct Seen {
     picture: Picture,
+    /// What was left out of it, if anything was.
+    mask: Option<Picture>,
     /// The shape of the latent picture that it was encoded for.
     shape: [usize; 3],
     latent: Latent,
@@ -196,16 +207,28 @@ pub fn references(folder: &Path) -> usize {
     }
     let count = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
-        match index.text("_class_name", "").ok()? {
-            "Flux2KleinPipeline" => Some(flux2_klein::REFERENCES),
-            "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
-                let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model").ok()?;
-                Some(usize::from(latent::encodes(&weights)))
-            }
-            _ => None,
-        }
+        let is_klein = index.text("_class_name", "").ok()? == "Flux2KleinPipeline";
+        is_klein.then_some(flux2_klein::REFERENCES)
     };
-    count().unwrap_or(0)
+    count().unwrap_or_else(|| usize::from(masks(folder)))
+}
+
+/// Whether the model in a folder or a single file takes masks, by its index and the names in its files: it is not opened.
+/// `false` if they cannot be read.
+pub fn masks(folder: &Path) -> bool {
+    if folder.is_file() {
+        return single_file::references(folder).is_ok_and(|references| references > 0);
+    }
+    let encodes = || {
+        let index = Config::read(&folder.join("model_index.json")).ok()?;
+        let class = index.text("_class_name", "").ok()?;
+        if !USUAL.contains(&class) && !XL.contains(&class) {
+            return None;
+        }
+        let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model").ok()?;
+        Some(latent::encodes(&weights))
+    };
+    encodes().unwrap_or(false)
 }
 
 impl Pipeline {
@@ -241,11 +264,11 @@ impl Pipeline {
         let index = Config::read(&folder.join("model_index.json"))?;
         let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
         let family: Box<dyn Family> = match index.text("_class_name", "")? {
-            "StableDiffusionPipeline" | "LatentConsistencyModelPipeline" => {
+            class if USUAL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?];
                 Box::new(StableDiffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
-            "StableDiffusionXLPipeline" => {
+            class if XL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
                 Box::new(StableDiffusionXl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
@@ -345,14 +368,23 @@ impl Pipeline {
     /// # Errors
     /// If the model takes none, or the runtime fails.
     pub fn look(&mut self, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
-        let known = self.references.iter().find(|seen| seen.shape == shape && seen.picture == *reference);
-        if let Some(seen) = known {
+        self.encoded(reference, None, shape)
+    }
+
+    /// Encodes a reference picture, of which a mask leaves a part out if there is one.
+    fn encoded(&mut self, reference: &Picture, mask: Option<&Picture>, shape: [usize; 3]) -> Result<Latent> {
+        let same = |seen: &&Seen| seen.shape == shape && seen.picture == *reference && seen.mask.as_ref() == mask;
+        if let Some(seen) = self.references.iter().find(same) {
             return Ok(seen.latent.clone());
         }
-        let latent = self.family.look(&self.sessions, reference, shape)?;
+        let latent = match mask {
+            None => self.family.look(&self.sessions, reference, shape)?,
+            Some(mask) => self.family.look_around(&self.sessions, reference, mask, shape)?,
+        };
         finite(&latent.numbers, "the encoder of reference pictures gave numbers that are not finite")?;
         self.references.truncate(KEPT_REFERENCES - 1);
-        self.references.push_front(Seen { picture: reference.clone(), shape, latent: latent.clone() });
+        let seen = Seen { picture: reference.clone(), mask: mask.cloned(), shape, latent: latent.clone() };
+        self.references.push_front(seen);
         Ok(latent)
     }
 

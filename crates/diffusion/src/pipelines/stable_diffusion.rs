@@ -5,7 +5,7 @@ use std::path::Path;
 use tintype_engine::Picture;
 
 use super::encoders::{ClipEncoder, ClipParts};
-use super::latent::{Body, MAX_BATCH};
+use super::latent::{Body, HALF_STRENGTH, MAX_BATCH, STRENGTH};
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
 use crate::config::Config;
 use crate::models::unet::Unet;
@@ -15,13 +15,6 @@ use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
 use crate::weights::Weights;
 use crate::{Error, Result};
-
-/// The part of the noise that a reference gets, from 0 to 1: what `diffusers` does unless it is told otherwise, and what
-/// the makers of the turbo models advise.
-const STRENGTH: f64 = 0.8;
-const HALF_STRENGTH: f64 = 0.5;
-/// The least part of the noise. Less would not show.
-const LEAST_STRENGTH: f64 = 0.02;
 
 #[derive(Debug)]
 pub(super) struct StableDiffusion {
@@ -87,6 +80,7 @@ fn traits(index: &Config, body: &Body) -> Result<Traits> {
         family: "Stable Diffusion",
         references: usize::from(body.decoder.encodes()),
         begins_with_reference: true,
+        masks: body.decoder.encodes(),
         steps: 25,
         calls: body.calls()?,
         guidance: 7.5,
@@ -132,10 +126,22 @@ impl Family for StableDiffusion {
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn look(&self, sessions: &Sessions, reference: &Picture, [_, height, width]: [usize; 3]) -> Result<Latent> {
-        let decoder = &self.body.decoder;
-        let side = |length: usize| u32::try_from(length * decoder.factor()).unwrap_or(u32::MAX);
-        decoder.encode(sessions, &reference.clone().fit(side(width), side(height)))
+    fn look(&self, sessions: &Sessions, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
+        self.body.look(sessions, reference, None, shape)
+    }
+
+    fn sees_masks(&self) -> bool {
+        self.body.unet.sees_masks()
+    }
+
+    fn look_around(
+        &self,
+        sessions: &Sessions,
+        reference: &Picture,
+        mask: &Picture,
+        shape: [usize; 3],
+    ) -> Result<Latent> {
+        self.body.look(sessions, reference, Some(mask), shape)
     }
 
     fn first(&self, reference: &Latent, noise: &mut Noise) -> Vec<f32> {
@@ -143,16 +149,7 @@ impl Family for StableDiffusion {
     }
 
     fn scheduler(&self, steps: usize, _: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
-        let Some(strength) = strength else { return self.body.scheduler(steps, 1.0) };
-        let strength = strength.clamp(LEAST_STRENGTH, 1.0);
-        if self.body.is_consistent()? {
-            // All of its steps are in the last part of the noise, which must hold as many.
-            let least = self.body.part_of_steps(steps)?;
-            return self.body.scheduler(steps, strength.max(least));
-        }
-        // At least one step is left, from the middle for a model of one step.
-        let least = (1.0 / strength).ceil() as usize;
-        self.body.scheduler(steps.max(least), strength)
+        self.body.scheduler_for(steps, strength)
     }
 
     fn denoiser<'a>(

@@ -1,11 +1,14 @@
 //! Stable Diffusion XL, and models distilled from it.
 
+use tintype_engine::Picture;
+
 use super::encoders::{ClipEncoder, ClipParts};
-use super::latent::{Body, MAX_BATCH};
+use super::latent::{Body, HALF_STRENGTH, MAX_BATCH, STRENGTH};
 use super::stable_diffusion::Parts;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits};
 use crate::models::clip::Clip;
 use crate::models::unet::Unet;
+use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
@@ -71,8 +74,9 @@ fn traits(body: &Body) -> Result<Traits> {
     let distilled = body.unet.guidance.is_some();
     let usual = Traits {
         family: "Stable Diffusion XL",
-        references: 0,
-        begins_with_reference: false,
+        references: usize::from(body.decoder.encodes()),
+        begins_with_reference: true,
+        masks: body.decoder.encodes(),
         steps: 30,
         calls: body.calls()?,
         guidance: 5.0,
@@ -80,7 +84,7 @@ fn traits(body: &Body) -> Result<Traits> {
         trained_pixels: body.unet.area * body.decoder.factor().pow(2),
         batch: MAX_BATCH,
         negative: !distilled,
-        strength: 1.0,
+        strength: STRENGTH,
     };
     if distilled {
         return Ok(Traits { family: "Latent Consistency Model XL", steps: 4, guidance: 8.0, ..usual });
@@ -89,7 +93,13 @@ fn traits(body: &Body) -> Result<Traits> {
         return Ok(Traits { family: "Stable Diffusion XL with LCM", steps: 4, guidance: 1.0, ..usual });
     }
     if body.is_turbo()? {
-        return Ok(Traits { family: "Stable Diffusion XL Turbo", steps: 1, guidance: 0.0, ..usual });
+        return Ok(Traits {
+            family: "Stable Diffusion XL Turbo",
+            steps: 1,
+            guidance: 0.0,
+            strength: HALF_STRENGTH,
+            ..usual
+        });
     }
     Ok(usual)
 }
@@ -122,8 +132,30 @@ impl Family for StableDiffusionXl {
         self.zeros
     }
 
-    fn scheduler(&self, steps: usize, _: [usize; 3], _: Option<f64>) -> Result<Box<dyn Scheduler>> {
-        self.body.scheduler(steps, 1.0)
+    fn look(&self, sessions: &Sessions, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
+        self.body.look(sessions, reference, None, shape)
+    }
+
+    fn sees_masks(&self) -> bool {
+        self.body.unet.sees_masks()
+    }
+
+    fn look_around(
+        &self,
+        sessions: &Sessions,
+        reference: &Picture,
+        mask: &Picture,
+        shape: [usize; 3],
+    ) -> Result<Latent> {
+        self.body.look(sessions, reference, Some(mask), shape)
+    }
+
+    fn first(&self, reference: &Latent, noise: &mut Noise) -> Vec<f32> {
+        self.body.decoder.draw(reference, noise)
+    }
+
+    fn scheduler(&self, steps: usize, _: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
+        self.body.scheduler_for(steps, strength)
     }
 
     fn denoiser<'a>(

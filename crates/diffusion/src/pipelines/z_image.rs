@@ -54,6 +54,7 @@ impl ZImage {
                 family: "Z-Image",
                 references: 0,
                 begins_with_reference: false,
+                masks: false,
                 steps: 8,
                 calls: 1,
                 guidance: 1.0,

@@ -75,8 +75,8 @@ impl Scheduler for Deis {
         &self.course.times
     }
 
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let [signal, level] = parts(self.course.sigmas[self.skipped]).map(|part| part as f32);
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let [signal, level] = parts(self.course.sigmas[self.skipped + step]).map(|part| part as f32);
         picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
     }
 

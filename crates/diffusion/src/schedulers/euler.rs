@@ -69,8 +69,8 @@ impl Scheduler for Euler {
         sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
     }
 
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        picture.iter().zip(noise).map(|(x, noise)| x + noise * self.sigmas[0] as f32).collect()
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        picture.iter().zip(noise).map(|(x, noise)| x + noise * self.sigmas[step] as f32).collect()
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

@@ -111,8 +111,8 @@ impl Scheduler for Flow {
         &self.times
     }
 
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let level = self.sigmas[0];
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let level = self.sigmas[step];
         picture.iter().zip(noise).map(|(x, noise)| (1.0 - level) * x + level * noise).collect()
     }
 

@@ -37,8 +37,8 @@ impl Scheduler for Lcm {
         &self.times
     }
 
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.training.noisy(self.whole[0], picture, noise)
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        self.training.noisy(self.whole[step], picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

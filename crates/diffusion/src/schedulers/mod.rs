@@ -55,7 +55,12 @@ pub trait Scheduler: std::fmt::Debug + Send {
     }
 
     /// A picture with the noise of the first step.
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32>;
+    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        self.noisy_at(0, picture, noise)
+    }
+
+    /// A picture with the noise that a sample has before a step.
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32>;
 
     /// The picture without noise that the model's answer to a sample stands for.
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;

@@ -92,8 +92,11 @@ impl Scheduler for SecondOrder {
         sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
     }
 
-    fn noisy(&self, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        picture.iter().zip(noise).map(|(x, noise)| x + noise * self.sigmas[0] as f32).collect()
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        // In the middle of a step `diffusers` adds the noise of its end, and pictures are to equal its own.
+        let is_middle = self.second == Second::Halfway && step % 2 == 1;
+        let level = self.sigmas[step + usize::from(is_middle)] as f32;
+        picture.iter().zip(noise).map(|(x, noise)| x + noise * level).collect()
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {

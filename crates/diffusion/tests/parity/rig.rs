@@ -130,7 +130,7 @@ impl Model {
     pub fn order(&self) -> Order<'_> {
         let (width, height) = self.size();
         let seed = self.expected["seed"].as_u64().expect("a seed");
-        Order { prompt: self.prompt(), width, height, seed, references: &[] }
+        Order { prompt: self.prompt(), width, height, seed, references: &[], mask: None }
     }
 
     pub fn settings(&self) -> Settings {
@@ -240,7 +240,9 @@ impl Model {
         let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
         let references = order.references.iter().map(|seen| pipeline.look(seen, shape).expect("a latent picture"));
         let references = references.collect();
-        let guide = Guide { prompt, negative, guidance: settings.guidance, strength: settings.strength, references };
+        let mask = pipeline.look_at_mask(order, shape).expect("a mask");
+        let guide =
+            Guide { prompt, negative, guidance: settings.guidance, strength: settings.strength, references, mask };
         let mut steps = Vec::new();
         let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, sample| {
             steps.push(sample.to_vec());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
-use tintype_diffusion::pipelines::{BESIDE, class_of_file, references};
+use tintype_diffusion::pipelines::{BESIDE, class_of_file, masks, references};
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, verify};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Traits, compare};
 use tintype_engine::CancellationToken;
@@ -51,11 +51,11 @@ fn a_single_file_gives_the_picture_of_diffusers() {
 fn a_single_file_says_how_it_is_used() {
     let (usual, xl) = ("StableDiffusionPipeline", "StableDiffusionXLPipeline");
     for (name, class, side, pictures, steps) in
-        [("sd1", usual, 64, 1, 25), ("sd2", usual, 96, 1, 25), ("sdxl", xl, 128, 0, 30)]
+        [("sd1", usual, 64, 1, 25), ("sd2", usual, 96, 1, 25), ("sdxl", xl, 128, 1, 30)]
     {
         let Single { path, model, _folder } = &Single::new(name);
         assert_eq!(class_of_file(path).expect("a model"), class);
-        assert_eq!(references(path), pictures, "{name}");
+        assert_eq!((references(path), masks(path)), (pictures, pictures > 0), "{name}");
         let pipeline = Pipeline::open(path, &Options::default()).expect("a model");
         let traits = pipeline.traits();
         assert_eq!((traits.references, traits.steps, traits.negative), (pictures, steps, true), "{name}");

@@ -65,6 +65,6 @@ fn every_step_and_the_picture_are_the_same() {
 fn the_model_says_how_it_is_used() {
     let pipeline = model().pipeline();
     let traits = pipeline.traits();
-    assert_eq!((traits.steps, traits.side_multiple, traits.references, traits.negative), (1, 8, 0, true));
+    assert_eq!((traits.steps, traits.side_multiple, traits.references, traits.negative), (1, 8, 1, true));
     assert!(!pipeline.asks_twice(traits.guidance));
 }

@@ -252,7 +252,7 @@ fn distance(setup: &Setup, asked: &Asked, runtime: Runtime) -> Result<Distance, 
     let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
     let (width, height) = (asked.size.0 as usize, asked.size.1 as usize);
     let (prompt, seed) = (asked.prompt.as_str(), asked.seed);
-    let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[] };
+    let order = tintype_diffusion::Order { prompt, width, height, seed, references: &[], mask: None };
     let found = tintype_diffusion::compare(&setup.folder, suit, &order, &settings, &CancellationToken::new())?;
     Ok(Distance { prompt: found.prompt, first_answer: found.answer })
 }
@@ -387,6 +387,7 @@ impl Painter {
             height,
             seed: *seed,
             references: &order.references,
+            mask: None,
         });
         let mut last = clock.elapsed();
         let mut lap = || {

@@ -177,7 +177,7 @@ fn alone(model: &Path, prompt: &str, task_id: &str, index: u8, steps: usize) -> 
     let digest = Sha256::new().chain_update(id).chain_update([index]).finalize();
     let seed = u64::from(u32::from_le_bytes(digest[..4].try_into().expect("four bytes")) & tintype_engine::MAX_SEED);
     let side = SIDE as usize;
-    let order = Order { prompt, width: side, height: side, seed, references: &[] };
+    let order = Order { prompt, width: side, height: side, seed, references: &[], mask: None };
     pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
 }
 

@@ -98,7 +98,6 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
         5 => return Err(is_for("pictures with depth")),
         7 => return Err(is_for("enlarging pictures")),
         8 => return Err(is_for("editing pictures")),
-        9 => return Err(is_for("inpainting")),
         _ => {}
     }
     if tensors.in_8_bits {

@@ -56,7 +56,8 @@ pub(super) enum Single {
 /// # Errors
 /// A sentence on what the file is, or lacks, and what to do.
 pub fn class(path: &Path) -> Result<&'static str> {
-    Ok(class_of(kind::identify(&Tensors::read(path)?)?))
+    let tensors = Tensors::read(path)?;
+    class_of(kind::identify(&tensors)?, &tensors)
 }
 
 /// The most reference pictures that a model in one file takes, by the header of the file alone.
@@ -65,15 +66,19 @@ pub fn class(path: &Path) -> Result<&'static str> {
 /// As of [`class`].
 pub(super) fn references(path: &Path) -> Result<usize> {
     let tensors = Tensors::read(path)?;
-    let begins = kind::identify(&tensors)? != Kind::Xl && tensors.has(&format!("{VAE}encoder.conv_in.weight"));
-    Ok(usize::from(begins))
+    kind::identify(&tensors)?;
+    Ok(usize::from(tensors.has(&format!("{VAE}encoder.conv_in.weight"))))
 }
 
-fn class_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::One | Kind::Two => "StableDiffusionPipeline",
-        Kind::Xl => "StableDiffusionXLPipeline",
-    }
+fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
+    // Besides the latent picture, models for inpainting see a mask and another latent picture.
+    let inpaints = tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)? == 9;
+    Ok(match (kind, inpaints) {
+        (Kind::One | Kind::Two, false) => "StableDiffusionPipeline",
+        (Kind::One | Kind::Two, true) => "StableDiffusionInpaintPipeline",
+        (Kind::Xl, false) => "StableDiffusionXLPipeline",
+        (Kind::Xl, true) => "StableDiffusionXLInpaintPipeline",
+    })
 }
 
 /// Reads the parts of a file.
@@ -162,7 +167,7 @@ fn body<const N: usize>(
     // A name that is not known stays, so that the graph refuses it.
     let known = |name: &str, renamed: Option<String>| renamed.unwrap_or_else(|| name.to_owned());
     Ok(Parts {
-        index: self::config(path, "model", json!({ "_class_name": class_of(kind) })),
+        index: self::config(path, "model", json!({ "_class_name": class_of(kind, tensors)? })),
         encoders,
         unet: config(&unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
         unet_weights: part(weights, UNET, |name| Some(known(name, names::unet(name, layers)))),
