@@ -94,14 +94,15 @@ impl Pipeline {
         let mut noises: Vec<_> = seeds.iter().map(|seed| Noise::new(*seed)).collect();
         let begins = schedulers.iter().zip(&mut noises);
         let begins = begins.map(|(scheduler, noise)| self.begin(&**scheduler, shape, guide, noise));
-        let (mut samples, begins): (Vec<_>, Vec<_>) = begins.map(|begin| (begin.sample.clone(), begin)).unzip();
+        let (mut samples, rests): (Vec<_>, Vec<_>) = begins.unzip();
         let denoiser = self.family.denoiser(&self.sessions, seeds.len(), shape, guide)?;
         let times = scheduler()?.times().to_vec();
         for (step, time) in times.iter().enumerate() {
-            let inputs = schedulers.iter().zip(&samples).zip(&begins);
-            let inputs: Vec<f32> = inputs
-                .flat_map(|((scheduler, sample), begin)| [scheduler.scale(step, sample), begin.beside.clone()].concat())
-                .collect();
+            let mut inputs = Vec::new();
+            for ((scheduler, sample), rest) in schedulers.iter().zip(&samples).zip(&rests) {
+                inputs.extend(scheduler.scale(step, sample));
+                inputs.extend(&rest.beside);
+            }
             let mut answers = denoiser.predict(&inputs, *time, &guide.prompt)?;
             if let Some(negative) = &guide.negative {
                 let without = denoiser.predict(&inputs, *time, negative)?;
@@ -114,7 +115,7 @@ impl Pipeline {
             for (at, answer) in answers.chunks_exact(each).enumerate() {
                 schedulers[at].step(step, answer, &mut samples[at], &mut noises[at]);
                 finite(&samples[at], "the model gave numbers that are not finite")?;
-                if let (Some(mask), Some(kept)) = (&guide.mask, &begins[at].kept) {
+                if let (Some(mask), Some(kept)) = (&guide.mask, &rests[at].kept) {
                     let next = (step + 1 < times.len()).then_some(step + 1);
                     kept.restore(&mut samples[at], &mask.repaints, next.map(|next| (&*schedulers[at], next)));
                 }
@@ -134,8 +135,15 @@ impl Pipeline {
         guide.references.first().filter(|_| self.traits().begins_with_reference)
     }
 
-    /// What a picture begins with. All is drawn in the order in which `diffusers` does it, so that a seed gives its picture.
-    fn begin(&self, scheduler: &dyn Scheduler, shape: [usize; 3], guide: &Guide, noise: &mut Noise) -> Begin {
+    /// The first sample of a picture, and what a mask keeps. All is drawn in the order in which `diffusers` does it, so that
+    /// a seed gives its picture.
+    fn begin(
+        &self,
+        scheduler: &dyn Scheduler,
+        shape: [usize; 3],
+        guide: &Guide,
+        noise: &mut Noise,
+    ) -> (Vec<f32>, Rest) {
         let reference = self.beginning(guide);
         let is_all_noise = reference.is_none() || guide.mask.is_some() && guide.strength >= 1.0;
         let sees_rest = guide.mask.as_ref().is_some_and(|mask| mask.rest.is_some());
@@ -149,7 +157,7 @@ impl Pipeline {
         let beside = self.beside(guide, noise);
         // A model that sees what is kept makes it itself.
         let picture = picture.filter(|_| guide.mask.is_some() && !sees_rest);
-        Begin { sample, beside, kept: picture.map(|picture| Kept { picture, noise: begin }) }
+        (sample, Rest { beside, kept: picture.map(|picture| Kept { picture, noise: begin }) })
     }
 
     /// What the model sees beside a sample: the mask and what it keeps of the picture. Nothing for most models.
@@ -168,10 +176,8 @@ impl Pipeline {
     }
 }
 
-/// What a picture begins with.
-struct Begin {
-    /// The first sample.
-    sample: Vec<f32>,
+/// What a picture keeps.
+struct Rest {
     /// What the model sees beside each sample.
     beside: Vec<f32>,
     /// What a mask keeps, where the model does not see it.

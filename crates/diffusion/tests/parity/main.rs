@@ -2,6 +2,7 @@
 
 mod flux2_klein;
 mod library;
+mod masks;
 mod rig;
 mod single_file;
 mod stable_diffusion;

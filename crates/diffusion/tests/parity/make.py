@@ -17,6 +17,7 @@ import torch
 import clip_tokenizers
 import clip_vocabulary
 import flux2_klein
+import masks
 import schedulers
 import single_file
 import stable_diffusion
@@ -32,6 +33,7 @@ MAKERS = [
     stable_diffusion.turbo,
     stable_diffusion.sdxs,
     stable_diffusion.sdxl,
+    masks.masks,
     single_file.single_sd1,
     single_file.single_sd2,
     single_file.single_sdxl,

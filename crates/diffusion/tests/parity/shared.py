@@ -38,6 +38,12 @@ def picture(width, height):
     return Image.fromarray(abs(planes % 510 - 255).astype(numpy.uint8))
 
 
+def mask(width, height):
+    """A mask that the tests make by the same formula."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    return Image.fromarray(((x * 53 + y * 31) % 256).astype(numpy.uint8))
+
+
 def numbers(tensor):
     """At most 256 numbers of a tensor, evenly spread, and two sums over all of them."""
     flat = tensor.detach().to(torch.float64).flatten()

@@ -64,13 +64,15 @@ fn a_single_file_says_how_it_is_used() {
     }
 }
 
-/// Writes a file as large as a published one that takes no disk, with these further tensors.
-fn published(name: &str, path: &Path, more: &[&str]) {
+/// Writes a file as large as a published one that takes no disk. The UNet takes so many channels.
+fn published(name: &str, path: &Path, inputs: usize) {
     let recorded = File::open(folder().join("single/published.json.gz")).expect("a fixture");
     let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");
     let (mut header, mut length) = (Map::new(), 0);
-    let more = more.iter().map(|name| ((*name).to_owned(), json!([0])));
-    for (name, shape) in recorded[name].as_object().expect("tensors").clone().into_iter().chain(more) {
+    for (name, mut shape) in recorded[name].as_object().expect("tensors").clone() {
+        if name == "model.diffusion_model.input_blocks.0.0.weight" {
+            shape[1] = json!(inputs);
+        }
         let begin = length;
         length += shape.as_array().expect("sizes").iter().map(count).product::<usize>() * 2;
         header.insert(name, json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, length]}));
@@ -92,9 +94,24 @@ fn published_files_are_read_by_their_names_and_sizes() {
     for (name, family, side) in
         [("sd1", "Stable Diffusion", 512), ("sd2", "Stable Diffusion", 768), ("sdxl", "Stable Diffusion XL", 1024)]
     {
-        published(name, &path, &[]);
+        published(name, &path, 4);
         let traits = traits(&path);
         assert_eq!((traits.family, traits.trained_pixels), (family, side * side), "{name}");
+    }
+}
+
+#[test]
+fn a_file_for_inpainting_is_known_by_its_channels() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    for (name, class) in [
+        ("sd1", "StableDiffusionInpaintPipeline"),
+        ("sd2", "StableDiffusionInpaintPipeline"),
+        ("sdxl", "StableDiffusionXLInpaintPipeline"),
+    ] {
+        published(name, &path, 9);
+        assert_eq!((class_of_file(&path).expect("a model"), masks(&path), references(&path)), (class, true, 1));
+        assert!(traits(&path).masks, "{name}");
     }
 }
 
@@ -107,7 +124,7 @@ fn what_a_file_cannot_tell_may_lie_beside_it() {
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         std::fs::write(file, config.to_string()).expect("a file");
     };
-    published("sdxl", &path, &[]);
+    published("sdxl", &path, 4);
     let scheduler = json!({"_class_name": "LCMScheduler", "beta_schedule": "scaled_linear", "beta_start": 0.00085,
         "beta_end": 0.012, "num_train_timesteps": 1000});
     assert_eq!(traits(&path).steps, 30);

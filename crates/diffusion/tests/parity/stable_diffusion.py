@@ -153,16 +153,7 @@ def unet_parts(unet):
 def sd15(out):
     """Everything as in the published Stable Diffusion 1.5, also its older names; but few channels."""
     folder = empty(out / "sd15")
-    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", added)
-    text = text_encoder(vocabulary, 16, "quick_gelu", 1)
-    unet = randomise(UNet2DConditionModel(
-        sample_size=8, block_out_channels=(4, 4, 8, 8), layers_per_block=2, attention_head_dim=2,
-        cross_attention_dim=16, norm_num_groups=2,
-    ), 2)
-    unet = rounded(unet, torch.float16)
-    vae = autoencoder((4, 4, 8, 8), 2, 3, sample_size=64)
-    scheduler = PNDMScheduler(**TRAINED, skip_prk_steps=True, set_alpha_to_one=False)
-    pipe = pipeline(StableDiffusionPipeline, words, text, unet, vae, scheduler)
+    pipe = sd15_pipe(folder)
     # 72 x 56 pixels are 9 x 7 latent ones: odd sizes on every level.
     record(pipe, folder, (56, 72), 5, 2.5, PROMPTS[1], "blurry", 1234)
     save(pipe, folder, ["unet", "vae", "text_encoder"], {"unet": torch.float16})
@@ -176,9 +167,28 @@ def sd15(out):
     rename(folder / "vae" / "diffusion_pytorch_model.safetensors", older)
 
 
+def sd15_pipe(folder):
+    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", added)
+    text = text_encoder(vocabulary, 16, "quick_gelu", 1)
+    unet = randomise(UNet2DConditionModel(
+        sample_size=8, block_out_channels=(4, 4, 8, 8), layers_per_block=2, attention_head_dim=2,
+        cross_attention_dim=16, norm_num_groups=2,
+    ), 2)
+    unet = rounded(unet, torch.float16)
+    vae = autoencoder((4, 4, 8, 8), 2, 3, sample_size=64)
+    scheduler = PNDMScheduler(**TRAINED, skip_prk_steps=True, set_alpha_to_one=False)
+    return pipeline(StableDiffusionPipeline, words, text, unet, vae, scheduler)
+
+
 def lcm(out):
     """A distilled model in the style of Stable Diffusion 2: guidance as an input, linear projections, a tiny decoder."""
     folder = empty(out / "lcm")
+    pipe = lcm_pipe(folder)
+    record(pipe, folder, (64, 96), 4, 8.5, PROMPTS[1], "", 99)
+    save(pipe, folder, ["unet", "vae", "text_encoder"], {"text_encoder": torch.bfloat16})
+
+
+def lcm_pipe(folder):
     words, vocabulary = tokenizer(folder / "tokenizer", "!", str)
     text = rounded(text_encoder(vocabulary, 24, "gelu", 4), torch.bfloat16)
     unet = randomise(UNet2DConditionModel(
@@ -192,9 +202,7 @@ def lcm(out):
         num_encoder_blocks=(1, 1, 1, 1), num_decoder_blocks=(2, 1, 1, 1), latent_channels=4,
     ), 6)
     scheduler = LCMScheduler(clip_sample=False)
-    pipe = pipeline(LatentConsistencyModelPipeline, words, text, unet, vae, scheduler)
-    record(pipe, folder, (64, 96), 4, 8.5, PROMPTS[1], "", 99)
-    save(pipe, folder, ["unet", "vae", "text_encoder"], {"text_encoder": torch.bfloat16})
+    return pipeline(LatentConsistencyModelPipeline, words, text, unet, vae, scheduler)
 
 
 def turbo(out):
@@ -236,25 +244,8 @@ def sdxs(out):
 def sdxl(out):
     """Everything as in the published Stable Diffusion XL Turbo, but few channels."""
     folder = empty(out / "sdxl")
-    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", str)
-    words_2, _ = tokenizer(folder / "tokenizer_2", "!", str)
-    text = rounded(text_encoder(vocabulary, 8, "quick_gelu", 31, layers=3), torch.float16)
-    text_2 = rounded(text_encoder(vocabulary, 12, "gelu", 32, CLIPTextModelWithProjection, layers=3), torch.float16)
-    unet = randomise(UNet2DConditionModel(
-        sample_size=8, block_out_channels=(4, 8, 8), layers_per_block=2, attention_head_dim=(1, 2, 4),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        transformer_layers_per_block=(1, 2, 3), cross_attention_dim=20, norm_num_groups=2, use_linear_projection=True,
-        addition_embed_type="text_time", addition_time_embed_dim=8, projection_class_embeddings_input_dim=60,
-    ), 33)
-    unet = rounded(unet, torch.float16)
-    vae = rounded(autoencoder((4, 4, 4, 8), 1, 34, scaling_factor=0.13025), torch.float16)
-    scheduler = EulerAncestralDiscreteScheduler(**TURBO)
-    pipe = StableDiffusionXLPipeline(
-        vae=vae, text_encoder=text, text_encoder_2=text_2, tokenizer=words, tokenizer_2=words_2, unet=unet,
-        scheduler=scheduler, add_watermarker=False,
-    )
-    pipe.set_progress_bar_config(disable=True)
+    pipe = sdxl_pipe(folder)
+    words, unet, vae = pipe.tokenizer, pipe.unet, pipe.vae
     height, width = 56, 72
     prompt = PROMPTS[1]
     expected = {"prompt": prompt, "negative": "", "seed": 5, "steps": 3, "guidance": 0.0, "width": width, "height": height}
@@ -286,3 +277,26 @@ def sdxl(out):
     for part in ["text_encoder", "text_encoder_2"]:
         path = folder / part / "model.safetensors"
         rename(path, lambda name: name if name.startswith("text_") else "text_model." + name)
+
+
+def sdxl_pipe(folder):
+    words, vocabulary = tokenizer(folder / "tokenizer", "<|endoftext|>", str)
+    words_2, _ = tokenizer(folder / "tokenizer_2", "!", str)
+    text = rounded(text_encoder(vocabulary, 8, "quick_gelu", 31, layers=3), torch.float16)
+    text_2 = rounded(text_encoder(vocabulary, 12, "gelu", 32, CLIPTextModelWithProjection, layers=3), torch.float16)
+    unet = randomise(UNet2DConditionModel(
+        sample_size=8, block_out_channels=(4, 8, 8), layers_per_block=2, attention_head_dim=(1, 2, 4),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 2, 3), cross_attention_dim=20, norm_num_groups=2, use_linear_projection=True,
+        addition_embed_type="text_time", addition_time_embed_dim=8, projection_class_embeddings_input_dim=60,
+    ), 33)
+    unet = rounded(unet, torch.float16)
+    vae = rounded(autoencoder((4, 4, 4, 8), 1, 34, scaling_factor=0.13025), torch.float16)
+    scheduler = EulerAncestralDiscreteScheduler(**TURBO)
+    pipe = StableDiffusionXLPipeline(
+        vae=vae, text_encoder=text, text_encoder_2=text_2, tokenizer=words, tokenizer_2=words_2, unet=unet,
+        scheduler=scheduler, add_watermarker=False,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
