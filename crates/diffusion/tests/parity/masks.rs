@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_diffusion::noise::Noise;
 use tintype_diffusion::pipelines::{masks, references};
-use tintype_diffusion::{Error, Options, Order, Pipeline, Settings};
+use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation};
+use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, Settings, compare};
 use tintype_engine::{CancellationToken, Picture};
 
 use crate::rig::{Model, folder, json, picture, pipelines_of};
@@ -183,6 +184,22 @@ fn a_model_that_sees_masks_makes_a_picture_of_words_also_in_a_batch() {
     let references = [picture(64, 48)];
     let order = Order { references: &references, ..order(1) };
     pipeline.render(&order, &Settings { strength: 0.5, ..settings }, |_| {}, &never).expect("a picture");
+}
+
+#[test]
+fn a_model_that_sees_masks_can_be_made_smaller() {
+    let (folder, cache) = (copy("sd15"), TempDir::new().expect("a folder"));
+    let_see(folder.path());
+    let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()), ..Options::default() };
+    let (references, mask) = ([picture(64, 64)], mask(64, 64));
+    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references: &[], mask: None };
+    for order in [order, Order { references: &references, mask: Some(&mask), ..order }] {
+        let rules = Rules { bits: Bits::Eight, smallest: 1 };
+        let suit = WeightPreparation { options: &options, rules, progress: &mut |_| {} };
+        let settings = Model::new("sd15").settings();
+        let found = compare(folder.path(), suit, &order, &settings, &CancellationToken::new()).expect("a difference");
+        assert!(found.answer > 0.0 && found.answer < 0.1, "{found:?}");
+    }
 }
 
 #[test]
