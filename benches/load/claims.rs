@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tintype::policy::Policy;
 use tintype::service::Shared;
 use tintype::worker::Worker;
-use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_config::ServerSettings;
 use tintype_engine::picture::Picture;
 use tintype_store::Claim;
@@ -43,7 +43,7 @@ struct FixedRenderer {
 
 #[async_trait]
 impl Renderer for FixedRenderer {
-    async fn render(&self, claim: &Claim, _: Vec<Picture>, _: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+    async fn render(&self, claim: &Claim, _: Sources, _: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.rendered.fetch_add(1, Ordering::Relaxed);
         Ok(vec![self.png.clone(); claim.request.n.into()])
     }

@@ -426,6 +426,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String
             height: 256,
             seeds: vec![1],
             references: Vec::new(),
+            mask: None,
             settings: RenderSettings::default(),
             time_limit: std::time::Duration::from_secs(60),
         };

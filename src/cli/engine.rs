@@ -437,6 +437,7 @@ async fn one_picture(
         height: size.1,
         seeds: vec![args.seed],
         references: Vec::new(),
+        mask: None,
         settings: RenderSettings::default(),
         time_limit: args.timeout,
     };

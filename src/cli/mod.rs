@@ -209,7 +209,8 @@ pub fn main() -> ExitCode {
     let arguments = tintype_config::arguments();
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
         // A decoder process must confine itself before this program opens or starts anything else.
-        return sandbox::main(arguments.get(2).and_then(|side| side.to_str()));
+        let is_mask = arguments.get(3).is_some_and(|argument| argument == sandbox::AS_MASK);
+        return sandbox::main(arguments.get(2).and_then(|side| side.to_str()), is_mask);
     }
     if arguments.get(1).is_some_and(|argument| argument == supervisor::COMMAND) {
         return supervisor::main(arguments.get(2..).unwrap_or_default());
@@ -224,7 +225,7 @@ pub fn main() -> ExitCode {
     };
     let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
     if let Command::DecodePicture { side } = cli.command {
-        return sandbox::main(Some(&side));
+        return sandbox::main(Some(&side), false);
     }
     if let Some(note) = &read.adopted.note {
         eprintln!("tintype: {note}");

@@ -235,7 +235,7 @@ async fn open_parts(
     // An API needs no file of an engine, such as a workflow.
     let engines = if role == Role::Api { Vec::new() } else { choose_engines(server, &data.data)? };
     let shared = Shared::new(server, clock, store, files, directories);
-    let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), chosen.choice.info.settings.clone()));
+    let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
     shared.presets.know(known, role == Role::Everything && !shared.store.is_shared());
     let api = match url {
         Some(url) => {

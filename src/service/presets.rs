@@ -7,7 +7,7 @@ use std::time::Duration;
 use tintype_config::{FileVersion, PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::GenerateRequest;
-use tintype_engine::Setting;
+use tintype_engine::{EngineInfo, Setting};
 use tintype_store::Origin;
 use tintype_system::clock::Clock;
 
@@ -26,11 +26,21 @@ pub struct Presets {
 /// The engines that this process knows.
 #[derive(Debug, Default)]
 struct Engines {
-    /// The settings that each takes, by its name.
-    taken: BTreeMap<String, Vec<Setting>>,
+    by_name: BTreeMap<String, Takes>,
     /// Whether the installation has no others.
     are_all: bool,
 }
+
+/// What an engine takes besides a prompt.
+#[derive(Debug, Clone)]
+struct Takes {
+    settings: Vec<Setting>,
+    masks: bool,
+}
+
+/// The engine with this name takes no mask, or no engine does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoMask(pub String);
 
 /// The file as it was last seen.
 #[derive(Debug, Default)]
@@ -52,10 +62,32 @@ impl Presets {
         Self { clock, file, engines: Mutex::default(), followed: Mutex::new(followed) }
     }
 
-    /// Makes the engines of this process known, with the settings that each takes. `are_all` says that the installation has
-    /// no others.
-    pub fn know(&self, engines: impl Iterator<Item = (String, Vec<Setting>)>, are_all: bool) {
-        *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = Engines { taken: engines.collect(), are_all };
+    /// Makes the engines of this process known, by their names. `are_all` says that the installation has no others.
+    pub fn know<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
+        let takes = |info: &EngineInfo| Takes { settings: info.settings.clone(), masks: info.masks };
+        let by_name = engines.map(|(name, info)| (name, takes(info))).collect();
+        *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = Engines { by_name, are_all };
+    }
+
+    /// The engine for a task with a mask, of which a caller or a preset has chosen `engine`, or left the choice to the
+    /// service.
+    ///
+    /// # Errors
+    /// [`NoMask`]: it would paint over all of the picture.
+    pub fn engine_for_mask(&self, engine: Option<String>) -> Result<Option<String>, NoMask> {
+        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(engine) = engine else {
+            if engines.by_name.values().all(|takes| takes.masks) {
+                return Ok(None);
+            }
+            let first = engines.by_name.iter().find(|(_, takes)| takes.masks).map(|(name, _)| name.clone());
+            // Other processes may have one.
+            return if first.is_none() && engines.are_all { Err(NoMask(engines.names())) } else { Ok(first) };
+        };
+        match engines.by_name.get(&engine) {
+            Some(takes) if !takes.masks => Err(NoMask(engine)),
+            _ => Ok(Some(engine)),
+        }
     }
 
     /// All presets, by name.
@@ -95,12 +127,12 @@ impl Presets {
     fn on_engine(&self, preset: Preset) -> Preset {
         let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
         let taken: Vec<Setting> = match &preset.engine {
-            Some(engine) => match engines.taken.get(engine) {
-                Some(taken) => taken.clone(),
+            Some(engine) => match engines.by_name.get(engine) {
+                Some(takes) => takes.settings.clone(),
                 None => return preset,
             },
-            None if engines.taken.is_empty() => return preset,
-            None => engines.taken.values().flatten().copied().collect(),
+            None if engines.by_name.is_empty() => return preset,
+            None => engines.by_name.values().flat_map(|takes| &takes.settings).copied().collect(),
         };
         preset.on_engine(&taken)
     }
@@ -120,14 +152,18 @@ impl Presets {
 }
 
 impl Engines {
+    fn names(&self) -> String {
+        self.by_name.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     /// The presets, unless one names an engine that the installation does not have.
     fn check(&self, presets: Vec<Preset>) -> Result<Vec<Preset>, String> {
         let lacks = |preset: &&Preset| {
-            preset.engine.as_ref().is_some_and(|engine| self.are_all && !self.taken.contains_key(engine))
+            preset.engine.as_ref().is_some_and(|engine| self.are_all && !self.by_name.contains_key(engine))
         };
         let Some(Preset { name, engine, .. }) = presets.iter().find(lacks) else { return Ok(presets) };
         let engine = engine.as_deref().unwrap_or_default();
-        let known = self.taken.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let known = self.names();
         Err(format!("[preset.{name}] names the engine {engine:?}; the engines of this server are {known}"))
     }
 }

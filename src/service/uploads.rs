@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use tintype_engine::Mask;
 use tintype_engine::picture::{Picture, PictureError};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
@@ -70,6 +71,9 @@ pub enum Refusal {
     /// The bytes are no picture that the decoder takes.
     #[error("the file is not a PNG, JPEG or WebP image, is damaged, or has too many pixels")]
     NotAPicture,
+    /// The picture should be a mask, but nothing in it can be transparent.
+    #[error("the file has no alpha channel")]
+    NoAlpha,
 }
 
 /// An upload that was not taken.
@@ -96,6 +100,7 @@ impl From<DecodeError> for UploadError {
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::NotStarted(_) => Self::Decoder(error),
+            DecodeError::Picture(PictureError::NoAlpha) => Refusal::NoAlpha.into(),
             DecodeError::Picture(PictureError::UnknownFormat | PictureError::TooLarge | PictureError::Damaged(_))
             | DecodeError::Crashed(_)
             | DecodeError::Garbled
@@ -296,17 +301,37 @@ impl Spool {
     ///
     /// # Errors
     /// [`UploadError`].
-    pub async fn decode(self) -> Result<Picture, UploadError> {
+    pub async fn decode(&self) -> Result<Picture, UploadError> {
         let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
-        let mut file = self.file;
+        let bytes = self.bytes().await?;
+        self.noted(self.uploads.decoder.decode(&bytes).await)
+    }
+
+    /// Decodes the picture as a mask.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn decode_mask(&self) -> Result<Mask, UploadError> {
+        let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
+        let bytes = self.bytes().await?;
+        self.noted(self.uploads.decoder.decode_mask(&bytes).await)
+    }
+
+    /// The bytes of the file.
+    async fn bytes(&self) -> Result<Vec<u8>, UploadError> {
+        let mut file = self.file.try_clone()?;
         let read = tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
             file.rewind()?;
             file.take(MAX_UPLOAD).read_to_end(&mut bytes)?;
             io::Result::Ok(bytes)
         });
-        let bytes = read.await.map_err(io::Error::other)??;
-        let decoded = self.uploads.decoder.decode(&bytes).await.map_err(UploadError::from);
+        Ok(read.await.map_err(io::Error::other)??)
+    }
+
+    /// Counts a picture that was rejected.
+    fn noted<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, UploadError> {
+        let decoded = decoded.map_err(UploadError::from);
         if matches!(decoded, Err(UploadError::Refused(_))) {
             self.uploads.rejections.count(self.account_id);
         }

@@ -134,7 +134,7 @@ impl<'a> Card<'a> {
 
     /// What the task was rendered with, for the reader: names of texts, and values.
     pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
-        let TaskSettings { preset, render } = &self.request.settings;
+        let TaskSettings { preset, render, .. } = &self.request.settings;
         let preset = preset.clone().map(|preset| ("preset", preset));
         // Its seeds stand beside them.
         let others = Setting::ALL.into_iter().filter(|setting| *setting != Setting::Seed);

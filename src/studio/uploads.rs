@@ -52,7 +52,9 @@ fn status(refusal: Refusal) -> StatusCode {
         Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Refusal::Busy | Refusal::TooManyRejected => StatusCode::TOO_MANY_REQUESTS,
         Refusal::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture => StatusCode::UNPROCESSABLE_ENTITY,
+        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture | Refusal::NoAlpha => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
     }
 }
 
@@ -65,7 +67,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::TooManyRejected => "upload-too-many-rejected",
         Refusal::NoCredits => "upload-no-credits",
         Refusal::DiskFull => "upload-disk-full",
-        Refusal::NotAPicture => "upload-not-a-picture",
+        Refusal::NotAPicture | Refusal::NoAlpha => "upload-not-a-picture",
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::reference_slots::ReferenceSlot;
-use super::render::{RenderControl, RenderError};
+use super::render::{RenderControl, RenderError, Sources};
 use super::render_slots::{RenderSlot, RenderSlots};
 use super::turned_away::Turn;
 use super::{CANCEL_GRACE, Worker};
@@ -20,7 +20,6 @@ use crate::service::endings::RETRY_DELAY;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::model::Surface;
 use tintype_engine::Progress;
-use tintype_engine::picture::Picture;
 use tintype_store::{Claim, LeaseWrite, StoreError};
 
 /// The outcome of an attempt that completed its task.
@@ -64,7 +63,7 @@ enum NotSaved {
 
 /// A task that is ready to be rendered.
 struct Prepared {
-    references: Vec<Picture>,
+    sources: Sources,
     slot: RenderSlot,
     /// When the task took the slot.
     slot_since: Duration,
@@ -150,12 +149,12 @@ impl Worker {
             prepared = self.prepare(claim, start, slots) => prepared,
             () = cancel.cancelled() => return Attempt::Cancelled,
         };
-        let Prepared { references, slot, slot_since, took } = match prepared {
+        let Prepared { sources, slot, slot_since, took } = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Attempt::Ended(Err(error), None),
         };
         let time_limit = self.time_limit(claim, took);
-        match self.render(claim, references, time_limit, cancel).instrument(tracing::debug_span!("render")).await {
+        match self.render(claim, sources, time_limit, cancel).instrument(tracing::debug_span!("render")).await {
             Some(rendered) => {
                 // A lost attempt, such as one that was cut off, says nothing about the next one.
                 if !matches!(
@@ -182,7 +181,7 @@ impl Worker {
         let limit = self.time_limit(claim, Duration::ZERO);
         let span = tracing::debug_span!("references", count = claim.request.reference_images.len());
         let preparing = AssertUnwindSafe(self.renderer.prepare(claim)).catch_unwind().instrument(span);
-        let references = match tokio::time::timeout(limit, preparing).await {
+        let sources = match tokio::time::timeout(limit, preparing).await {
             Ok(Ok(prepared)) => prepared?,
             Ok(Err(_)) => return Err(RenderError::Again("the preparation of the render panicked".into())),
             Err(_) => return Err(RenderError::Again(overran("the preparation of the render", limit))),
@@ -193,7 +192,7 @@ impl Worker {
             None => (RenderSlot::new(slots.acquire().await, renders), self.shared.clock.elapsed()),
         };
         drop(reference_slot);
-        Ok(Prepared { references, slot, slot_since, took: prepared.saturating_sub(begun) })
+        Ok(Prepared { sources, slot, slot_since, took: prepared.saturating_sub(begun) })
     }
 
     /// Renders a task. A render that is cancelled, or that overruns its time limit, gets a moment to stop. `None` when it
@@ -201,7 +200,7 @@ impl Worker {
     async fn render(
         &self,
         claim: &Claim,
-        references: Vec<Picture>,
+        sources: Sources,
         time_limit: Duration,
         cancel: &CancellationToken,
     ) -> Option<Result<Vec<Bytes>, RenderError>> {
@@ -211,7 +210,7 @@ impl Worker {
         // Also where this future is dropped.
         let stopped = stop.clone().drop_guard();
         let control = RenderControl { time_limit, progress: progress.clone(), cancel: stop };
-        let mut rendering = pin!(AssertUnwindSafe(self.renderer.render(claim, references, control)).catch_unwind());
+        let mut rendering = pin!(AssertUnwindSafe(self.renderer.render(claim, sources, control)).catch_unwind());
         let outcome = tokio::select! {
             biased;
             // Checked first: an engine that obeys the cancellation returns an error, which must not count as a lost attempt.

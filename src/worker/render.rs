@@ -16,7 +16,7 @@ use tintype_config::WorkerSettings;
 use tintype_domain::model::{FailureCause, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Progress, RenderSettings};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Progress, RenderSettings};
 use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype_store::{ANY_REFERENCES, Claim};
 use tintype_system::sandbox::Decoder;
@@ -52,28 +52,31 @@ pub struct RenderControl {
     pub cancel: CancellationToken,
 }
 
+/// The pictures from which a task is rendered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// The reference pictures, in order.
+    pub references: Vec<Picture>,
+    /// The part of the first one that changes.
+    pub mask: Option<Mask>,
+}
+
 /// Makes the images of a task. The worker knows leases; the renderer knows pictures.
 #[async_trait]
 pub trait Renderer: Send + Sync + 'static {
-    /// Prepares the render of a task and returns its reference pictures, in order. A task with references holds no render
-    /// slot meanwhile.
+    /// Prepares the render of a task. A task with references holds no render slot meanwhile.
     ///
     /// # Errors
     /// [`RenderError`].
-    async fn prepare(&self, _claim: &Claim) -> Result<Vec<Picture>, RenderError> {
-        Ok(Vec::new())
+    async fn prepare(&self, _claim: &Claim) -> Result<Sources, RenderError> {
+        Ok(Sources::default())
     }
 
-    /// Renders the images of a task from the references that [`Renderer::prepare`] returned: PNGs, in order.
+    /// Renders the images of a task from what [`Renderer::prepare`] returned: PNGs, in order.
     ///
     /// # Errors
     /// [`RenderError`].
-    async fn render(
-        &self,
-        claim: &Claim,
-        references: Vec<Picture>,
-        control: RenderControl,
-    ) -> Result<Vec<Bytes>, RenderError>;
+    async fn render(&self, claim: &Claim, sources: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError>;
 
     /// Most reference images of a task that the engine takes.
     fn max_references(&self) -> u32 {
@@ -116,7 +119,7 @@ pub struct EngineRenderer {
 
 #[async_trait]
 impl Renderer for EngineRenderer {
-    async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+    async fn prepare(&self, claim: &Claim) -> Result<Sources, RenderError> {
         let rules = self.policy.rules();
         // Before any download.
         self.apply(claim, rules.judge_prompt(&claim.request.prompt).await)?;
@@ -125,20 +128,23 @@ impl Renderer for EngineRenderer {
             let sentence = too_many_references(self.max_references());
             return Err(RenderError::Final(TaskFailure { cause: FailureCause::Engine, sentence }));
         }
+        if claim.request.settings.mask.is_some() && !self.info.masks {
+            tracing::warn!(task = %claim.lease.task_id, engine = self.info.name, "the engine takes no mask, so the task fails: give its preset an engine that takes one");
+            return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
+        }
         let references = self.references(claim).await?;
         if !references.is_empty() {
             self.apply(claim, rules.judge_pictures(Subject::References, &references).await)?;
         }
-        Ok(references)
+        let mask = self.mask(claim, references.first()).await?;
+        Ok(Sources { references, mask })
     }
 
-    async fn render(
-        &self,
-        claim: &Claim,
-        references: Vec<Picture>,
-        control: RenderControl,
-    ) -> Result<Vec<Bytes>, RenderError> {
-        let pictures = self.pictures(claim, references, control).await.map_err(|error| {
+    async fn render(&self, claim: &Claim, sources: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+        let (width, height) = claim.request.aspect_ratio.size();
+        let native = self.info.sizes.nearest(width, height);
+        let (sources, edit) = on_another_thread(move || for_engine(sources, (width, height), native)).await?;
+        let pictures = self.pictures(claim, sources, native, control).await.map_err(|error| {
             tracing::info!(task = %claim.lease.task_id, %error, "the engine returned no images");
             match error {
                 EngineError::Refused(_) => RenderError::Refused(Violation::Engine),
@@ -148,8 +154,7 @@ impl Renderer for EngineRenderer {
                 EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
             }
         })?;
-        let (width, height) = claim.request.aspect_ratio.size();
-        let pictures = on_another_thread(move || fit(pictures, width, height)).await?;
+        let pictures = on_another_thread(move || finish(pictures, edit.as_ref(), width, height)).await?;
         self.apply(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
         on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
     }
@@ -195,17 +200,16 @@ impl EngineRenderer {
     async fn pictures(
         &self,
         claim: &Claim,
-        references: Vec<Picture>,
+        Sources { references, mask }: Sources,
+        (width, height): (u32, u32),
         control: RenderControl,
     ) -> Result<Vec<Picture>, EngineError> {
         let request = &claim.request;
         let RenderControl { time_limit, progress, cancel } = control;
-        let (width, height) = request.aspect_ratio.size();
-        let (width, height) = self.info.sizes.nearest(width, height);
         let seeds: Vec<u64> = request.seeds(claim.lease.task_id).map(u64::from).collect();
         let mut pictures = Vec::with_capacity(seeds.len());
         for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
-            let (prompt, references) = (request.prompt.clone(), references.clone());
+            let (prompt, references, mask) = (request.prompt.clone(), references.clone(), mask.clone());
             let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
             // Tasks with different seeds can share a batch.
             let mut settings = RenderSettings { seed: None, ..request.settings.render.clone() };
@@ -213,7 +217,8 @@ impl EngineRenderer {
             if settings.guidance_scale.is_some_and(|scale| scale < 1.0) {
                 settings.negative_prompt = None;
             }
-            let brief = Brief { prompt, width, height, seeds: seeds.to_vec(), settings, references, time_limit };
+            let seeds_now = seeds.to_vec();
+            let brief = Brief { prompt, width, height, seeds: seeds_now, settings, references, mask, time_limit };
             let rendered = self.engine.render(brief, part, cancel.clone()).await?;
             if rendered.len() != seeds.len() {
                 let cause = format!("the engine rendered {} pictures instead of {}", rendered.len(), seeds.len());
@@ -251,9 +256,9 @@ impl EngineRenderer {
         let (places, urls): (Vec<usize>, Vec<ReferenceUrl>) =
             all.filter(|(index, _)| !own.contains_key(index)).map(parse).collect::<Result<_, _>>()?;
         let mut pictures = BTreeMap::new();
-        for (index, reference) in own {
-            pictures
-                .insert(index, stored_references::picture(&self.shared, &self.decoder, claim, index, reference).await?);
+        for (index, own) in own {
+            let place = (index, &*format!("reference_images[{index}]"));
+            pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, place, own).await?);
         }
         let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
             let fault = ReferenceFault { index: places[fault.index], ..fault };
@@ -265,6 +270,47 @@ impl EngineRenderer {
         pictures.extend(places.into_iter().zip(fetched));
         Ok(pictures.into_values().collect())
     }
+
+    /// The mask of a task, for its first reference.
+    async fn mask(&self, claim: &Claim, first: Option<&Picture>) -> Result<Option<Mask>, RenderError> {
+        let (Some(own), Some(first)) = (claim.request.own_mask(), first) else { return Ok(None) };
+        let mask = stored_references::picture(&self.shared, &self.decoder, claim, (0, "mask"), own).await?;
+        let size = |picture: &Picture| format!("{}x{}", picture.width(), picture.height());
+        let (mask_size, first_size) = (size(&mask), size(first));
+        if mask_size != first_size {
+            let sentence = format!("The mask has {mask_size} pixels, and reference_images[0] has {first_size}.");
+            return Err(bad_reference(0, sentence));
+        }
+        Ok(Some(Mask::of(mask)))
+    }
+}
+
+/// An edit within a mask, at the size of the result.
+#[derive(Debug)]
+struct Edit {
+    original: Picture,
+    mask: Mask,
+}
+
+/// The pictures for an engine that renders at the size `native`. With a mask each side is scaled by itself, so that all of
+/// the picture comes back in its place.
+fn for_engine(sources: Sources, (width, height): (u32, u32), native: (u32, u32)) -> (Sources, Option<Edit>) {
+    let Sources { mut references, mask } = sources;
+    let (Some(mask), Some(first)) = (mask, references.first_mut()) else {
+        return (Sources { references, mask: None }, None);
+    };
+    let edit = Edit { original: first.clone().fit(width, height), mask: mask.fit(width, height) };
+    *first = edit.original.clone().stretch(native.0, native.1);
+    let mask = edit.mask.clone().stretch(native.0, native.1);
+    (Sources { references, mask: Some(mask) }, Some(edit))
+}
+
+impl Edit {
+    /// What the engine painted where the mask lets it, and the original everywhere else.
+    fn keep(&self, painted: Picture) -> Picture {
+        let painted = painted.stretch(self.original.width(), self.original.height());
+        self.mask.blend(&self.original, &painted).unwrap_or(painted)
+    }
 }
 
 /// The failure of a task because of a reference; its index is from 0.
@@ -273,8 +319,12 @@ pub(super) fn bad_reference(index: usize, sentence: String) -> RenderError {
 }
 
 /// Brings every picture to the exact size.
-fn fit(pictures: Vec<Picture>, width: u32, height: u32) -> Vec<Picture> {
-    pictures.into_iter().map(|picture| picture.fit(width, height)).collect()
+fn finish(pictures: Vec<Picture>, edit: Option<&Edit>, width: u32, height: u32) -> Vec<Picture> {
+    let finished = |picture: Picture| match edit {
+        Some(edit) => edit.keep(picture),
+        None => picture.fit(width, height),
+    };
+    pictures.into_iter().map(finished).collect()
 }
 
 /// Runs long work on a thread of the blocking pool.

@@ -9,17 +9,17 @@ use tintype_engine::picture::Picture;
 use tintype_store::{Claim, StoreError};
 use tintype_system::sandbox::{DecodeError, Decoder};
 
-/// The picture of a reference. It may have been removed since the task was accepted: its file stays for as long as the task
+/// The picture that `field` names, the reference at `index` or a mask of it. It may have been removed since the task was accepted: its file stays for as long as the task
 /// is unfinished.
 pub(super) async fn picture(
     shared: &Shared,
     decoder: &Decoder,
     claim: &Claim,
-    index: usize,
+    (index, field): (usize, &str),
     reference: StoredReference,
 ) -> Result<Picture, RenderError> {
-    let gone = || bad_reference(index, format!("reference_images[{index}] does not exist any more."));
-    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("reference_images[{index}]: {error}"));
+    let gone = || bad_reference(index, format!("{field} does not exist any more."));
+    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{field}: {error}"));
     let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
     let name = FileName::parse(&name).ok_or_else(gone)?;
     let png = shared.files.read(name).await.map_err(|error| again(&error))?.ok_or_else(gone)?;

@@ -134,10 +134,10 @@ async fn an_answer_of_a_decoder_must_have_the_size_that_it_announces() {
         header(0, 0),
         header(2, 1) + &bytes(5),
         header(2, 1) + &bytes(7),
-        header(1025, 1) + &bytes(3 * 1025),
+        header(1569, 1) + &bytes(3 * 1569),
         header(u32::MAX, u32::MAX) + &bytes(3),
         header(1 << 31, 1 << 31),
-        header(1024, 1024) + "cat /dev/zero",
+        header(1568, 1568) + "cat /dev/zero",
         "yes".into(),
     ] {
         let error = script(&directory, &body).decode(b"").await.unwrap_err();

@@ -76,6 +76,7 @@ fn info() -> EngineInfo {
         description: "an engine that a test controls".into(),
         sizes: Sizes::Any,
         max_references: 4,
+        masks: false,
         settings: Vec::new(),
         max_pictures: None,
         typical_duration: Duration::from_secs(1),

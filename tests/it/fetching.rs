@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tintype::worker::Worker;
-use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_config::LEASE;
 use tintype_domain::model::{Id, TaskId};
 use tintype_engine::picture::Picture;
@@ -65,9 +65,9 @@ async fn pass(gate: &Semaphore) {
 
 #[async_trait]
 impl Renderer for GatedRenderer {
-    async fn prepare(&self, claim: &Claim) -> Result<Vec<Picture>, RenderError> {
+    async fn prepare(&self, claim: &Claim) -> Result<Sources, RenderError> {
         if claim.request.reference_images.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Sources::default());
         }
         let id = claim.lease.task_id;
         let _leaving = Leaving(self, id);
@@ -77,16 +77,12 @@ impl Renderer for GatedRenderer {
         if prompt.contains("slow") {
             pass(&self.references).await;
         }
-        Ok(vec![Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture")])
+        let references = vec![Picture::from_rgb(1, 1, vec![7; 3]).expect("a picture")];
+        Ok(Sources { references, mask: None })
     }
 
-    async fn render(
-        &self,
-        claim: &Claim,
-        references: Vec<Picture>,
-        control: RenderControl,
-    ) -> Result<Vec<Bytes>, RenderError> {
-        assert_eq!(references.len(), claim.request.reference_images.len(), "the render gets every reference");
+    async fn render(&self, claim: &Claim, sources: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+        assert_eq!(sources.references.len(), claim.request.reference_images.len(), "the render gets every reference");
         self.events.send(Event::Renders(claim.lease.task_id, control.time_limit)).expect("a test");
         if claim.request.prompt.contains("long") {
             pass(&self.renders).await;

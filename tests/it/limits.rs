@@ -6,10 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tintype::service::backlog::MIN_SAMPLES;
-use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, TaskFailure};
-use tintype_engine::Picture;
 use tintype_store::{Claim, WORKER_SILENCE};
 use tintype_system::clock::Clock;
 
@@ -95,7 +94,7 @@ struct Slow {
 
 #[async_trait]
 impl Renderer for Slow {
-    async fn render(&self, _: &Claim, _: Vec<Picture>, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+    async fn render(&self, _: &Claim, _: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.clock.advance(self.takes.unwrap_or(control.time_limit));
         match self.takes {
             Some(_) => Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, "It sank."))),

@@ -49,6 +49,7 @@ mod openai_aliases;
 mod openai_background;
 mod openai_edits;
 mod openai_face;
+mod openai_masks;
 mod openai_retries;
 mod openai_sdks;
 mod openai_shares;

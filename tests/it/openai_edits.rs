@@ -21,7 +21,7 @@ const EDITS: &str = "/v1/images/edits";
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// A part of a form: the parameters after `form-data`, and its bytes.
-type Part<'a> = (&'a str, &'a [u8]);
+pub type Part<'a> = (&'a str, &'a [u8]);
 
 /// A plain PNG.
 pub fn png(width: u32, height: u32) -> Vec<u8> {
@@ -39,7 +39,7 @@ pub fn data_url(picture: &[u8]) -> String {
 }
 
 /// A form with this boundary.
-fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
+pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
     for (parameters, bytes) in parts {
         let header = format!("--{boundary}\r\nContent-Disposition: form-data; {parameters}\r\n\r\n");
@@ -52,7 +52,7 @@ fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
 }
 
 impl Caller<'_> {
-    async fn edit(&self, headers: &[(&str, &str)], kind: &str, body: impl Into<Bytes>) -> Answer {
+    pub async fn edit(&self, headers: &[(&str, &str)], kind: &str, body: impl Into<Bytes>) -> Answer {
         let key = self.authorization();
         let mut all = vec![("authorization", key.as_str()), ("content-type", kind)];
         all.extend(headers);
@@ -60,7 +60,7 @@ impl Caller<'_> {
     }
 
     /// Sends a form as a first attempt.
-    async fn edit_form(&self, parts: &[Part<'_>]) -> Answer {
+    pub async fn edit_form(&self, parts: &[Part<'_>]) -> Answer {
         self.edit(&[], "multipart/form-data; boundary=b-1", form("b-1", parts)).await
     }
 
@@ -106,7 +106,7 @@ impl Service {
 }
 
 /// The answer to a call that waits until the worker has done its task.
-async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
+pub async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
     let works = Cell::new(false);
     let work = async {
         service.waiting(1).await;
@@ -122,14 +122,14 @@ async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answ
 }
 
 #[track_caller]
-fn task_of(answer: &Answer) -> &str {
+pub fn task_of(answer: &Answer) -> &str {
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.header("x-tintype-task-id")
 }
 
 /// `code` and `param` of an error.
 #[track_caller]
-fn error(answer: &Answer, status: u16) -> (Value, Value) {
+pub fn error(answer: &Answer, status: u16) -> (Value, Value) {
     assert_eq!(answer.status, status, "{answer:?}");
     let error = &answer.json()["error"];
     assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{answer:?}");

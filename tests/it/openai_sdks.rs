@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use tintype_domain::model::{Surface, TaskId};
+
 use crate::openai_edits::png;
+use crate::openai_masks::left_half;
 use crate::rigs::http::TASKS;
 use crate::rigs::packages::{javascript, litellm, python, run};
 use crate::rigs::service::Service;
@@ -15,7 +18,7 @@ use crate::tidy::root;
 /// A folder with a wide and a narrow picture.
 fn pictures() -> tempfile::TempDir {
     let folder = tempfile::TempDir::new().expect("a directory");
-    for (name, picture) in [("wide.png", png(30, 20)), ("narrow.png", png(20, 30))] {
+    for (name, picture) in [("wide.png", png(30, 20)), ("narrow.png", png(20, 30)), ("mask.png", left_half(30, 20))] {
         std::fs::write(folder.path().join(name), picture).expect("a file");
     }
     folder
@@ -34,15 +37,20 @@ async fn check(mut program: Command) {
     waits(0).await;
     waits(1).await;
     service.work().await;
-    // Then comes an edit with two pictures.
-    waits(0).await;
-    waits(1).await;
-    service.work().await;
+    // Then come an edit with two pictures and one within a mask.
+    for _ in 0..2 {
+        waits(0).await;
+        waits(1).await;
+        service.work().await;
+    }
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!(said["pictures"], json!(["89504e47", "89504e47"]), "{said}");
     assert!(said["attempts"].as_str().is_some_and(|attempts| attempts != "0"), "{said}");
     assert_eq!(said["edited"], "1024x1536", "{said}");
     assert_eq!(caller.references(said["edit"].as_str().expect("an id")).await, ["30", "20"]);
+    let TaskId(masked) = said["masked"].as_str().expect("an id").parse().expect("an id");
+    let masked = service.shared.store.find_record(caller.account.id, Surface::Api, masked).await.expect("a store");
+    assert!(masked.expect("a task").request.own_mask().is_some(), "{said}");
     let errors = json!([
         ["BadRequestError", null, "mask"],
         ["BadRequestError", null, "image"],
@@ -52,7 +60,7 @@ async fn check(mut program: Command) {
     ]);
     assert_eq!((&said["errors"], &said["models"]), (&errors, &json!(["imgmodel"])));
     assert_eq!(caller.task(said["task"].as_str().expect("an id")).await["status"], "completed");
-    assert_eq!(caller.credits().await, 94, "charged once");
+    assert_eq!(caller.credits().await, 92, "charged once");
 }
 
 /// Runs a program that reads streams. The connection of its first attempt breaks after the charge.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype::policy::picture_hash;
 use tintype::service::endings::REFUSED;
-use tintype::worker::render::Renderer as _;
+use tintype::worker::render::{Renderer as _, Sources};
 use tintype_engine::picture::Picture;
 use tintype_engine::{Brief, CancellationToken, Engine as _, Progress, RenderSettings};
 use tintype_sketch::Sketch;
@@ -305,6 +305,7 @@ async fn rendered(prompt: &str) -> Picture {
         height: 384,
         seeds: vec![1],
         references: Vec::new(),
+        mask: None,
         settings: RenderSettings::default(),
         time_limit,
     };
@@ -370,7 +371,7 @@ async fn a_result_on_the_block_list_is_refused_before_its_file_is_written() {
     // The result is rendered beforehand: the same task always gets the same picture.
     let claim = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
     let renderer = service.renderer();
-    let pngs = renderer.render(&claim, Vec::new(), control()).await.expect("a picture");
+    let pngs = renderer.render(&claim, Sources::default(), control()).await.expect("a picture");
     let hash = picture_hash(&Picture::decode(&pngs[0]).expect("a PNG"));
     service.shared.store.release(claim.lease, std::time::Duration::ZERO).await.expect("a store");
     file.write("policy.toml", "[blocklist]\nfile = \"known.txt\"\n");

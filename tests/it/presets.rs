@@ -139,7 +139,10 @@ async fn a_preset_decides_what_its_callers_may_change() {
     assert_eq!(answer.header("x-ignored-fields"), "strength");
     let render =
         RenderSettings { seed: Some(5), steps: Some(12), guidance_scale: Some(6.5), ..RenderSettings::default() };
-    assert_eq!(settings_of(&caller, &answer).await, TaskSettings { preset: Some("portrait".into()), render });
+    assert_eq!(
+        settings_of(&caller, &answer).await,
+        TaskSettings { preset: Some("portrait".into()), render, ..TaskSettings::default() }
+    );
     assert_eq!(rig.service.worker.step().await.expect("a store"), 0, "it waits for its engine");
     for (steps, expected) in [(json!(9), "steps must be from 10 to 50."), (json!("9"), "steps must be a number.")] {
         let answer = call(&caller, json!({ "prompt": "a face", "model": "portrait", "steps": steps })).await;
@@ -182,6 +185,7 @@ async fn the_default_preset_serves_those_who_name_none() {
     let expected = TaskSettings {
         preset: Some("default".into()),
         render: RenderSettings { seed: Some(3), ..RenderSettings::default() },
+        ..TaskSettings::default()
     };
     assert_eq!((native, settings_of(&caller, &answer).await), (expected.clone(), expected));
     let of_caller = call(&caller, json!({ "prompt": "a boat", "seed": 4 })).await;
@@ -378,6 +382,7 @@ async fn agents_see_the_presets_and_choose_one_with_settings() {
     let expected = TaskSettings {
         preset: Some("draft".into()),
         render: RenderSettings { seed: Some(5), ..RenderSettings::default() },
+        ..TaskSettings::default()
     };
     assert_eq!(record.expect("a task").request.settings, expected);
     for (arguments, sentence) in [

@@ -45,6 +45,7 @@ fn brief(prompt: &str, seeds: &[u64]) -> Brief {
         height: SIDE,
         seeds: seeds.to_vec(),
         references: Vec::new(),
+        mask: None,
         settings: RenderSettings::default(),
         time_limit: Duration::from_secs(60),
     }

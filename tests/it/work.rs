@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tintype::files::Files;
-use tintype::worker::render::{RenderControl, RenderError, Renderer};
+use tintype::worker::render::{RenderControl, RenderError, Renderer, Sources};
 use tintype_config::{LEASE, ORPHAN_AGE, TASK_TIME_LIMIT};
 use tintype_domain::model::{FailureCause, TaskId};
 use tintype_domain::request::AspectRatio;
@@ -190,7 +190,7 @@ struct Gate {
 
 #[async_trait]
 impl Renderer for Gate {
-    async fn render(&self, _: &Claim, _: Vec<Picture>, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
+    async fn render(&self, _: &Claim, _: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError> {
         self.reached.notify_one();
         tokio::select! {
             () = self.open.notified() => {}
@@ -330,7 +330,7 @@ async fn the_same_task_gives_the_same_pictures_on_another_attempt() {
     caller.submit(json!({ "prompt": "a boat", "n": 2 })).await;
     let claim = service.shared.store.claim(1, LEASE).await.expect("a store").remove(0);
     let renderer = service.renderer();
-    let render = async || renderer.render(&claim, Vec::new(), control()).await.expect("pictures");
+    let render = async || renderer.render(&claim, Sources::default(), control()).await.expect("pictures");
     let (first, second) = (render().await, render().await);
     assert_eq!(first, second);
     assert_ne!(first[0], first[1]);

@@ -8,7 +8,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
 /// Fields whose values may be data URLs.
-const FIELDS: [&[u8]; 3] = [b"image", b"images", b"image_url"];
+const FIELDS: [&[u8]; 4] = [b"image", b"images", b"image_url", b"mask"];
 const SCHEME: &[u8] = b"data:";
 /// Longest text between the scheme and the data.
 const MAX_MEDIA_TYPE: usize = 200;

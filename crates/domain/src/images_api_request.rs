@@ -141,6 +141,7 @@ impl ImagesCall {
         }
         let named_size = fields.size()?;
         let size = named_size.as_ref().map(|(_, ratio)| *ratio);
+        let mask = mask(&mut fields, pictures)?;
         let request = GenerateRequest {
             prompt,
             aspect_ratio: size.unwrap_or_default(),
@@ -149,7 +150,7 @@ impl ImagesCall {
                 CallKind::Generation => Vec::new(),
                 CallKind::Edit => input_images(&mut fields, reference_ports, pictures)?,
             },
-            settings: TaskSettings::default(),
+            settings: TaskSettings { mask, ..TaskSettings::default() },
             request_id: None,
         };
         let settings = fields.settings()?;
@@ -197,11 +198,8 @@ fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
 impl Fields {
     /// Refuses the fields that ask for other pictures than the service makes.
     fn refuse_what_cannot_be_done(&mut self, kind: CallKind) -> Result<(), InvalidCall> {
-        if self.take("mask").is_some() {
-            return invalid("mask", "is not supported: leave it out to edit the whole image");
-        }
         if kind == CallKind::Generation {
-            for name in ["images", "image"] {
+            for name in ["images", "image", "mask"] {
                 if self.take(name).is_some() {
                     return invalid(name, "belongs to /v1/images/edits");
                 }
@@ -294,16 +292,8 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
     let reference = |(index, entry): (usize, Json)| {
         let wrong =
             |rule: String| Err(InvalidCall { message: format!("{param}[{index}] {rule}."), param: Some(param) });
-        let text = match entry {
-            Json::String(text) => text,
-            Json::Object(fields) => {
-                let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
-                match (fields.next(), fields.next()) {
-                    (Some((name, Json::String(text))), None) if name == "image_url" => text,
-                    _ => return wrong("must be an object with the one field image_url, an https or data URL".into()),
-                }
-            }
-            _ => return wrong("must be an object with image_url".into()),
+        let Some(text) = url_of(entry) else {
+            return wrong("must be an object with the one field image_url, an https or data URL".into());
         };
         if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
             return Ok(picture.name.clone());
@@ -314,6 +304,30 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
         }
     };
     entries.into_iter().enumerate().map(reference).collect()
+}
+
+/// The mask, which comes with the call: whether it suits its image has to be known before the charge.
+fn mask(fields: &mut Fields, pictures: &[SentPicture]) -> Result<Option<String>, InvalidCall> {
+    let Some(value) = fields.take("mask") else { return Ok(None) };
+    let text = url_of(value);
+    match pictures.iter().find(|picture| text.as_ref() == Some(&picture.mark)) {
+        Some(picture) => Ok(Some(picture.name.clone())),
+        None => invalid("mask", "must come with the call, as a file of a form or as a data URL in image_url"),
+    }
+}
+
+/// The URL of an image, which is text or the one field of an object.
+fn url_of(value: Json) -> Option<String> {
+    let fields = match value {
+        Json::String(text) => return Some(text),
+        Json::Object(fields) => fields,
+        _ => return None,
+    };
+    let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
+    match (fields.next(), fields.next()) {
+        (Some((name, Json::String(text))), None) if name == "image_url" => Some(text),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -431,7 +445,7 @@ mod tests {
             (&[("prompt", "a"), ("n", "two")][..], Some("n")),
             (&[("prompt", "a"), ("n", "-1")], Some("n")),
             (&[("prompt", "a"), ("stream", "yes")], Some("stream")),
-            (&[("prompt", "a"), ("mask", "m")], Some("mask")),
+            (&[("prompt", "a"), ("mask", "https://example.com/m.png")], Some("mask")),
             (&[("prompt", "")], Some("prompt")),
             (&[("prompt", "a"), ("prompt", "b")], None),
         ] {

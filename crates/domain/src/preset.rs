@@ -80,7 +80,7 @@ impl Preset {
         }
         let preset = (!self.name.is_empty()).then(|| self.name.clone());
         let engine = self.engine.clone();
-        Ok(Chosen { engine, settings: TaskSettings { preset, render: asked.or(&self.settings) }, ignored })
+        Ok(Chosen { engine, settings: TaskSettings { preset, mask: None, render: asked.or(&self.settings) }, ignored })
     }
 
     /// The settings that callers may change, without those that the engine of the preset does not take.
@@ -157,7 +157,7 @@ mod tests {
         let chosen =
             Preset::unnamed(None).on_engine(&[Setting::Seed, Setting::Steps]).choose(asked).expect("within bounds");
         let expected = RenderSettings { seed: Some(1), ..RenderSettings::default() };
-        assert_eq!(chosen.settings, TaskSettings { preset: None, render: expected });
+        assert_eq!(chosen.settings, TaskSettings { render: expected, ..TaskSettings::default() });
         assert_eq!(chosen.ignored, [Setting::Steps]);
         let words = |words: String| RenderSettings { negative_prompt: Some(words), ..RenderSettings::default() };
         let all = Preset::unnamed(None);

@@ -183,6 +183,9 @@ pub struct TaskSettings {
     /// The preset that the caller chose, or the default one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
+    /// The picture that says which part of the first reference changes, as a [`StoredReference`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
     /// The settings for the engine: those of the caller and of the preset.
     #[serde(flatten)]
     pub render: RenderSettings,
@@ -196,7 +199,7 @@ impl TaskSettings {
 
     /// Whether nothing was chosen.
     pub fn is_empty(&self) -> bool {
-        self.preset.is_none() && self.render.is_empty()
+        self.preset.is_none() && self.mask.is_none() && self.render.is_empty()
     }
 }
 
@@ -270,6 +273,11 @@ impl GenerateRequest {
     pub fn own_references(&self) -> impl Iterator<Item = (usize, StoredReference)> {
         let own = |(index, text): (usize, &String)| Some((index, StoredReference::parse(text)?));
         self.reference_images.iter().enumerate().filter_map(own)
+    }
+
+    /// The mask, which is a picture of the account.
+    pub fn own_mask(&self) -> Option<StoredReference> {
+        self.settings.mask.as_deref().and_then(StoredReference::parse)
     }
 
     fn parse_fields(body: &[u8], ports: &[u16], may_be_own: bool) -> Result<(Self, IgnoredFields), InvalidRequest> {

@@ -14,9 +14,11 @@ pub use tokio_util::sync::CancellationToken;
 mod colours;
 pub mod frames;
 mod jpeg;
+mod mask;
 pub mod picture;
 mod settings;
 
+pub use mask::Mask;
 pub use picture::Picture;
 pub use settings::{MAX_NEGATIVE_CHARS, MAX_SEED, RenderSettings, Setting};
 
@@ -31,6 +33,8 @@ pub struct EngineInfo {
     pub sizes: Sizes,
     /// Most reference pictures of one brief; 0 for an engine that renders from text alone.
     pub max_references: usize,
+    /// Whether it takes a mask for its first reference picture.
+    pub masks: bool,
     /// Settings of a brief that it takes. It ignores the others.
     pub settings: Vec<Setting>,
     /// Most pictures of one brief, if the engine has a limit.
@@ -87,6 +91,8 @@ pub struct Brief {
     pub settings: RenderSettings,
     /// Decoded reference pictures, in the caller's order. Empty for text-to-image.
     pub references: Vec<Picture>,
+    /// The part of the first reference picture to change. Both have the size of the brief.
+    pub mask: Option<Mask>,
     /// Time left for this attempt. When it has passed, the worker cancels the render.
     pub time_limit: Duration,
 }

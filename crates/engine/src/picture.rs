@@ -20,8 +20,8 @@ pub const MAX_SIDE: u32 = 8_192;
 pub const MAX_PIXELS: u64 = 8_192 * 6_144;
 /// Most memory that the decoder may allocate for one reference picture, in bytes.
 pub(crate) const MAX_DECODER_BYTES: u64 = 256 * 1024 * 1024;
-/// References are scaled down to fit a square of this side, because no engine uses more detail.
-pub const REFERENCE_SIDE: u32 = 1_024;
+/// References are scaled down to fit a square of this side, the longest one of a result.
+pub const REFERENCE_SIDE: u32 = 1_568;
 /// Pictures that an engine returned are scaled down to fit a square of this side: more than twice the longest side of a
 /// result.
 pub const RESULT_SIDE: u32 = 4_096;
@@ -47,6 +47,9 @@ pub enum PictureError {
     /// The data is damaged.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// It should be a mask, but has no alpha channel.
+    #[error("no alpha channel")]
+    NoAlpha,
 }
 
 impl From<ImageError> for PictureError {
@@ -96,25 +99,7 @@ impl Picture {
     /// # Errors
     /// As [`Picture::decode`].
     pub fn decode_within(bytes: &[u8], side: u32) -> Result<Self, PictureError> {
-        let format = match image::guess_format(bytes) {
-            Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
-            _ => return Err(PictureError::UnknownFormat),
-        };
-        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-        let mut limits = Limits::default();
-        limits.max_image_width = Some(MAX_SIDE);
-        limits.max_image_height = Some(MAX_SIDE);
-        limits.max_alloc = Some(MAX_DECODER_BYTES);
-        reader.limits(limits);
-        // Only the header has been parsed so far.
-        let mut decoder = reader.into_decoder()?;
-        let (width, height) = decoder.dimensions();
-        if u64::from(width) * u64::from(height) > MAX_PIXELS || decoder.total_bytes() > MAX_DECODER_BYTES {
-            return Err(PictureError::TooLarge);
-        }
-        if width == 0 || height == 0 {
-            return Err(PictureError::Damaged("empty".into()));
-        }
+        let (format, mut decoder) = open(bytes)?;
         let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
         let colours = match decoder.icc_profile().ok().flatten() {
             Some(profile) => colours::of_icc(&profile),
@@ -126,10 +111,7 @@ impl Picture {
             _ => DynamicImage::from_decoder(decoder)?,
         };
         // Flat before it shrinks: otherwise the colours of invisible pixels, mostly black, mix with those of visible ones.
-        let flat = flatten(decoded);
-        let mut shrunk = if width.max(height) > side { flat.thumbnail(side, side) } else { flat };
-        shrunk.apply_orientation(orientation);
-        let flat = shrunk.into_rgb8();
+        let flat = within(flatten(decoded), side, orientation).into_rgb8();
         Ok(Self { pixels: colours.and_then(|colours| colours::in_srgb(&flat, &colours)).unwrap_or(flat) })
     }
 
@@ -179,6 +161,37 @@ impl Picture {
             .expect("writing a well-formed picture to memory cannot fail");
         out
     }
+}
+
+/// Opens a file and checks its size. Only its header has been parsed so far.
+pub(crate) fn open(bytes: &[u8]) -> Result<(ImageFormat, impl ImageDecoder), PictureError> {
+    let format = match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) => format,
+        _ => return Err(PictureError::UnknownFormat),
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_DECODER_BYTES);
+    reader.limits(limits);
+    let decoder = reader.into_decoder()?;
+    let (width, height) = decoder.dimensions();
+    if u64::from(width) * u64::from(height) > MAX_PIXELS || decoder.total_bytes() > MAX_DECODER_BYTES {
+        return Err(PictureError::TooLarge);
+    }
+    if width == 0 || height == 0 {
+        return Err(PictureError::Damaged("empty".into()));
+    }
+    Ok((format, decoder))
+}
+
+/// Scales a picture down to at most `side` pixels per side, if necessary, and turns it upright.
+pub(crate) fn within(picture: DynamicImage, side: u32, orientation: Orientation) -> DynamicImage {
+    let is_larger = picture.width().max(picture.height()) > side;
+    let mut shrunk = if is_larger { picture.thumbnail(side, side) } else { picture };
+    shrunk.apply_orientation(orientation);
+    shrunk
 }
 
 /// Blends a picture with white. Its alpha channel, if it has one, says nothing any more.
@@ -244,7 +257,7 @@ mod tests {
     #[test]
     fn a_transparent_picture_that_shrinks_gets_no_fringes() {
         // github.com/lovell/sharp/issues/605: red, beside black that nobody sees.
-        let (width, height) = (2_050, 6);
+        let (width, height) = (3_138, 6);
         let pixels = image::RgbaImage::from_fn(width, height, |x, _| match x % 64 {
             0..33 => image::Rgba([255, 0, 0, 255]),
             33 => image::Rgba([255, 0, 0, 128]),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::Method;
 use tintype_engine::picture::PictureError;
-use tintype_engine::{EngineError, Picture};
+use tintype_engine::{EngineError, Mask, Picture};
 
 use super::endpoint::{Endpoint, Fault, Words};
 use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
@@ -41,7 +41,7 @@ impl Results {
         let picture = self.decoder.decode_result(file).await.map_err(|error| match error {
             DecodeError::Picture(PictureError::TooLarge) => unusable("has too many pixels"),
             DecodeError::Picture(PictureError::UnknownFormat) => unusable("is not a PNG, JPEG or WebP"),
-            DecodeError::Picture(PictureError::Damaged(_)) => unusable("is damaged"),
+            DecodeError::Picture(PictureError::Damaged(_) | PictureError::NoAlpha) => unusable("is damaged"),
             error => unusable(&format!("could not be decoded ({error})")),
         })?;
         let (width, height) = (picture.width(), picture.height());
@@ -109,6 +109,15 @@ impl Downloads {
 /// [`EngineError::Temporary`]: the encoder panicked.
 pub async fn to_pngs(references: Vec<Picture>) -> Result<Vec<Bytes>, EngineError> {
     let encode = move || references.iter().map(|picture| Bytes::from(picture.to_png())).collect();
+    tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
+}
+
+/// A mask as a PNG.
+///
+/// # Errors
+/// [`EngineError::Temporary`]: the encoder panicked.
+pub async fn mask_to_png(mask: Option<Mask>) -> Result<Option<Bytes>, EngineError> {
+    let encode = move || mask.map(|mask| Bytes::from(mask.to_png()));
     tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
 }
 

@@ -89,6 +89,8 @@ impl Sketch {
                 "the built-in sketch engine: illustrated scenes for development and demos, not a diffusion model".into(),
             sizes: Sizes::Any,
             max_references: 4,
+            // The service keeps what a mask keeps of any picture.
+            masks: true,
             settings: vec![Setting::Seed],
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
@@ -191,6 +193,7 @@ mod tests {
             height,
             seeds,
             references: Vec::new(),
+            mask: None,
             settings: RenderSettings::default(),
             time_limit,
         }

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
 
-use super::pictures::{Pictures, check_credits, check_room};
+use super::pictures::{MAX_PICTURES, Pictures, check_credits, check_room};
 use crate::http::api::body::is_json;
 use crate::http::api::coding::{Coding, text};
 use crate::http::pipeline::auth::Caller;
@@ -27,7 +27,7 @@ const MAX_PARTS: usize = 64;
 /// Most bytes before the first part of a form, and after the last one.
 const MAX_MARGIN: usize = 64 * 1024;
 /// Largest form.
-const MAX_FORM: u64 = MAX_UPLOAD * MAX_REFERENCES as u64 + 2 * MAX_BODY as u64;
+const MAX_FORM: u64 = MAX_UPLOAD * MAX_PICTURES as u64 + 2 * MAX_BODY as u64;
 
 /// Reads an edit. Nothing of a new call is read before its sender is known to be able to pay; a call that `may_repeat` an
 /// earlier one needs no credits.
@@ -76,7 +76,7 @@ pub(super) async fn read(
 }
 
 fn too_large() -> ApiError {
-    ApiError::too_large("The body is larger than 4 images of 20 MiB and 512 KiB of other fields.", None)
+    ApiError::too_large("The body is larger than 4 images and a mask of 20 MiB each and 512 KiB of other fields.", None)
 }
 
 fn too_slow() -> ApiError {
@@ -136,7 +136,8 @@ enum Part {
     Url(Vec<u8>),
     /// An image as a file, and whether any of it came.
     Image(bool),
-    Mask,
+    /// A mask, and whether any of it came.
+    Mask(bool),
 }
 
 /// A form that is being read.
@@ -196,8 +197,10 @@ impl<'a> Form<'a> {
         self.part = Some(match (is_image(&name), is_file) {
             (true, true) => Part::Image(false),
             (true, false) => Part::Url(Vec::new()),
-            (false, true) if name == "mask" => Part::Mask,
-            (false, true) => return Err(ApiError::invalid_request("A file in a form must be named image or image[].")),
+            (false, true) if name == "mask" => Part::Mask(false),
+            (false, true) => {
+                return Err(ApiError::invalid_request("A file in a form must be named image, image[] or mask."));
+            }
             (false, false) => Part::Field(name, Vec::new()),
         });
         self.within_limit()
@@ -213,15 +216,18 @@ impl<'a> Form<'a> {
             }
             Some(Part::Image(begun)) => {
                 if !mem::replace(begun, true) {
+                    if self.images.len() >= MAX_REFERENCES {
+                        return Err(too_many_images());
+                    }
                     self.images.push(self.pictures.begin(self.api, self.caller)?);
                 }
                 self.pictures.write(data).await
             }
-            // The parser of the call knows the words for it.
-            Some(Part::Mask) => {
-                self.fields.push(("mask".into(), "file".into()));
-                self.part = None;
-                Ok(())
+            Some(Part::Mask(begun)) => {
+                if !mem::replace(begun, true) {
+                    self.fields.push(("mask".into(), self.pictures.begin(self.api, self.caller)?));
+                }
+                self.pictures.write(data).await
             }
             None => Ok(()),
         }
@@ -237,12 +243,13 @@ impl<'a> Form<'a> {
             Some(Part::Field(name, value)) => self.fields.push((name, text(value)?)),
             Some(Part::Url(url)) => {
                 if self.images.len() >= MAX_REFERENCES {
-                    return Err(ApiError::bad_image("image must have 1 to 4 entries."));
+                    return Err(too_many_images());
                 }
                 self.images.push(text(url)?);
             }
             Some(Part::Image(false)) => return Err(ApiError::bad_image("An image is empty.")),
-            Some(Part::Image(true) | Part::Mask) | None => {}
+            // A browser sends an empty file where none was chosen.
+            Some(Part::Image(true) | Part::Mask(_)) | None => {}
         }
         Ok(())
     }
@@ -252,6 +259,10 @@ impl<'a> Form<'a> {
 fn is_image(name: &str) -> bool {
     let index = name.strip_prefix("image[").and_then(|rest| rest.strip_suffix(']'));
     name == "image" || index.is_some_and(|index| index.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn too_many_images() -> ApiError {
+    ApiError::bad_image("image must have 1 to 4 entries.")
 }
 
 fn malformed() -> ApiError {

@@ -18,6 +18,7 @@ use super::pipeline::repeats::Repeat;
 use super::state::ApiState;
 use super::submitted;
 use crate::service::limits::RateLimit;
+use crate::service::presets::NoMask;
 use crate::service::waiters::{Crowd, Seat};
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
@@ -189,7 +190,15 @@ fn choose(call: &mut ImagesCall, api: &ApiState) -> Result<Chosen, InvalidCall> 
         let message = format!("The preset {} takes at most {most} images.", preset.name);
         return Err(InvalidCall { message, param: Some("image") });
     }
-    Ok(preset.choose(std::mem::take(&mut call.settings))?)
+    let mut chosen = preset.choose(std::mem::take(&mut call.settings))?;
+    if call.request.settings.mask.is_some() {
+        let no_mask = |NoMask(engine)| InvalidCall {
+            message: format!("mask is not supported by the engine {engine}: leave it out, or name another model."),
+            param: Some("mask"),
+        };
+        chosen.engine = presets.engine_for_mask(chosen.engine).map_err(no_mask)?;
+    }
+    Ok(chosen)
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
@@ -270,7 +279,9 @@ async fn task_of(
         }
         // After the search: a task that is charged already is no reason for an error, whatever the preset says by now.
         if let Some(chosen) = chosen.take() {
+            let mask = call.request.settings.mask.take();
             Chosen { engine: origin.engine, settings: call.request.settings, .. } = chosen?;
+            call.request.settings.mask = mask;
         }
         if !std::mem::replace(&mut counted, true) {
             caller.count(api, RateLimit::Submit).await?;

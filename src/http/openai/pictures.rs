@@ -16,7 +16,10 @@ use tintype_domain::images_api_request::{ImagesCall, SentPicture};
 use tintype_domain::model::Id;
 use tintype_domain::request::{AspectRatio, MAX_REFERENCES};
 use tintype_domain::stored_reference::StoredReference;
+use tintype_engine::Mask;
 
+/// Most pictures of one call: its images and a mask.
+pub(super) const MAX_PICTURES: usize = MAX_REFERENCES + 1;
 /// `Retry-After` of a call while too many others arrive, in seconds.
 const BUSY_RETRY_SECONDS: u64 = 2;
 /// `Retry-After` of an account whose images were rejected too often, in seconds.
@@ -53,8 +56,8 @@ impl Pictures {
 
     /// Begins a picture and returns its mark.
     pub(super) fn begin(&mut self, api: &ApiState, caller: &Caller) -> Result<String, ApiError> {
-        if self.spools.len() >= MAX_REFERENCES {
-            return Err(ApiError::bad_image("image must have 1 to 4 entries."));
+        if self.spools.len() >= MAX_PICTURES {
+            return Err(ApiError::bad_image("A call has at most 4 images and a mask."));
         }
         self.arrive(api, caller)?;
         let Some(place) = &self.place else { return Err(ApiError::caused_by("a picture without a place")) };
@@ -76,8 +79,8 @@ impl Pictures {
         self.spools.iter().enumerate().map(sent).collect()
     }
 
-    /// Stores the pictures of a call that will be submitted, once, and puts the uploads among its references. The first one
-    /// decides the size if the call leaves it to the service. Returns whether there were any.
+    /// Stores the pictures of a call that will be submitted, once, and puts the uploads in the places of its images and its
+    /// mask. The first image decides the size if the call leaves it to the service. Returns whether there were any.
     pub(super) async fn store(
         &mut self,
         call: &mut ImagesCall,
@@ -88,24 +91,37 @@ impl Pictures {
         let request = &mut call.request;
         check_credits(request.cost(), api, caller).await?;
         check_room(api, caller).await?;
-        let mut spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
+        let spools: HashMap<String, Spool> = self.spools.drain(..).map(|spool| (name(&spool), spool)).collect();
         let (mut names, mut decoded) = (Vec::new(), Vec::new());
+        let mut first = None;
         for (index, reference) in request.reference_images.iter().enumerate() {
-            let Some(spool) = spools.remove(reference) else { continue };
+            let Some(spool) = spools.get(reference).filter(|_| !names.contains(reference)) else { continue };
             names.push(reference.clone());
             let picture = spool.decode().await.map_err(|error| of_image(error, index))?;
-            if index == 0 && call.auto_size {
-                request.aspect_ratio = AspectRatio::nearest(picture.width(), picture.height());
+            if index == 0 {
+                first = Some((picture.width(), picture.height()));
             }
             decoded.push(picture);
+        }
+        if let Some((width, height)) = first.filter(|_| call.auto_size) {
+            request.aspect_ratio = AspectRatio::nearest(width, height);
+        }
+        if let Some(spool) = request.settings.mask.as_ref().and_then(|mask| spools.get(mask)) {
+            let mask = spool.decode_mask().await.map_err(of_mask)?;
+            check_mask(&mask, first)?;
+            decoded.push(mask.into_picture());
         }
         let mut stored = place.store(decoded).await.map_err(refused)?;
         self.referred = stored.refer();
         self.stored = Some(stored);
+        let of = |id: Id| StoredReference::Upload(id).to_string();
+        if request.settings.mask.is_some() {
+            request.settings.mask = self.referred.get(names.len()).copied().map(of);
+        }
         let uploads: HashMap<_, _> = names.into_iter().zip(self.referred.iter().copied()).collect();
         for reference in &mut request.reference_images {
             if let Some(id) = uploads.get(reference) {
-                *reference = StoredReference::Upload(*id).to_string();
+                *reference = of(*id);
             }
         }
         Ok(true)
@@ -152,6 +168,35 @@ fn of_image(error: UploadError, index: usize) -> ApiError {
             "image {} of the call is not a PNG, JPEG or WebP image, is damaged, or has too many pixels.",
             index + 1
         )),
+        other => refused(other),
+    }
+}
+
+/// Checks that a mask changes something, and has the size of the first image, if that came with the call.
+fn check_mask(mask: &Mask, first: Option<(u32, u32)>) -> Result<(), ApiError> {
+    if mask.keeps_all() {
+        return Err(ApiError::bad_mask(
+            "mask is opaque everywhere, so nothing would change: make the part to change transparent.",
+        ));
+    }
+    let (width, height) = mask.size();
+    match first.filter(|first| *first != mask.size()) {
+        Some((own_width, own_height)) => Err(ApiError::bad_mask(format!(
+            "mask must have the size of the first image: it has {width}x{height} pixels, and the image {own_width}x{own_height}."
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The error for the mask.
+fn of_mask(error: UploadError) -> ApiError {
+    match error {
+        UploadError::Refused(Refusal::NotAPicture) => {
+            ApiError::bad_mask("mask is not a PNG or WebP image, is damaged, or has too many pixels.")
+        }
+        UploadError::Refused(Refusal::NoAlpha) => ApiError::bad_mask(
+            "mask has no alpha channel: send a PNG that is transparent where the image should change.",
+        ),
         other => refused(other),
     }
 }

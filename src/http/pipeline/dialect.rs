@@ -42,6 +42,12 @@ impl ApiError {
         Self { dialect, ..Self::invalid_request(message) }
     }
 
+    /// The error for a mask that cannot be used.
+    pub(in crate::http) fn bad_mask(message: impl Into<String>) -> Self {
+        let dialect = Dialect { param: Some("mask"), ..Dialect::default() };
+        Self { dialect, ..Self::invalid_request(message) }
+    }
+
     /// The error for an account that has as many uploads as it may. A repeated call would fail as well.
     pub(in crate::http) fn too_many_uploads() -> Self {
         let message = "The account has 200 uploads, which is its limit. Delete some in the studio.";

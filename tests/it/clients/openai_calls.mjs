@@ -29,6 +29,8 @@ const repeated = attempts;
 const picture = (name) => createReadStream(join(folder, name));
 const pictures = [picture("wide.png"), picture("narrow.png")];
 const edited = await client.images.edit({ image: pictures, prompt: "a boat", size: "1024x1536" }).withResponse();
+const partly = { image: picture("wide.png"), mask: picture("mask.png"), prompt: "a boat" };
+const masked = await client.images.edit(partly).withResponse();
 const noPicture = await toFile(Buffer.from("no picture"), "a.png");
 const models = [];
 for await (const model of client.models.list()) models.push(model.id);
@@ -40,6 +42,7 @@ console.log(
     pictures: data.data.map((image) => Buffer.from(image.b64_json, "base64").subarray(0, 4).toString("hex")),
     edit: edited.response.headers.get("x-tintype-task-id"),
     edited: edited.data.size,
+    masked: masked.response.headers.get("x-tintype-task-id"),
     errors: [
       await error(() => client.images.edit({ ...boat, image: picture("wide.png"), mask: picture("narrow.png") })),
       await error(() => client.images.edit({ ...boat, image: noPicture })),

@@ -25,6 +25,9 @@ client = openai.OpenAI(base_url=base_url, api_key=key, timeout=5.0, max_retries=
 answer = client.images.with_raw_response.generate(prompt="a boat", size="1536x1024", n=2)
 pictures = [pathlib.Path(folder, name) for name in ("wide.png", "narrow.png")]
 edited = client.images.with_raw_response.edit(image=pictures, prompt="a boat", size="1024x1536")
+masked = client.images.with_raw_response.edit(
+    image=pictures[0], mask=pathlib.Path(folder, "mask.png"), prompt="a boat"
+)
 print(
     json.dumps(
         {
@@ -33,6 +36,7 @@ print(
             "pictures": [base64.b64decode(image.b64_json)[:4].hex() for image in answer.parse().data],
             "edit": edited.headers["x-tintype-task-id"],
             "edited": edited.parse().size,
+            "masked": masked.headers["x-tintype-task-id"],
             "errors": [
                 error(lambda: client.images.edit(image=pictures[0], mask=pictures[1], prompt="a boat")),
                 error(lambda: client.images.edit(image=("a.png", b"no picture"), prompt="a boat")),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_config::ServerSettings;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress, Stage};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, Stage};
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_system::sandbox::Decoder;
 
@@ -156,6 +156,35 @@ async fn references_are_uploaded_under_names_of_their_content() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_mask_goes_to_the_node_that_the_mapping_names() {
+    let server = Contract::start(Age::New).await;
+    let graph = json!({
+        "3": { "class_type": "KSampler", "inputs": { "seed": 1 } },
+        "5": { "class_type": "EmptyLatentImage", "inputs": { "width": 64, "height": 48 } },
+        "6": { "class_type": "CLIPTextEncode", "inputs": { "text": "" } },
+        "9": { "class_type": "SaveImage", "inputs": {} },
+        "10": { "class_type": "LoadImage", "inputs": { "image": "default.png" } },
+        "11": { "class_type": "LoadImageMask", "inputs": { "image": "default.png", "channel": "red" } },
+    });
+    let entry = |kind: &str, key: &str, node: &str| json!({ "type": kind, "key": key, "node_ids": [node] });
+    let mapping =
+        |more: Value| json!([entry("prompt", "text", "6"), entry("seed", "seed", "3"), entry("image", "", "10"), more]);
+    let without = Files::of(&graph, &mapping(entry("", "cfg", "3")));
+    assert!(!without.choose(&server.url(), &[]).expect("an engine").info.masks);
+    let files = Files::of(&graph, &mapping(entry("mask", "", "11")));
+    assert!(files.choose(&server.url(), &[]).expect("an engine").info.masks);
+    let engine = files.engine(&server.url(), &[]);
+    let mask = Some(Mask::of(flat(255)));
+    render(&engine, Brief { references: vec![flat(1)], mask, ..brief(&[1]) }).await.expect("pictures");
+    render(&engine, Brief { references: vec![flat(1)], ..brief(&[2]) }).await.expect("pictures");
+    let (uploads, graphs) = (server.uploads(), server.graphs());
+    let name = graphs[0]["11"]["inputs"]["image"].as_str().expect("a name");
+    assert_eq!(Mask::decode_within(&uploads[name], 64).expect("a mask").picture(), &flat(255));
+    assert_ne!(graphs[0]["10"]["inputs"]["image"], name);
+    assert_eq!(graphs[1]["11"]["inputs"]["image"], "default.png");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tintype_config::ServerSettings;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Picture, Progress, RenderSettings};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, RenderSettings};
 use tintype_engines::Surroundings;
 use tintype_system::sandbox::Decoder;
 
@@ -29,6 +29,7 @@ pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {
         height: 48,
         seeds: seeds.to_vec(),
         references,
+        mask: None,
         settings: RenderSettings::default(),
         time_limit,
     }
@@ -149,6 +150,43 @@ async fn references_travel_in_the_form_that_the_profile_knows() {
     let asked = server.asked();
     assert_eq!(asked[0].path, "/v1/images/generations");
     assert_eq!(asked[0].json()["ref_images"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn a_mask_is_transparent_and_white_where_the_picture_changes() {
+    let grey = [255, 255, 255, 0, 0, 0].repeat(32 * 48);
+    let mask = Mask::of(Picture::from_rgb(64, 48, grey).expect("a picture"));
+    for (dialect, profile, part) in
+        [(Dialect::OpenAi, "openai", "mask"), (Dialect::VllmOmni, "vllm-omni", "mask_image")]
+    {
+        let server = ImagesServer::start(dialect).await;
+        let url = server.engine();
+        let engine = engine(&["--engine", &url, "--engine-profile", profile, "--engine-model", "m"]);
+        let (width, height, sent) = (1_024, 1_024, Some(mask.clone()));
+        let brief = Brief { width, height, mask: sent, ..brief("a boat", &[7], vec![flat([255, 0, 0])]) };
+        render(&engine, brief).await.expect("a picture");
+        let asked = server.asked();
+        let files = asked[0].files();
+        let [_, (name, file)] = &files[..] else { panic!("{} files", files.len()) };
+        assert_eq!(name, part);
+        assert_eq!(Mask::decode_within(file, 64).expect("a mask by its alpha"), mask);
+        let shown = image::load_from_memory(file).expect("a PNG").into_luma8();
+        assert_eq!(shown.as_raw()[..2], [255, 0], "{profile}: a mask by its colour");
+    }
+    let info = |flags: &[&str]| {
+        let flags = [&["--engine", "openai:http://127.0.0.1:1/v1", "--model"][..], flags].concat();
+        let settings = ServerSettings::from_flags(flags).expect("valid flags");
+        tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine").info
+    };
+    for (flags, masks) in [
+        (["gpt-image-1", "--engine-profile", "openai"], true),
+        (["dall-e-3", "--engine-profile", "openai"], false),
+        (["m", "--engine-profile", "vllm-omni"], true),
+        (["m", "--engine-profile", "sglang"], false),
+        (["m", "--engine-profile", "localai"], false),
+    ] {
+        assert_eq!(info(&flags).masks, masks, "{flags:?}");
+    }
 }
 
 #[tokio::test]

@@ -206,13 +206,15 @@ fn check(dialect: Dialect, body: &Value, files: &[(String, Vec<u8>)]) -> Result<
             if !["1024x1024", "1536x1024", "1024x1536"].contains(&body["size"].as_str().unwrap_or_default()) {
                 return openai("Invalid size", "size", "invalid_value");
             }
-            match names.iter().all(|name| *name == "image[]") {
+            match names.iter().all(|name| ["image[]", "mask"].contains(name)) {
                 true => Ok(()),
                 false => openai("Invalid image", "image", "invalid_value"),
             }
         }
         Dialect::VllmOmni if body["response_format"] != "b64_json" => fastapi("response_format", "b64_json or file"),
-        Dialect::VllmOmni if names.iter().any(|name| *name != "image") => fastapi("image", "field required"),
+        Dialect::VllmOmni if names.iter().any(|name| !["image", "mask_image"].contains(name)) => {
+            fastapi("image", "field required")
+        }
         Dialect::VllmOmni if !body["model"].is_null() && body["model"] != "m" => {
             Err(json_answer(400, &json!({ "detail": "model mismatch" })))
         }

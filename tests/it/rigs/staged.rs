@@ -46,6 +46,7 @@ impl Staged {
             description: "an engine whose stages a test reports".into(),
             sizes: Sizes::Any,
             max_references: 0,
+            masks: false,
             settings: Vec::new(),
             max_pictures: None,
             typical_duration: Duration::from_secs(1),

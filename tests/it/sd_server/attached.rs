@@ -1,9 +1,11 @@
 //! A server that runs already, attached by its URL.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tintype_config::LEASE;
 use tintype_domain::model::TaskId;
-use tintype_engine::Stage;
+use tintype_engine::{Mask, Stage};
 
 use super::contract::{Contract, Mood, colour};
 use super::*;
@@ -113,6 +115,28 @@ async fn a_reference_is_never_painted_over_so_strongly_that_nothing_of_it_is_lef
     server.paint_in(1);
     let refused = render(&engine, brief).await.map(|pictures| pictures.len());
     assert!(matches!(&refused, Err(EngineError::Permanent(text)) if text.contains("one step")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn with_a_mask_any_model_paints_over_the_first_reference() {
+    let server = Contract::start(Mood::Working).await;
+    let picture = |colour| Picture::from_rgb(SIDE, SIDE, vec![colour; (SIDE * SIDE * 3) as usize]).expect("a picture");
+    let (info, engine) = engine(&["--engine", &server.engine()]);
+    assert!(info.masks);
+    for model in ["v1-5.gguf", "qwen-image-edit.gguf"] {
+        for (strength, expected) in [(None, 1.0), (Some(0.5), 0.5)] {
+            server.load(model);
+            let settings = RenderSettings { strength, ..RenderSettings::default() };
+            let mask = Some(Mask::of(picture(255)));
+            let brief = Brief { references: vec![picture(1)], mask, settings, ..brief("a boat", &[1]) };
+            render(&engine, brief).await.expect("pictures");
+            let body = server.bodies().pop().expect("a job");
+            assert!(body["init_image"].is_string() && body.get("ref_images").is_none(), "{model}");
+            assert_eq!(body["strength"], expected, "{model}");
+            let file = BASE64_STANDARD.decode(body["mask_image"].as_str().expect("a mask")).expect("base64");
+            assert_eq!(Mask::decode_within(&file, SIDE).expect("a mask").picture(), &picture(255));
+        }
+    }
 }
 
 #[tokio::test]

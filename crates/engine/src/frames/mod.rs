@@ -10,13 +10,13 @@
 mod bytes;
 
 use self::bytes::{Reader, Writer};
-use crate::Picture;
 use crate::picture::PREVIEW_SIDE;
+use crate::{Mask, Picture};
 
 /// Bytes before the body of a frame.
 pub const HEADER_BYTES: usize = 4;
-/// Longest body, in bytes: a picture of 2048x2048, or four references of 1024x1024, with room for the rest.
-pub const MAX_BODY_BYTES: usize = 16 << 20;
+/// Longest body, in bytes: a picture of 2048x2048, or five references of 1568x1568, with room for the rest.
+pub const MAX_BODY_BYTES: usize = 40 << 20;
 /// Longest text, in bytes. A prompt has at most 32,000 characters.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 /// Most pictures of an order, and most reference pictures.
@@ -68,6 +68,8 @@ pub struct Order {
     pub height: u32,
     /// Reference pictures, in the order of the caller.
     pub references: Vec<Picture>,
+    /// The part of the first reference picture to change.
+    pub mask: Option<Mask>,
     /// Steps of each picture; 0 for as many as the model was made for.
     pub steps: u32,
     /// How strongly the pictures follow their prompts; `None` for as strongly as the model was made for.
@@ -239,6 +241,8 @@ impl Message {
                 frame.number(order.height);
                 frame.count(order.references.len());
                 order.references.iter().for_each(|picture| frame.picture(picture));
+                frame.byte(u8::from(order.mask.is_some()));
+                order.mask.iter().for_each(|mask| frame.picture(mask.picture()));
                 frame.number(order.steps);
                 frame.fraction(order.guidance_scale);
                 frame.fraction(order.strength);
@@ -264,6 +268,7 @@ impl Message {
                 let (number, prompts) = (body.number()?, body.list(prompt)?);
                 let (width, height) = (body.within(1, MAX_SIDE)?, body.within(1, MAX_SIDE)?);
                 let references = body.list(Reader::picture)?;
+                let mask = if body.flag()? { Some(Mask::of(body.picture()?)) } else { None };
                 let steps = body.within(0, MAX_STEPS)?;
                 let (guidance_scale, strength) = (body.fraction(MAX_GUIDANCE)?, body.fraction(1.0)?);
                 let (negative_prompt, batch) = (body.text()?, body.within(1, MAX_PICTURES)?);
@@ -273,6 +278,7 @@ impl Message {
                     width,
                     height,
                     references,
+                    mask,
                     steps,
                     guidance_scale,
                     strength,
@@ -422,6 +428,7 @@ mod tests {
             width: 1_280,
             height: 720,
             references: vec![picture()],
+            mask: Some(Mask::of(picture())),
             steps: 4,
             guidance_scale: Some(7.5),
             strength: None,

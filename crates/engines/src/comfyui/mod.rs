@@ -33,7 +33,7 @@ use self::workflow::{Values, Workflow};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Contact, Endpoint, Fault};
 use super::prompt::for_engine;
-use super::results::{Results, to_pngs};
+use super::results::{Results, mask_to_png, to_pngs};
 use super::servers::{Server as _, Servers, Work};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
@@ -73,6 +73,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         description: format!("{}, by a workflow in ComfyUI", settings.target()),
         sizes: sizes(settings, Sizes::Any),
         max_references,
+        masks: workflow.takes_masks(),
         settings: workflow.settings(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
@@ -112,9 +113,17 @@ struct Order<'a> {
     settings: &'a RenderSettings,
     /// Names and PNGs.
     references: &'a [(String, Bytes)],
+    /// Its name and PNG.
+    mask: Option<&'a (String, Bytes)>,
     index: usize,
     /// Time for any answer: a server that loads a model is silent.
     limit: Duration,
+}
+
+/// The names under which a server keeps the pictures of a brief.
+struct Uploaded {
+    references: Vec<String>,
+    mask: Option<String>,
 }
 
 /// The parts of a brief that are seen while it is rendered.
@@ -132,14 +141,15 @@ impl Driver for ComfyUi {
         let negative = brief.settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &RESERVED).ok());
         let settings = RenderSettings { negative_prompt: negative, ..brief.settings };
         let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
+        let mask = mask_to_png(brief.mask).await?.map(named);
         let steps = Steps::new(progress, brief.seeds.len());
         let previews = Previews::new(progress, &self.results);
         let shown = Shown { steps: &steps, previews: &previews };
         let orders = brief.seeds.iter().enumerate().map(|(index, seed)| {
             let (width, height, references) = (brief.width, brief.height, references.as_slice());
-            let (seed, limit) = (*seed, brief.time_limit);
+            let (seed, limit, mask) = (*seed, brief.time_limit, mask.as_ref());
             let (prompt, settings) = (prompt.as_str(), &settings);
-            self.picture(Order { work, prompt, width, height, seed, settings, references, index, limit }, shown)
+            self.picture(Order { work, prompt, width, height, seed, settings, references, mask, index, limit }, shown)
         });
         let orders: Vec<_> = orders.collect();
         stream::iter(orders).buffered(self.servers.count() * RUNS_PER_SERVER).try_collect().await
@@ -171,9 +181,14 @@ impl ComfyUi {
         for (name, png) in order.references {
             references.push(server.upload(name.clone(), png.clone(), order.limit).await?);
         }
+        let mask = match order.mask {
+            Some((name, png)) => Some(server.upload(name.clone(), png.clone(), order.limit).await?),
+            None => None,
+        };
+        let uploaded = Uploaded { references, mask };
         // A server that has run this workflow with this seed before runs nothing, and may have removed the file since.
         for seed in [order.seed, u64::from(rand::random_range(0..=MAX_SEED))] {
-            if let Some(file) = self.saved(&server, order, seed, &references, shown).await? {
+            if let Some(file) = self.saved(&server, order, seed, &uploaded, shown).await? {
                 return Ok(file);
             }
         }
@@ -187,7 +202,7 @@ impl ComfyUi {
         server: &Arc<ComfyServer>,
         order: &Order<'_>,
         seed: u64,
-        references: &[String],
+        uploaded: &Uploaded,
         shown: Shown<'_>,
     ) -> Result<Option<Vec<u8>>, Fault> {
         let graph = self.workflow.fill(&Values {
@@ -197,7 +212,8 @@ impl ComfyUi {
             seed,
             settings: order.settings,
             model: self.model.as_deref(),
-            references,
+            references: &uploaded.references,
+            mask: uploaded.mask.as_deref(),
         });
         let id = uuid();
         let mut events = Events::open(server.endpoint(), &id).await;

@@ -11,12 +11,13 @@ use serde_json::{Map, Value};
 use tintype_engine::{RenderSettings, Setting};
 
 /// Kinds of values that a mapping may name. An empty one is a fixed value.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "",
     "model",
     "prompt",
     "negative_prompt",
     "image",
+    "mask",
     "width",
     "height",
     "n",
@@ -70,6 +71,8 @@ pub(super) struct Values<'a> {
     pub(super) model: Option<&'a str>,
     /// Names of uploaded references.
     pub(super) references: &'a [String],
+    /// The name of an uploaded mask.
+    pub(super) mask: Option<&'a str>,
 }
 
 impl From<NodeMapping> for Mapping {
@@ -82,6 +85,8 @@ impl From<NodeMapping> for Mapping {
             "model" => "ckpt_name",
             "guidance_scale" => "cfg",
             "strength" => "denoise",
+            // Both `LoadImage` and `LoadImageMask` call it so.
+            "mask" => "image",
             kind => kind,
         };
         let key = entry.key.filter(|key| !key.is_empty()).unwrap_or_else(|| usual.to_owned());
@@ -170,6 +175,11 @@ impl Workflow {
         self.inputs_of("image").count()
     }
 
+    /// Whether the workflow takes a mask.
+    pub(super) fn takes_masks(&self) -> bool {
+        self.max_references() > 0 && self.inputs_of("mask").next().is_some()
+    }
+
     /// Kinds of nodes that the server must have.
     pub(super) fn node_classes(&self) -> Vec<String> {
         let mut classes: Vec<_> =
@@ -203,7 +213,8 @@ impl Workflow {
         }
     }
 
-    /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names.
+    /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names, and so
+    /// does the node for a mask where none is given.
     pub(super) fn fill(&self, values: &Values<'_>) -> Value {
         let mut graph = self.graph.clone();
         let mut set = |node: &str, key: &str, value: Value| {
@@ -237,6 +248,9 @@ impl Workflow {
         for ((node, key), name) in self.inputs_of("image").zip(values.references) {
             set(node, key, name.as_str().into());
         }
+        for ((node, key), name) in self.inputs_of("mask").zip(values.mask.iter().cycle()) {
+            set(node, key, (*name).into());
+        }
         Value::Object(graph)
     }
 }
@@ -267,7 +281,16 @@ mod tests {
         {"key": "cfg", "node_ids": ["3"], "value": 7}]"#;
 
     fn values(settings: &RenderSettings) -> Values<'_> {
-        Values { prompt: "say \"hello\"", width: 64, height: 64, seed: 7, settings, model: None, references: &[] }
+        Values {
+            prompt: "say \"hello\"",
+            width: 64,
+            height: 64,
+            seed: 7,
+            settings,
+            model: None,
+            references: &[],
+            mask: None,
+        }
     }
 
     #[test]

@@ -272,6 +272,7 @@ impl Renderer {
             width,
             height,
             references: references.collect(),
+            mask: tasks[0].brief.mask.clone(),
             steps: self.steps(&tasks[0]),
             guidance_scale: settings.guidance_scale,
             strength: settings.strength,

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, quantise};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
-use tintype_engine::CancellationToken;
 use tintype_engine::frames::{
     self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
 };
+use tintype_engine::{CancellationToken, Mask};
 
 use super::machine;
 use crate::models::library;
@@ -352,7 +352,9 @@ impl Painter {
         if let Some(guidance) = order.guidance_scale {
             settings.guidance = guidance as f32;
         }
-        settings.strength = order.strength.unwrap_or(settings.strength);
+        // What a mask keeps stays anyway, so that the rest may change as far as it likes.
+        let usual = if order.mask.is_some() { 1.0 } else { settings.strength };
+        settings.strength = order.strength.unwrap_or(usual);
         settings.negative.clone_from(&order.negative_prompt);
         // The picture itself follows the only step soon.
         if order.prompts.iter().any(|prompt| prompt.previews) && settings.steps > 1 {
@@ -387,7 +389,7 @@ impl Painter {
             height,
             seed: *seed,
             references: &order.references,
-            mask: None,
+            mask: order.mask.as_ref().map(Mask::picture),
         });
         let mut last = clock.elapsed();
         let mut lap = || {

@@ -61,6 +61,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
         description: wanted.describe(&speed),
         sizes,
         max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
+        masks: wanted.takes_masks(),
         settings: wanted.taken_settings(),
         max_pictures: None,
         typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),

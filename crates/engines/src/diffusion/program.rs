@@ -100,6 +100,7 @@ impl Program for Arc<Shared> {
                 width: side,
                 height: side,
                 references: Vec::new(),
+                mask: None,
                 steps: FIRST_STEPS,
                 guidance_scale: None,
                 strength: None,

@@ -124,7 +124,8 @@ impl Speed {
 
     /// The pixels of reference pictures that each step works on.
     pub(super) fn seen_pixels(&self, references: &[Picture]) -> u64 {
-        let pixels = |picture: &Picture| u64::from(picture.width()) * u64::from(picture.height());
+        // The model shrinks larger ones.
+        let pixels = |picture: &Picture| (u64::from(picture.width()) * u64::from(picture.height())).min(1 << 20);
         if self.sees_references { references.iter().map(pixels).sum() } else { 0 }
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tintype_diffusion::config::Config;
-use tintype_diffusion::pipelines::{class_of_file, references};
+use tintype_diffusion::pipelines::{class_of_file, masks, references};
 use tintype_engine::{Setting, Sizes};
 
 use super::child::{Setup, Work};
@@ -22,8 +22,13 @@ pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
 const BATCH: u32 = 4;
 const BATCH_PIXELS: u64 = 512 * 512;
 /// The classes of pipelines that make batches.
-const WITH_BATCHES: [&str; 3] =
-    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "StableDiffusionXLPipeline"];
+const WITH_BATCHES: [&str; 5] = [
+    "StableDiffusionPipeline",
+    "LatentConsistencyModelPipeline",
+    "StableDiffusionInpaintPipeline",
+    "StableDiffusionXLPipeline",
+    "StableDiffusionXLInpaintPipeline",
+];
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;
 
@@ -147,6 +152,11 @@ impl Wanted {
     /// The most reference pictures that the model takes, without opening it.
     pub(super) fn max_references(&self) -> usize {
         self.find().map_or(0, |installed| references(&installed.path())).min(MAX_REFERENCES)
+    }
+
+    /// Whether the model takes a mask, without opening it.
+    pub(super) fn takes_masks(&self) -> bool {
+        self.find().is_ok_and(|installed| masks(&installed.path()))
     }
 
     /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures

@@ -132,6 +132,16 @@ impl Dialect {
         }
     }
 
+    /// The name of the part that is a mask, of a server that takes one.
+    pub(super) fn mask_part(&self) -> Option<&'static str> {
+        match self.profile {
+            EngineProfile::OpenAi if self.family == Family::DallE3 => None,
+            EngineProfile::OpenAi => Some("mask"),
+            EngineProfile::VllmOmni => Some("mask_image"),
+            EngineProfile::Sglang | EngineProfile::LocalAi => None,
+        }
+    }
+
     /// The caller's words as the server may see them.
     ///
     /// # Errors

@@ -29,14 +29,14 @@ use self::complaint::Complaint;
 use self::dialect::{Dialect, References};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Endpoint, Fault};
-use super::results::{Downloads, MAX_FILE_BYTES, Results, to_pngs};
+use super::results::{Downloads, MAX_FILE_BYTES, Results, mask_to_png, to_pngs};
 use super::servers::{Server, Servers, Work};
 use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use tintype_config::{EngineProfile, EngineSettings};
 use tintype_domain::images_api::GenerationRequest;
 
 /// Fields that every call sets itself.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 13] = [
     "prompt",
     "model",
     "n",
@@ -48,6 +48,7 @@ const RESERVED: [&str; 12] = [
     "image",
     "image[]",
     "mask",
+    "mask_image",
     "ref_images",
 ];
 /// Time for the list of models.
@@ -73,6 +74,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         ),
         sizes: sizes(settings, dialect.sizes()),
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
+        masks: dialect.mask_part().is_some(),
         settings: dialect.settings(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
@@ -112,6 +114,8 @@ struct Call {
     settings: RenderSettings,
     /// PNGs.
     references: Vec<Bytes>,
+    /// A PNG.
+    mask: Option<Bytes>,
     limit: Duration,
 }
 
@@ -123,7 +127,7 @@ impl Driver for ImagesApi {
         let (prompt, size) =
             (self.dialect.prompt(&brief.prompt, negative)?, format!("{}x{}", brief.width, brief.height));
         let work = Work::from(&brief);
-        let references = to_pngs(brief.references).await?;
+        let (references, mask) = (to_pngs(brief.references).await?, mask_to_png(brief.mask).await?);
         let call = |seeds: &[u64]| {
             let call = Call {
                 work,
@@ -132,6 +136,7 @@ impl Driver for ImagesApi {
                 seeds: seeds.to_vec(),
                 settings: brief.settings.clone(),
                 references: references.clone(),
+                mask: mask.clone(),
                 limit: brief.time_limit,
             };
             self.pictures(call)
@@ -201,7 +206,11 @@ impl ImagesApi {
         match (call.references.is_empty(), self.dialect.references()) {
             (false, References::Parts(name)) => {
                 let request = endpoint.request(Method::POST, "images/edits")?;
-                return Ok(request.multipart(edit_form(body, name, &call.references, &self.extra)?));
+                let mut form = edit_form(body, name, &call.references, &self.extra)?;
+                if let (Some(part), Some(mask)) = (self.dialect.mask_part(), &call.mask) {
+                    form = form.part(part, png_part(mask, "mask.png".into())?);
+                }
+                return Ok(request.multipart(form));
             }
             (false, References::Json) => {
                 body.ref_images = Some(call.references.iter().map(|png| BASE64_STANDARD.encode(png)).collect());
@@ -246,10 +255,13 @@ fn edit_form(
     });
     let form = given.into_iter().fold(form, |form, (field, value)| form.text(field, value));
     references.iter().enumerate().try_fold(form, |form, (index, png)| {
-        let part = Part::stream_with_length(png.clone(), png.len() as u64);
-        let part = part.file_name(format!("reference-{}.png", index + 1)).mime_str("image/png");
-        Ok(form.part(name, part.map_err(|error| EngineError::Permanent(error.to_string()))?))
+        Ok(form.part(name, png_part(png, format!("reference-{}.png", index + 1))?))
     })
+}
+
+fn png_part(png: &Bytes, name: String) -> Result<Part, EngineError> {
+    let part = Part::stream_with_length(png.clone(), png.len() as u64).file_name(name).mime_str("image/png");
+    part.map_err(|error| EngineError::Permanent(error.to_string()))
 }
 
 /// One server with OpenAI's Images API. It takes work if it lists its models.

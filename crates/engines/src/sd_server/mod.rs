@@ -48,6 +48,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         description,
         sizes: sizes(settings, Sizes::Any),
         max_references,
+        masks: max_references > 0,
         settings: Setting::ALL.to_vec(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
@@ -175,7 +176,10 @@ impl ServerSlot {
                 (running.link, Report::new(progress, pictures, Some(running.steps)), Some(kill))
             }
         };
-        let references = if brief.references.is_empty() || max_references > 1 {
+        let references = if brief.mask.is_some() {
+            // The server keeps what is black in the mask, so that all of the rest may change.
+            ReferenceUse::PaintedOver { strength: brief.settings.strength.unwrap_or(1.0) }
+        } else if brief.references.is_empty() || max_references > 1 {
             ReferenceUse::Shown
         } else {
             reference_use(&server.api().capabilities().await?, &brief.settings)?

@@ -332,6 +332,9 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
         }
         ReferenceUse::Shown => {}
     }
+    if let Some(mask) = &brief.mask {
+        body["mask_image"] = BASE64_STANDARD.encode(mask.to_png()).into();
+    }
     body
 }
 

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
+use tintype_engine::Mask;
 use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE, RESULT_SIDE};
 
 pub use child::main;
@@ -37,6 +38,10 @@ const PICTURE: u8 = 0;
 const UNKNOWN_FORMAT: u8 = 1;
 const TOO_LARGE: u8 = 2;
 const DAMAGED: u8 = 3;
+const NO_ALPHA: u8 = 4;
+
+/// The argument after the side of a picture that is a mask.
+pub const AS_MASK: &str = "--mask";
 
 /// Each process may take [`MEMORY_BYTES`] and a whole core, so the server runs few, however many tasks there are.
 const MAX_DECODERS: usize = 2;
@@ -117,8 +122,20 @@ impl Decoder {
         self.decode_within(bytes, RESULT_SIDE).await
     }
 
+    /// Runs [`Mask::decode_within`] in a decoder process, at the scale of [`Decoder::decode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub async fn decode_mask(&self, bytes: &[u8]) -> Result<Mask, DecodeError> {
+        Ok(Mask::of(self.decode_as(bytes, REFERENCE_SIDE, true).await?))
+    }
+
     async fn decode_within(&self, bytes: &[u8], side: u32) -> Result<Picture, DecodeError> {
-        let (picture, confinement) = self.run(bytes, side).await?;
+        self.decode_as(bytes, side, false).await
+    }
+
+    async fn decode_as(&self, bytes: &[u8], side: u32, is_mask: bool) -> Result<Picture, DecodeError> {
+        let (picture, confinement) = self.run(bytes, side, is_mask).await?;
         if confinement == Confinement::LimitsOnly {
             WARN_ABOUT_CONFINEMENT.call_once(|| {
                 tracing::warn!("seccomp is not available: pictures are decoded under resource limits only");
@@ -133,13 +150,13 @@ impl Decoder {
     /// [`DecodeError`]; its cause is this machine, not the picture.
     pub async fn probe(&self) -> Result<Confinement, DecodeError> {
         let white = Picture::from_rgb(1, 1, vec![255; 3]).ok_or(DecodeError::Garbled)?;
-        let (picture, confinement) = self.run(&white.to_png(), REFERENCE_SIDE).await?;
+        let (picture, confinement) = self.run(&white.to_png(), REFERENCE_SIDE, false).await?;
         if picture == white { Ok(confinement) } else { Err(DecodeError::Garbled) }
     }
 
-    async fn run(&self, bytes: &[u8], side: u32) -> Result<(Picture, Confinement), DecodeError> {
+    async fn run(&self, bytes: &[u8], side: u32, is_mask: bool) -> Result<(Picture, Confinement), DecodeError> {
         let _permit = DECODERS.acquire().await.expect("the semaphore is never closed");
-        let mut child = self.start(side).map_err(DecodeError::NotStarted)?;
+        let mut child = self.start(side, is_mask).map_err(DecodeError::NotStarted)?;
         let exchanged = tokio::time::timeout(self.time_limit, exchange(&mut child, bytes, side)).await;
         let error = match exchanged {
             Ok(Ok((status, answer))) if status.success() => return parse(&answer, side),
@@ -154,11 +171,12 @@ impl Decoder {
         Err(error)
     }
 
-    fn start(&self, side: u32) -> io::Result<Child> {
+    fn start(&self, side: u32, is_mask: bool) -> io::Result<Child> {
         Command::new(&self.program)
             .arg0("tintype")
             .arg(COMMAND)
             .arg(side.to_string())
+            .args(is_mask.then_some(AS_MASK))
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -205,6 +223,7 @@ fn parse(answer: &[u8], side: u32) -> Result<(Picture, Confinement), DecodeError
         PICTURE => {}
         UNKNOWN_FORMAT => return Err(PictureError::UnknownFormat.into()),
         TOO_LARGE => return Err(PictureError::TooLarge.into()),
+        NO_ALPHA => return Err(PictureError::NoAlpha.into()),
         DAMAGED => return Err(PictureError::Damaged(String::from_utf8_lossy(rgb).into_owned()).into()),
         _ => return Err(DecodeError::Garbled),
     }

@@ -56,6 +56,7 @@ pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
             reference_images: references.collect(),
             settings: TaskSettings {
                 preset: (turn % 3 == 0).then(|| "portrait".to_owned()),
+                mask: (turn % 3 == 1).then(|| format!("upload:{ada}")),
                 render: RenderSettings {
                     seed: (turn % 2 == 0).then_some(turn as u32),
                     negative_prompt: (turn % 5 == 0).then(|| "rain, \"fog\" 🌧".to_owned()),

@@ -1,0 +1,183 @@
+//! Edits within a mask: what is transparent in the mask changes, and every other pixel stays as it was.
+
+use serde_json::{Value, json};
+use tintype_engine::Picture;
+
+use crate::openai_edits::{data_url, error, png, task_of, worked};
+use crate::rigs::http::Answer;
+use crate::rigs::images_api::{Dialect, ImagesServer};
+use crate::rigs::service::{Caller, Service};
+
+/// A PNG of noise, whose every pixel differs from its neighbours.
+fn noise(width: u32, height: u32) -> Vec<u8> {
+    let bytes = (0..width * height * 3).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    Picture::from_rgb(width, height, bytes).expect("a picture").to_png()
+}
+
+/// A mask in which the left half is transparent.
+pub fn left_half(width: u32, height: u32) -> Vec<u8> {
+    mask(width, height, |x| if x < width / 2 { 0 } else { 255 })
+}
+
+fn mask(width: u32, height: u32, alpha: impl Fn(u32) -> u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = ::png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(::png::ColorType::Rgba);
+    let mut writer = encoder.write_header().expect("a header");
+    let pixels: Vec<u8> = (0..width * height).flat_map(|at| [1, 2, 3, alpha(at % width)]).collect();
+    writer.write_image_data(&pixels).expect("pixels");
+    writer.finish().expect("a PNG");
+    bytes
+}
+
+async fn picture(caller: &Caller<'_>, answer: &Answer) -> Picture {
+    let task = caller.task(task_of(answer)).await;
+    let file = caller.service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
+    Picture::decode(&file.body).expect("a PNG")
+}
+
+/// The pixels of the columns `from..to`.
+fn columns(picture: &Picture, from: u32, to: u32) -> Vec<u8> {
+    let row = picture.width() as usize * 3;
+    let rows = picture.as_rgb().chunks_exact(row);
+    rows.flat_map(|row| &row[from as usize * 3..to as usize * 3]).copied().collect()
+}
+
+/// Checks that the right half is that of the original, to the pixel, and that the left half is not.
+fn assert_left_half_changed(result: &Picture, original: &[u8]) {
+    let original = Picture::decode(original).expect("a PNG");
+    let (width, half) = (original.width(), original.width() / 2);
+    assert_eq!((result.width(), result.height()), (width, original.height()));
+    assert!(columns(result, half, width) == columns(&original, half, width), "a pixel outside the mask changed");
+    let (painted, before) = (columns(result, 0, half), columns(&original, 0, half));
+    let changed = painted.iter().zip(&before).filter(|(one, other)| one != other).count();
+    assert!(changed > before.len() / 2, "only {changed} of {} numbers changed", before.len());
+}
+
+#[tokio::test]
+async fn every_pixel_outside_the_mask_stays_as_it_was() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    for (width, height) in [(1_024, 1_024), (1_280, 720)] {
+        let (original, mask) = (noise(width, height), left_half(width, height));
+        let parts = [
+            ("name=prompt", b"a boat".as_slice()),
+            ("name=image; filename=a.png", &original),
+            ("name=mask; filename=m.png", &mask),
+        ];
+        let answer = worked(&service, caller.edit_form(&parts)).await;
+        assert_left_half_changed(&picture(&caller, &answer).await, &original);
+    }
+    let (original, mask) = (noise(1_024, 1_024), left_half(1_024, 1_024));
+    for mask in [json!({ "image_url": data_url(&mask) }), json!(data_url(&mask))] {
+        let body = json!({ "prompt": "a boat", "images": [{ "image_url": data_url(&original) }], "mask": mask });
+        let answer = worked(&service, caller.edit_json(&body)).await;
+        assert_left_half_changed(&picture(&caller, &answer).await, &original);
+    }
+    assert_eq!(service.shared.store.count_uploads(caller.account.id).await.expect("a store"), 0);
+}
+
+#[tokio::test]
+async fn a_picture_with_transparent_parts_may_be_its_own_mask() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let both = left_half(1_024, 1_024);
+    let parts = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image; filename=a.png", &both),
+        ("name=mask; filename=a.png", &both),
+    ];
+    let answer = worked(&service, caller.edit_form(&parts)).await;
+    assert_left_half_changed(&picture(&caller, &answer).await, &both);
+}
+
+#[tokio::test]
+async fn a_mask_that_cannot_be_used_is_refused_before_the_charge() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let image = png(64, 48);
+    let of = |mask: Vec<u8>| json!({ "image_url": data_url(&mask) });
+    let small = left_half(32, 24);
+    for (mask, words) in [
+        (of(png(64, 48)), "no alpha channel"),
+        (of(mask(64, 48, |_| 255)), "opaque everywhere"),
+        (of(small), "it has 32x24 pixels, and the image 64x48"),
+        (of(left_half(48, 64)), "it has 48x64 pixels, and the image 64x48"),
+        (of(b"no picture".to_vec()), "damaged"),
+        (of(left_half(64, 48)[..80].to_vec()), "damaged"),
+        (json!({ "image_url": "https://example.com/mask.png" }), "must come with the call"),
+        (json!({ "file_id": "file-1" }), "must come with the call"),
+        (json!("upload:FAAAAAAAAAAAAAAAAAAAA"), "must come with the call"),
+        (json!([{ "image_url": data_url(&left_half(64, 48)) }]), "must come with the call"),
+        (json!(7), "must come with the call"),
+    ] {
+        let answer = caller.edit_json(&json!({ "prompt": "a boat", "image": data_url(&image), "mask": mask })).await;
+        assert_eq!(error(&answer, 400).1, "mask", "{words}");
+        let message = answer.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert!(message.contains(words), "{words}: {message}");
+    }
+    let twice = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image; filename=a.png", &image),
+        ("name=mask; filename=m.png", &image),
+        ("name=mask; filename=m.png", &image),
+    ];
+    assert_eq!(error(&caller.edit_form(&twice).await, 400).1, Value::Null);
+    let key = caller.authorization();
+    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
+    let body = json!({ "prompt": "a boat", "mask": of(left_half(64, 48)) }).to_string();
+    assert_eq!(error(&service.call("POST", "/v1/images/generations", &headers, body).await, 400).1, "mask");
+    assert_eq!(caller.credits().await, 100);
+    assert_eq!(service.shared.store.count_uploads(caller.account.id).await.expect("a store"), 0);
+}
+
+#[tokio::test]
+async fn a_form_with_an_empty_mask_has_none() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let image = png(64, 48);
+    let parts = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image; filename=a.png", &image),
+        ("name=mask; filename=\"\"", b""),
+    ];
+    task_of(&worked(&service, caller.edit_form(&parts)).await);
+}
+
+#[tokio::test]
+async fn a_repeated_call_with_another_mask_is_another_call() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let image = data_url(&png(64, 48));
+    let send = async |mask: Vec<u8>| {
+        let body = json!({ "prompt": "a boat", "image": &image, "mask": { "image_url": data_url(&mask) } });
+        let headers = [("idempotency-key", "one"), ("prefer", "respond-async")];
+        caller.edit(&headers, "application/json", body.to_string()).await
+    };
+    let first = send(left_half(64, 48)).await;
+    assert_eq!(first.status, 202, "{first:?}");
+    let again = send(left_half(64, 48)).await;
+    assert_eq!(again.header("x-tintype-task-id"), first.header("x-tintype-task-id"));
+    let other = send(mask(64, 48, |x| if x < 9 { 0 } else { 255 })).await;
+    assert!(other.status.is_client_error() && other.status != 400, "{other:?}");
+    assert_eq!(caller.credits().await, 98, "charged once");
+}
+
+#[tokio::test]
+async fn an_engine_without_masks_is_named_before_the_charge() {
+    let (server, image) = (ImagesServer::start(Dialect::Sglang).await, png(64, 48));
+    let url = server.engine();
+    let preset = json!({
+        "name": "default", "description": "", "engine": "openai", "settings": {}, "callers": {}, "references": null,
+    });
+    let preset = preset.to_string();
+    let flags = ["--engine", &url, "--engine-profile", "sglang", "--model", "m", "--preset-table", &preset];
+    let service = Service::start_with(&flags).await;
+    let caller = service.caller("ada", 100).await;
+    let mask = json!({ "image_url": data_url(&left_half(64, 48)) });
+    let answer = caller.edit_json(&json!({ "prompt": "a boat", "image": data_url(&image), "mask": mask })).await;
+    assert_eq!(error(&answer, 400).1, "mask");
+    let message = answer.json()["error"]["message"].as_str().expect("a message").to_owned();
+    assert!(message.contains("not supported by the engine"), "{message}");
+    assert_eq!((caller.credits().await, server.asked().len()), (100, 0));
+}
