@@ -275,6 +275,14 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
         ("[engine.a]\nkind = \"sketch\"\nslots = 0", "line 3: [engine.a] slots: 0 is not in 1..=1024"),
         ("[engine.a]\nkind = \"sketch\"\nmodel = true", "line 3: [engine.a] model takes a text in quotes or a number"),
         ("[engine.a]\nkind = \"sketch\"\nmodel = [\"m\"]", "line 3: [engine.a] model takes one value, not a list"),
+        (
+            "[engine.a]\nkind = \"sketch\"\nlora = [\"a.safetensors:0.8\"]",
+            "line 1: [engine.a] lora is for the built-in engine",
+        ),
+        (
+            "[engine.a]\nkind = \"diffusion\"\nlora = [\"a.safetensors\", \"b.safetensors:11\"]",
+            "line 3: [engine.a] lora: the weight 11 of b.safetensors is not from -10 to 10",
+        ),
         ("[engine.a]\nkind = \"sketch\"\n[engine.a.more]\n", "line 3: [engine.a] there is no setting \"more\""),
         ("[engine.\"a b\"]\nkind = \"sketch\"", "line 1: [engine.a b] \"a b\" is not the name of an engine"),
         ("[engine.a]\nkind = \"sketch\"\n[engine.a]\nkind = \"sketch\"", "line 3: duplicate key"),

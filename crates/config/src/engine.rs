@@ -15,6 +15,8 @@ use super::environment::secret_in;
 
 /// The program that `--engine sd-server` runs unless another is named.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
+/// The largest weight of a LoRA file, in both directions.
+const MAX_LORA_WEIGHT: f64 = 10.0;
 /// Most servers of one engine.
 const MAX_SERVERS: usize = 64;
 
@@ -53,6 +55,10 @@ pub struct EngineSettings {
     /// several [default: 1 on a processor, 4 on a GPU]
     #[arg(long, env = "TINTYPE_ENGINE_BATCH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub engine_batch: Option<u32>,
+    /// LoRA file that the diffusion engine merges into its model, with a weight from -10 to 10; several as FILE,FILE
+    /// [default weight: 1]
+    #[arg(long, env = "TINTYPE_ENGINE_LORA", value_name = "FILE[:WEIGHT]", value_delimiter = ',')]
+    pub engine_lora: Vec<EngineLora>,
     /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -91,6 +97,35 @@ pub struct EngineSettings {
     /// The tables of the config file, as the layers of settings pass them on
     #[arg(long, hide = true, value_name = "JSON")]
     pub engine_table: Vec<NamedEngine>,
+}
+
+/// A LoRA file of the diffusion engine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EngineLora {
+    /// The safetensors file.
+    pub path: PathBuf,
+    /// How strongly it changes the model.
+    pub weight: f64,
+}
+
+impl FromStr for EngineLora {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A colon without a number after it is part of the name.
+        let (path, weight) = match text.rsplit_once(':').map(|(path, weight)| (path, weight.trim().parse())) {
+            Some((path, Ok(weight))) => (path, weight),
+            _ => (text, 1.0),
+        };
+        let path = path.trim();
+        if path.is_empty() {
+            return Err(format!("{text:?} is not a file with a weight, such as detail.safetensors:0.8"));
+        }
+        if !(-MAX_LORA_WEIGHT..=MAX_LORA_WEIGHT).contains(&weight) {
+            return Err(format!("the weight {weight} of {path} is not from -{MAX_LORA_WEIGHT} to {MAX_LORA_WEIGHT}"));
+        }
+        Ok(Self { path: path.into(), weight })
+    }
 }
 
 /// Fields that an operator adds to every request to a server.
@@ -440,6 +475,34 @@ mod tests {
             let refusal = text.parse::<EngineTarget>().expect_err(text);
             assert!(refusal.contains(reason) && !refusal.contains("hunter2"), "{text}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_lora_is_a_file_with_a_weight() {
+        for (text, path, weight) in [
+            ("detail.safetensors", "detail.safetensors", 1.0),
+            ("/srv/loras/detail.safetensors:0.8", "/srv/loras/detail.safetensors", 0.8),
+            ("a:b.safetensors:-1.5", "a:b.safetensors", -1.5),
+            ("a:b.safetensors", "a:b.safetensors", 1.0),
+            ("a: 0", "a", 0.0),
+        ] {
+            assert_eq!(text.parse(), Ok(EngineLora { path: path.into(), weight }), "{text}");
+        }
+        for text in ["", " ", ":0.8", "a:10.5", "a:-11", "a:inf", "a:NaN"] {
+            assert!(text.parse::<EngineLora>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn loras_belong_to_the_built_in_engine() {
+        let table = |kind: &str| {
+            let flags = [format!("--kind={kind}"), "--engine-lora=a:0.5,b".into(), "--engine-lora=c:-2".into()];
+            NamedEngine::from_table("painter", &flags)
+        };
+        let loras = table("diffusion").expect("an engine").settings.engine_lora;
+        let found: Vec<_> = loras.iter().map(|lora| (lora.path.to_str(), lora.weight)).collect();
+        assert_eq!(found, [(Some("a"), 0.5), (Some("b"), 1.0), (Some("c"), -2.0)]);
+        assert!(table("sketch").expect_err("another engine").contains("set kind to diffusion"));
     }
 
     #[test]

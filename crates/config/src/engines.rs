@@ -95,6 +95,9 @@ impl NamedEngine {
         if table.extra.is_some() && !matches!(target, EngineTarget::Servers(..) | EngineTarget::OwnSdServer) {
             return Err("extra is for servers: openai, sd-server and comfyui".into());
         }
+        if !table.settings.engine_lora.is_empty() && target != EngineTarget::Diffusion {
+            return Err("lora is for the built-in engine: set kind to diffusion, or leave lora out".into());
+        }
         let settings = EngineSettings { engine: Some(target), engine_extra: table.extra, ..table.settings };
         Ok(Self { name: engine_name(name)?, slots: table.slots, settings })
     }
@@ -149,6 +152,7 @@ impl EngineSettings {
             engine_batch,
             engine_precision,
             engine_runtime,
+            engine_lora,
             engine_key,
             engine_key_file,
             engine_ca,
@@ -170,6 +174,7 @@ impl EngineSettings {
             ("engine-batch", engine_batch.is_some()),
             ("engine-precision", engine_precision.is_some()),
             ("engine-runtime", engine_runtime.is_some()),
+            ("engine-lora", !engine_lora.is_empty()),
             ("engine-key", engine_key.is_some()),
             ("engine-key-file", engine_key_file.is_some()),
             ("engine-ca", engine_ca.is_some()),

@@ -41,7 +41,9 @@ pub use self::connections::{
     RESERVED_FILE_DESCRIPTORS, SEND_BUFFER, UPLOAD_GRACE,
 };
 pub use self::database::{DataSettings, DatabaseUrl};
-pub use self::engine::{EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind};
+pub use self::engine::{
+    EngineLora, EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind,
+};
 pub use self::engines::NamedEngine;
 pub use self::environment::{
     Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, notify_socket, program, secret_in,

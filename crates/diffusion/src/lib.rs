@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod graph;
+pub mod lora;
 pub mod models;
 pub mod noise;
 pub mod pipelines;
@@ -17,6 +18,7 @@ pub mod tokenizer;
 pub mod variants;
 pub mod weights;
 
+pub use lora::Lora;
 pub use pipelines::{
     Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare, masks, references,
 };
@@ -28,6 +30,9 @@ pub enum Error {
     /// for the operator.
     #[error("{0}")]
     Model(String),
+    /// A LoRA file is missing or damaged, or does not fit the model. The sentence is for the operator and says what to do.
+    #[error("{0}")]
+    Lora(String),
     /// The order cannot be carried out with this model, whatever is tried.
     #[error("{0}")]
     Order(String),

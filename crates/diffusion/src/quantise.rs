@@ -1,8 +1,10 @@
-//! Weights in 8 bits: made once from the files of a model, kept in a file of ours, mapped afterwards.
+//! Weights in 8 bits, and weights into which LoRA files are merged: made once from the files of a model, kept in a file of
+//! ours, mapped afterwards.
 //!
 //! The file is a safetensors file. A matrix of a linear layer has 8 bits for each number, and a scale for each output; it
 //! is stored with one column for each output, as the kernels read it. All else has 32 bits. Only tensors that the graph uses
-//! are in it, so a part runs from this file alone, without memory of its own.
+//! are in it, so a part runs from this file alone, without memory of its own. Merged weights have the type that the graph
+//! computes with; only tensors that a LoRA changes are in their file, and the others stay in the files of the model.
 //!
 //! A file is written under another name, synced, and renamed when it is whole: the name of a finished file never stands
 //! for half of one. Its header holds a digest of everything in it, which [`verify`] compares, and [`quantise`], which an
@@ -19,18 +21,27 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::graph::Uses;
+use crate::lora::Changes;
 use crate::pipelines::Options;
 use crate::weights::{Floats, Weights};
 use crate::{Error, Pipeline, Precision, Result};
 
-/// The extension of files of ours.
+/// The extensions of files of ours: in 8 bits, and merged.
 const EXTENSION: &str = "w8a8";
+const MERGED: &str = "merged";
+
+/// The extension of a file that is not whole yet.
+const PARTIAL: &str = "partial";
 
 /// The format of the file, and the rules by which it is made. A file of another version is made anew.
 const VERSION: &str = "1";
 
+/// Files of one part with different LoRA files that are kept. Each change of a weight makes another one.
+const KEPT: usize = 4;
+
 /// Names of what the header says beside the tensors.
 const VERSION_KEY: &str = "tintype_w8a8";
+const MERGED_KEY: &str = "tintype_merged";
 const BITS_KEY: &str = "bits";
 const SOURCE_KEY: &str = "source";
 const DIGEST_KEY: &str = "sha256";
@@ -113,70 +124,142 @@ impl std::fmt::Debug for WeightPreparation<'_> {
 }
 
 impl WeightPreparation<'_> {
-    /// The weights of a part, of which the graph makes such use. In 8 bits they are made if they are not there.
+    /// The weights of a part, of which the graph makes such use, with the LoRA files of the options. In 8 bits they are made
+    /// if they are not there; so are merged weights, which are kept in memory if there is no folder for them.
     ///
     /// # Errors
-    /// If 8 bits are asked for without a folder for them, the weights cannot be read, or the file cannot be written.
+    /// If 8 bits are asked for without a folder for them, a LoRA file does not fit, the weights cannot be read, or the file
+    /// cannot be written.
     pub fn weights(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
-        match self.options.precision {
-            Precision::F32 => return Ok(weights),
-            Precision::F16 => return Ok(weights.computing_in(Floats::F16)),
-            Precision::Bf16 => return Ok(weights.computing_in(Floats::Bf16)),
-            Precision::W8A8 => {}
-        }
+        let changes = Changes::read(&self.options.loras, part, &weights, uses)?;
         let folder = self.options.cache.as_deref();
-        let folder = folder.ok_or_else(|| Error::Model("8-bit weights need a folder for files of them".into()))?;
-        let wanted = Wanted { rules: self.rules, source: source(&weights, uses, self.rules) };
-        let path = folder.join(format!("{part}.{EXTENSION}"));
-        if let Some(found) = wanted.find(&path) {
-            return Ok(found);
+        let floats = match self.options.precision {
+            Precision::F32 => Floats::F32,
+            Precision::F16 => Floats::F16,
+            Precision::Bf16 => Floats::Bf16,
+            Precision::W8A8 => {
+                let folder =
+                    folder.ok_or_else(|| Error::Model("8-bit weights need a folder for files of them".into()))?;
+                let wanted = Wanted { rules: Some(self.rules), source: source(&weights, uses, self.rules, &changes) };
+                let items = || write::items(&weights, uses, self.rules, &changes);
+                return made(folder, part, &wanted, !changes.is_empty(), items, self.progress);
+            }
+        };
+        let weights = weights.computing_in(floats);
+        if changes.is_empty() {
+            return Ok(weights);
         }
-        std::fs::create_dir_all(folder).map_err(|error| unwritable(&path, &error))?;
-        // Two processes may want the same file. The lock goes with the process, so a crash leaves none.
-        let lock = File::open(folder).map_err(|error| unwritable(&path, &error))?;
-        lock.lock().map_err(|error| unwritable(&path, &error))?;
-        if let Some(found) = wanted.find(&path) {
-            return Ok(found);
-        }
-        write::write(&path, part, &weights, uses, &wanted, self.progress)?;
-        lock.sync_all().map_err(|error| unwritable(&path, &error))?;
-        wanted.find(&path).ok_or_else(|| {
-            let path = path.display();
-            Error::Model(format!("{path} was written, but not as it was to be; the disk may be damaged"))
-        })
+        let wanted = Wanted { rules: None, source: merged_source(&weights, &changes) };
+        let items = || write::merged(&weights, &changes);
+        let merged = match folder {
+            Some(folder) => made(folder, part, &wanted, true, items, self.progress)?,
+            None => {
+                let bytes = write::in_memory(part, &items()?, &wanted, self.progress)?;
+                Weights::parse(format!("{} with LoRA files", weights.path()), bytes.leak())?
+            }
+        };
+        Ok(weights.overlaid(&merged))
     }
+}
+
+/// The file of a part in a folder. It is made if it is not there. It has a name of its own if the part is `changed` by LoRA
+/// files, so that engines with different ones do not make it anew in turns.
+fn made<'w>(
+    folder: &Path,
+    part: &str,
+    wanted: &Wanted,
+    changed: bool,
+    items: impl FnOnce() -> Result<Vec<write::Item<'w>>>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Weights> {
+    let stem = if changed { format!("{part}-{}", &wanted.source[..16]) } else { part.to_owned() };
+    let path = folder.join(format!("{stem}.{}", wanted.extension()));
+    if let Some(found) = wanted.find(&path) {
+        return Ok(found);
+    }
+    std::fs::create_dir_all(folder).map_err(|error| unwritable(&path, &error))?;
+    // Two processes may want the same file. The lock goes with the process, so a crash leaves none.
+    let lock = File::open(folder).map_err(|error| unwritable(&path, &error))?;
+    lock.lock().map_err(|error| unwritable(&path, &error))?;
+    if let Some(found) = wanted.find(&path) {
+        return Ok(found);
+    }
+    if changed {
+        forget(folder, part, wanted.extension())?;
+    }
+    write::write(&path, part, items, wanted, progress)?;
+    lock.sync_all().map_err(|error| unwritable(&path, &error))?;
+    wanted.find(&path).ok_or_else(|| {
+        let path = path.display();
+        Error::Model(format!("{path} was written, but not as it was to be; the disk may be damaged"))
+    })
+}
+
+/// Removes the oldest files of a part with other LoRA files, so that there is room for one more, and what a crash has left
+/// of such files. Engines that use them have them mapped, and keep them until they end.
+fn forget(folder: &Path, part: &str, extension: &str) -> Result<()> {
+    let of_part = |path: &PathBuf| {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.strip_prefix(part));
+        stem.is_some_and(|rest| rest.starts_with('-'))
+    };
+    let has = |path: &Path, extension: &str| path.extension().is_some_and(|found| found == extension);
+    let all: Vec<_> = listed(folder)?.into_iter().filter(of_part).collect();
+    let mut whole: Vec<_> = all.iter().filter(|path| has(path, extension)).collect();
+    whole.sort_by_key(|path| std::fs::metadata(path).and_then(|about| about.modified()).ok());
+    let many = (whole.len() + 1).saturating_sub(KEPT);
+    // The lock of the folder is held, so nobody writes a part of a file now.
+    let partial = all.iter().filter(|path| has(path, PARTIAL));
+    let mut removed = whole.into_iter().take(many).chain(partial);
+    removed.try_for_each(|path| std::fs::remove_file(path).map_err(|error| unwritable(path, &error)))
 }
 
 /// The rules and the source that a file must have.
 struct Wanted {
-    rules: Rules,
+    /// Those for weights in 8 bits; `None` for merged ones.
+    rules: Option<Rules>,
     source: String,
 }
 
 impl Wanted {
+    fn extension(&self) -> &'static str {
+        if self.rules.is_some() { EXTENSION } else { MERGED }
+    }
+
     /// The file, if it is there, whole, and suits. Anything else is made anew.
     fn find(&self, path: &Path) -> Option<Weights> {
         let found = Weights::open(path).ok()?;
-        let says = |key: &str, value: &str| found.note(key) == Some(value);
-        let suits =
-            says(VERSION_KEY, VERSION) && says(BITS_KEY, self.rules.bits.word()) && says(SOURCE_KEY, &self.source);
-        suits.then_some(found)
+        let notes = self.notes();
+        let mut notes = notes.iter().filter(|(key, _)| **key != DIGEST_KEY);
+        notes.all(|(key, value)| found.note(key) == Some(value)).then_some(found)
     }
 
     fn notes(&self) -> BTreeMap<&'static str, String> {
         let blank = "0".repeat(64);
-        let bits = self.rules.bits.word().to_owned();
-        [(VERSION_KEY, VERSION.to_owned()), (BITS_KEY, bits), (SOURCE_KEY, self.source.clone()), (DIGEST_KEY, blank)]
-            .into()
+        let version = if self.rules.is_some() { VERSION_KEY } else { MERGED_KEY };
+        let bits = self.rules.map(|rules| (BITS_KEY, rules.bits.word().to_owned()));
+        let notes = [(version, VERSION.to_owned()), (SOURCE_KEY, self.source.clone()), (DIGEST_KEY, blank)];
+        notes.into_iter().chain(bits).collect()
     }
 }
 
 /// A digest of all that decides about the numbers in a file.
-fn source(weights: &Weights, uses: &Uses, rules: Rules) -> String {
+fn source(weights: &Weights, uses: &Uses, rules: Rules, changes: &Changes) -> String {
     let mut digest = Sha256::new();
     digest.update(weights.identity());
     digest.update(rules.smallest.to_le_bytes());
     digest.update(format!("{uses:?}"));
+    if !changes.is_empty() {
+        digest.update(changes.digest());
+    }
+    hex(&digest.finalize())
+}
+
+/// The same for merged weights.
+fn merged_source(weights: &Weights, changes: &Changes) -> String {
+    let mut digest = Sha256::new();
+    digest.update(weights.identity());
+    digest.update(format!("{:?}", weights.computes_in()));
+    digest.update(changes.digest());
     hex(&digest.finalize())
 }
 
@@ -194,12 +277,20 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Error {
 /// If the model cannot be used, or the files cannot be written.
 pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
     let options = Options { precision: Precision::W8A8, cache: Some(cache.into()), ..Options::default() };
+    prepare(folder, &options, progress).map(drop)
+}
+
+/// Opens a model, and makes the files of ours that it needs if they are not there or damaged.
+///
+/// # Errors
+/// If the model cannot be used, or the files cannot be written.
+pub fn prepare(folder: &Path, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Pipeline> {
     // Nothing else reads all of them: a picture of damaged weights looks like one of a bad model.
-    for path in files(cache)?.iter().filter(|path| verify_file(path).is_err()) {
+    let found = options.cache.as_deref().map(files).transpose()?.unwrap_or_default();
+    for path in found.iter().filter(|path| verify_file(path).is_err()) {
         std::fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
     }
-    let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress };
-    Pipeline::open_with(folder, suit).map(|_| ())
+    Pipeline::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress })
 }
 
 /// Reads all files of ours in a folder and compares their digests. Gives their names.
@@ -214,6 +305,13 @@ pub fn verify(cache: &Path) -> Result<Vec<PathBuf>> {
 
 /// All files of ours in a folder, by name. There are none without the folder.
 fn files(cache: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = listed(cache)?;
+    found.retain(|path| path.extension().is_some_and(|found| [EXTENSION, MERGED].iter().any(|ours| found == *ours)));
+    Ok(found)
+}
+
+/// Everything in a folder, by name.
+fn listed(cache: &Path) -> Result<Vec<PathBuf>> {
     let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", cache.display()));
     let entries = match std::fs::read_dir(cache) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -221,7 +319,6 @@ fn files(cache: &Path) -> Result<Vec<PathBuf>> {
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>();
     let mut found = paths.map_err(unreadable)?;
-    found.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
     found.sort();
     Ok(found)
 }

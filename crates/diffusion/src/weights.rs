@@ -200,7 +200,11 @@ impl Weights {
         }
     }
 
-    fn parse(path: String, data: &'static [u8]) -> Result<Self> {
+    /// The tensors of a file that is in memory.
+    ///
+    /// # Errors
+    /// If the bytes are no whole safetensors file.
+    pub(crate) fn parse(path: String, data: &'static [u8]) -> Result<Self> {
         let Header { begin, entries, notes } = Header::read(&path, data)?;
         let files = vec![data];
         Ok(Self { path, files, header: begin, entries, notes, ..Self::default() })
@@ -281,6 +285,18 @@ impl Weights {
                 self.entries.insert(name, TensorEntry { dtype, shape, file, bytes: begin..begin + each });
             }
         }
+        self
+    }
+
+    /// The same tensors, but those that `other` has are the ones there.
+    #[must_use]
+    pub(crate) fn overlaid(mut self, other: &Self) -> Self {
+        let before = self.files.len();
+        self.files.extend(&other.files);
+        for (name, entry) in &other.entries {
+            self.entries.insert(name.clone(), TensorEntry { file: before + entry.file, ..entry.clone() });
+        }
+        self.identity.extend(Sha256::digest(&other.files[0][..other.header]));
         self
     }
 

@@ -7,9 +7,11 @@ mod library;
 
 use std::path::{Path, PathBuf};
 
+use half::f16;
+use tempfile::TempDir;
 use tintype_diffusion::quantise::{Rules, WeightPreparation};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Options, Pipeline, Precision};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
 
 use compared::compared;
 
@@ -19,7 +21,7 @@ fn model(name: &str) -> PathBuf {
 
 fn options(precision: Precision) -> Options {
     let runtime = Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime");
-    Options { precision, cache: None, runtime }
+    Options { precision, runtime, ..Options::default() }
 }
 
 #[test]
@@ -32,6 +34,26 @@ fn pictures_in_16_bits_are_close_to_32() {
         let most = [0.003, 0.003, most];
         assert!(found.iter().zip(most).all(|(found, most)| *found > 0.0 && *found < most), "{name}: {found:?}");
     }
+}
+
+#[test]
+fn loras_are_merged_into_16_bits() {
+    let cache = TempDir::new().expect("a folder");
+    let path = model("lora").join("sdxl_kohya.safetensors");
+    let loras = vec![Lora { path, weight: 0.7 }];
+    let options = Options { loras, cache: Some(cache.path().into()), ..options(Precision::F16) };
+    let suit = WeightPreparation { options: &options, rules: Rules::of_this_machine(), progress: &mut |_| {} };
+    let found = compared(&model("sdxl"), suit);
+    assert!(found.iter().zip([0.003, 0.003, 0.1]).all(|(found, most)| *found > 0.0 && *found < most), "{found:?}");
+    // Beyond the range of 16 bits.
+    let mut tensors = std::fs::read(&options.loras[0].path).expect("a file");
+    let begin = 8 + usize::from_le_bytes(tensors[..8].try_into().expect("8 bytes"));
+    tensors[begin..].as_chunks_mut::<2>().0.iter_mut().for_each(|half| *half = f16::MAX.to_le_bytes());
+    let path = cache.path().join("strong.safetensors");
+    std::fs::write(&path, tensors).expect("a file");
+    let options = Options { loras: vec![Lora { path, weight: 1.0 }], ..options };
+    let error = Pipeline::open(&model("sdxl"), &options).err();
+    assert!(matches!(&error, Some(Error::Lora(text)) if text.contains("beyond the range")), "{error:?}");
 }
 
 #[test]

@@ -397,8 +397,12 @@ fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {
         ("z_image", ["text_encoder", "transformer"], [0.1, 0.15, 8.0]),
     ] {
         let cache = TempDir::new().expect("a folder");
-        let options =
-            Options { precision: Precision::W8A8, cache: Some(cache.path().into()), runtime: runtime.clone() };
+        let options = Options {
+            precision: Precision::W8A8,
+            cache: Some(cache.path().into()),
+            runtime: runtime.clone(),
+            ..Options::default()
+        };
         let mut all = Vec::new();
         let mut progress = |progress: &Progress| all.push((progress.part.clone(), progress.done, progress.total));
         let suit = WeightPreparation { options: &options, rules: Rules { smallest: 4, bits }, progress: &mut progress };

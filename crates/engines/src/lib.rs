@@ -116,7 +116,14 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
 /// # Errors
 /// A sentence for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
-    match &settings.target() {
+    let target = settings.target();
+    if !settings.engine_lora.is_empty() && target != EngineTarget::Diffusion {
+        return Err(format!(
+            "--engine-lora is for the built-in diffusion engine, and not for {target}: leave it out, or give --engine \
+             diffusion"
+        ));
+    }
+    match &target {
         EngineTarget::Named(name) => Err(format!("there is no engine {name:?}")),
         EngineTarget::Sketch => {
             let info = Sketch::info();
@@ -128,5 +135,28 @@ pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, St
         EngineTarget::Servers(ServerKind::OpenAi, urls) => openai::choose(urls, settings),
         EngineTarget::Servers(ServerKind::SdServer, urls) => sd_server::choose(urls, settings),
         EngineTarget::Servers(ServerKind::ComfyUi, urls) => comfyui::choose(urls, settings),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tintype_config::ServerSettings;
+
+    use super::*;
+
+    #[test]
+    fn loras_are_for_the_built_in_engine() {
+        let chosen = |engine: &str| {
+            let engine = format!("--engine={engine}");
+            let flags = [engine.as_str(), "--model=/none", "--engine-lora=a.safetensors:0.5,b.safetensors"];
+            let settings = ServerSettings::from_flags(flags).expect("settings");
+            choose(&settings.worker.engine, Path::new("/none"))
+        };
+        for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
+            let refusal = chosen(engine).expect_err("another engine");
+            assert!(refusal.contains("--engine-lora is for the built-in diffusion engine"), "{refusal}");
+        }
+        let description = chosen("diffusion").expect("an engine").info.description;
+        assert!(description.contains("with 2 LoRA files"), "{description}");
     }
 }

@@ -30,8 +30,7 @@ pub fn compare(
     settings: &Settings,
     cancel: &CancellationToken,
 ) -> Result<Difference> {
-    let runtime = suit.options.runtime.clone();
-    let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, cache: None, runtime })?;
+    let mut wide = Pipeline::open(folder, &Options { precision: Precision::F32, ..suit.options.clone() })?;
     let mut narrow = Pipeline::open_with(folder, suit)?;
     let embedding = wide.embed(order.prompt)?;
     stop_if(cancel)?;

@@ -21,6 +21,7 @@ use tintype_engine::{CancellationToken, Picture};
 
 use crate::config::Config;
 use crate::graph::Graph;
+use crate::lora::{self, Lora};
 use crate::quantise::{Rules, WeightPreparation};
 use crate::runtime::{Input, Runtime, Sessions};
 use crate::weights::Weights;
@@ -38,6 +39,7 @@ pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 pub use mask::LatentMask;
 pub use single_file::{BESIDE, class as class_of_file};
+pub(crate) use single_file::{check_format, original_unet_name};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
@@ -59,6 +61,10 @@ const USUAL: [&str; 3] =
 /// Those of Stable Diffusion XL.
 const XL: [&str; 2] = ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"];
 
+/// The parts that LoRA files can change, by the names of their folders.
+const WITH_LORAS: [&str; 2] = ["text_encoder", "unet"];
+const WITH_LORAS_XL: [&str; 3] = ["text_encoder", "text_encoder_2", "unet"];
+
 /// How a model is loaded.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -68,6 +74,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// The runtime.
     pub runtime: Runtime,
+    /// LoRA files, which are merged into its weights.
+    pub loras: Vec<Lora>,
 }
 
 /// The precision of a model.
@@ -231,6 +239,15 @@ pub fn masks(folder: &Path) -> bool {
     encodes().unwrap_or(false)
 }
 
+/// The parts of a class of pipelines that LoRA files can change.
+fn parts_with_loras(class: &str) -> &'static [&'static str] {
+    match class {
+        class if XL.contains(&class) => &WITH_LORAS_XL,
+        "Flux2KleinPipeline" | "ZImagePipeline" => &["transformer"],
+        _ => &WITH_LORAS,
+    }
+}
+
 impl Pipeline {
     /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1, 2 or XL, and compares all weights
     /// with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
@@ -255,7 +272,12 @@ impl Pipeline {
         }
         let sessions = Sessions::new(runtime.clone());
         if folder.is_file() {
-            let family: Box<dyn Family> = match single_file::parts(folder)? {
+            let single = single_file::parts(folder)?;
+            lora::check(
+                &suit.options.loras,
+                if matches!(single, Single::Xl(_)) { &WITH_LORAS_XL } else { &WITH_LORAS },
+            )?;
+            let family: Box<dyn Family> = match single {
                 Single::Usual(parts) => Box::new(StableDiffusion::open(*parts, &mut suit)?),
                 Single::Xl(parts) => Box::new(StableDiffusionXl::open(*parts, &mut suit)?),
             };
@@ -263,7 +285,9 @@ impl Pipeline {
         }
         let index = Config::read(&folder.join("model_index.json"))?;
         let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
-        let family: Box<dyn Family> = match index.text("_class_name", "")? {
+        let class = index.text("_class_name", "")?;
+        lora::check(&suit.options.loras, parts_with_loras(class))?;
+        let family: Box<dyn Family> = match class {
             class if USUAL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?];
                 Box::new(StableDiffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)

@@ -1,16 +1,18 @@
-//! Writes a file of weights in 8 bits, one tensor at a time.
+//! Writes a file of weights in 8 bits, or of merged weights, one tensor at a time.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Cursor, ErrorKind, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Progress, Wanted, blank, hex, unwritable};
+use super::{PARTIAL, Progress, Rules, Wanted, blank, hex, unwritable};
 use crate::graph::Uses;
-use crate::weights::{Weights, floats, piece_name, scale_name};
+use crate::lora::{Change, Changes};
+use crate::weights::{Floats, TensorEntry, Weights, floats, piece_name, scale_name};
 use crate::{Error, Result};
 
 /// Outputs that are rounded at a time: the bytes of one cache line.
@@ -18,69 +20,127 @@ const OUTPUTS: usize = 64;
 
 /// One tensor to be written.
 #[derive(Clone)]
-struct Item<'w> {
+pub(super) struct Item<'w> {
     name: String,
     shape: Vec<usize>,
     dtype: Dtype,
     bytes: &'w [u8],
+    /// What LoRA files add to the whole tensor, and the first of its rows that is in this item.
+    changes: &'w [Change],
+    first: usize,
     form: Form,
+    /// The largest magnitude of 8 bits.
+    largest: f32,
 }
 
 /// The numbers that an item gets.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// 8 bits. First in the file, so that the rows of matrices begin where lines of the cache do.
     Bytes,
     /// The scales of 8 bits.
     Scales,
-    /// 32 bits.
-    Floats,
+    /// Fractions of this type.
+    Fractions(Floats),
 }
 
-impl Item<'_> {
+impl Form {
+    /// Its place in the file.
+    fn rank(self) -> usize {
+        match self {
+            Self::Bytes => 0,
+            Self::Scales => 1,
+            Self::Fractions(_) => 2,
+        }
+    }
+}
+
+impl<'w> Item<'w> {
+    /// A whole tensor in 32 bits.
+    fn whole(name: &str, weights: &'w Weights, entry: &TensorEntry, changes: &'w Changes) -> Result<Self> {
+        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(Error::Model(format!("the tensor {name:?} has the type {:?}", entry.dtype)));
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            shape: entry.shape.clone(),
+            dtype: entry.dtype,
+            bytes: weights.bytes(entry),
+            changes: changes.of(name),
+            first: 0,
+            form: Form::Fractions(Floats::F32),
+            largest: 0.0,
+        })
+    }
+
     fn entry(&self) -> (String, Value, usize) {
         let count: usize = self.shape.iter().product();
         match self.form {
             Form::Bytes => (self.name.clone(), json!(["I8", [self.shape[1], self.shape[0]]]), count),
             Form::Scales => (scale_name(&self.name), json!(["F32", [self.shape[0]]]), self.shape[0] * 4),
-            Form::Floats => (self.name.clone(), json!(["F32", self.shape]), count * 4),
+            Form::Fractions(floats) => {
+                (self.name.clone(), json!([floats.dtype().to_string(), self.shape]), count * floats.size())
+            }
         }
     }
 
     /// The bytes for the file.
-    fn write(&self, wanted: &Wanted) -> Result<Vec<u8>> {
-        let largest = wanted.rules.bits.largest();
+    fn write(&self) -> Result<Vec<u8>> {
         let stray = |_| Error::Model(format!("the tensor {:?} holds numbers that are not finite", self.name));
         Ok(match self.form {
-            Form::Floats => floats(self.bytes, self.dtype).into_iter().flat_map(f32::to_le_bytes).collect(),
-            Form::Bytes => self.round(largest).map_err(stray)?,
-            Form::Scales => {
-                let scales = self.scales(largest).map_err(stray)?;
-                scales.into_iter().flat_map(f32::to_le_bytes).collect()
+            Form::Fractions(into) if self.changes.is_empty() => into.bytes(&floats(self.bytes, self.dtype)),
+            Form::Fractions(into) => {
+                let bytes = into.bytes(&self.rows(0..self.shape.first().copied().unwrap_or(1)));
+                let is_finite = floats(&bytes, into.dtype()).iter().all(|number| number.is_finite());
+                if !is_finite {
+                    return Err(Error::Lora(format!(
+                        "the tensor {:?} with its LoRA files has numbers beyond the range of their type: lower the \
+                         weights of the LoRA files, or compute with 32 bits",
+                        self.name
+                    )));
+                }
+                bytes
             }
+            Form::Bytes => self.round().map_err(stray)?,
+            Form::Scales => self.scales().map_err(stray)?.into_iter().flat_map(f32::to_le_bytes).collect(),
         })
     }
 
-    /// The numbers of a row of the source: the weights of one output.
-    fn row(&self, at: usize) -> Vec<f32> {
-        let bytes = self.bytes.len() / self.shape[0];
-        floats(&self.bytes[at * bytes..(at + 1) * bytes], self.dtype)
+    /// The numbers of some rows: a row has the weights of one output.
+    fn rows(&self, rows: Range<usize>) -> Vec<f32> {
+        let bytes = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
+        let mut numbers = floats(&self.bytes[rows.start * bytes..rows.end * bytes], self.dtype);
+        for change in self.changes {
+            change.add_to(self.first + rows.start..self.first + rows.end, &mut numbers);
+        }
+        numbers
     }
 
-    fn scales(&self, largest: f32) -> std::result::Result<Vec<f32>, Stray> {
-        (0..self.shape[0]).map(|at| scale(&self.row(at), largest)).collect()
+    /// All rows, a few at a time, with the first one of each time.
+    fn blocks(&self) -> impl Iterator<Item = (usize, Vec<f32>)> {
+        let all = self.shape[0];
+        (0..all).step_by(OUTPUTS).map(move |begin| (begin, self.rows(begin..all.min(begin + OUTPUTS))))
+    }
+
+    fn scales(&self) -> std::result::Result<Vec<f32>, Stray> {
+        let mut scales = Vec::with_capacity(self.shape[0]);
+        for (_, rows) in self.blocks() {
+            for row in rows.chunks_exact(self.shape[1]) {
+                scales.push(scale(row, self.largest)?);
+            }
+        }
+        Ok(scales)
     }
 
     /// The rounded matrix, with a column for each output.
-    fn round(&self, largest: f32) -> std::result::Result<Vec<u8>, Stray> {
+    fn round(&self) -> std::result::Result<Vec<u8>, Stray> {
         let [outputs, inputs] = [self.shape[0], self.shape[1]];
         let mut all = vec![0; outputs * inputs];
         let mut block = vec![0_u8; OUTPUTS * inputs];
-        for begin in (0..outputs).step_by(OUTPUTS) {
+        for (begin, rows) in self.blocks() {
             let count = OUTPUTS.min(outputs - begin);
-            for (at, rounded) in block.chunks_exact_mut(inputs).take(count).enumerate() {
-                let row = self.row(begin + at);
-                let inverse = scale(&row, largest)?.recip();
+            for (rounded, row) in block.chunks_exact_mut(inputs).zip(rows.chunks_exact(inputs)) {
+                let inverse = scale(row, self.largest)?.recip();
                 for (byte, number) in rounded.iter_mut().zip(row) {
                     *byte = ((number * inverse).round_ties_even() as i8).cast_unsigned();
                 }
@@ -112,24 +172,23 @@ fn scale(row: &[f32], largest: f32) -> std::result::Result<f32, Stray> {
 ///
 /// # Errors
 /// If a tensor is no fraction or not finite, or the disk is full or fails. Nothing is left then.
-pub(super) fn write(
+pub(super) fn write<'w>(
     path: &Path,
     part: &str,
-    weights: &Weights,
-    uses: &Uses,
+    items: impl FnOnce() -> Result<Vec<Item<'w>>>,
     wanted: &Wanted,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<()> {
-    let partial = path.with_extension("partial");
+    let partial = path.with_extension(PARTIAL);
     // Left by a crash, or laid there as a link to somewhere else. The new file is one that was not there before.
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(unwritable(&partial, &error)),
         _ => {}
     }
     let file = OpenOptions::new().write(true).create_new(true).open(&partial);
-    let result = file.map_err(|error| unwritable(&partial, &error)).and_then(|file| {
-        let items = items(weights, uses, wanted)?;
-        fill(file, &partial, part, &items, wanted, progress)?;
+    let result = file.map_err(|error| unwritable(&partial, &error)).and_then(|mut file| {
+        fill(&mut file, &partial, part, &items()?, wanted, progress)?;
+        file.sync_all().map_err(|error| unwritable(&partial, &error))?;
         std::fs::rename(&partial, path).map_err(|error| unwritable(path, &error))
     });
     if result.is_err() {
@@ -139,34 +198,61 @@ pub(super) fn write(
     result
 }
 
-fn items<'w>(weights: &'w Weights, uses: &Uses, wanted: &Wanted) -> Result<Vec<Item<'w>>> {
+/// The bytes of such a file.
+///
+/// # Errors
+/// If a tensor is no fraction or not finite.
+pub(super) fn in_memory(
+    part: &str,
+    items: &[Item<'_>],
+    wanted: &Wanted,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Vec<u8>> {
+    let mut file = Cursor::new(Vec::new());
+    fill(&mut file, Path::new(part), part, items, wanted, progress)?;
+    Ok(file.into_inner())
+}
+
+/// The tensors that LoRA files change, in the type that the graph computes with.
+pub(super) fn merged<'w>(weights: &'w Weights, changes: &'w Changes) -> Result<Vec<Item<'w>>> {
+    let item = |name: &str| {
+        let entry = weights.get(name).ok_or_else(|| Error::Model(format!("the tensor {name:?} is missing")))?;
+        let whole = Item::whole(name, weights, entry, changes)?;
+        Ok(Item { form: Form::Fractions(weights.computes_in()), ..whole })
+    };
+    changes.tensors().map(item).collect()
+}
+
+/// All tensors that a graph uses, the large ones in 8 bits.
+pub(super) fn items<'w>(
+    weights: &'w Weights,
+    uses: &Uses,
+    rules: Rules,
+    changes: &'w Changes,
+) -> Result<Vec<Item<'w>>> {
     let mut items = Vec::new();
     for name in &uses.all {
         let entry = weights.get(name).ok_or_else(|| Error::Model(format!("the tensor {name:?} is missing")))?;
-        if !matches!(entry.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            return Err(Error::Model(format!("the tensor {name:?} has the type {:?}", entry.dtype)));
-        }
-        let bytes = weights.bytes(entry);
-        let whole =
-            Item { name: name.clone(), shape: entry.shape.clone(), dtype: entry.dtype, bytes, form: Form::Floats };
+        let whole = Item { largest: rules.bits.largest(), ..Item::whole(name, weights, entry, changes)? };
         let (Some(ranges), [all, inputs]) = (uses.linear.get(name), entry.shape.as_slice()) else {
             items.push(whole);
             continue;
         };
         let smallest = ranges.iter().map(|(from, to)| to - from).chain([*inputs]).min();
-        if smallest < Some(wanted.rules.smallest) {
+        if smallest < Some(rules.smallest) {
             items.push(whole);
             continue;
         }
-        let row = bytes.len() / all;
+        let row = whole.bytes.len() / all;
         for (from, to) in ranges {
             let name = piece_name(name, &(*from..*to), *all);
-            let bytes = &bytes[from * row..to * row];
-            let item = Item { name, shape: vec![to - from, *inputs], bytes, form: Form::Bytes, ..whole.clone() };
+            let bytes = &whole.bytes[from * row..to * row];
+            let shape = vec![to - from, *inputs];
+            let item = Item { name, shape, bytes, first: *from, form: Form::Bytes, ..whole.clone() };
             items.extend([item.clone(), Item { form: Form::Scales, ..item }]);
         }
     }
-    items.sort_by_key(|item| item.form);
+    items.sort_by_key(|item| item.form.rank());
     Ok(items)
 }
 
@@ -188,7 +274,7 @@ fn header(items: &[Item<'_>], wanted: &Wanted) -> (Vec<u8>, u64) {
 }
 
 fn fill(
-    file: File,
+    file: &mut (impl Write + Seek),
     path: &Path,
     part: &str,
     items: &[Item<'_>],
@@ -199,7 +285,7 @@ fn fill(
     let mut now = Progress { part: part.into(), done: 0, total: header.len() as u64 + data };
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Error::Model(format!(
-            "cannot write {}: {error}; the weights in 8 bits need {} MB",
+            "cannot write {}: {error}; these weights need {} MB",
             path.display(),
             (header.len() as u64 + data).div_ceil(1_000_000)
         )),
@@ -208,23 +294,20 @@ fn fill(
     let place = blank(&header).ok_or_else(|| Error::Run("the header lacks its digest".into()))?.1;
     let mut digest = Sha256::new();
     let mut file = BufWriter::new(file);
-    let mut put = |file: &mut BufWriter<File>, bytes: &[u8]| {
-        digest.update(bytes);
-        file.write_all(bytes).map_err(failed)
-    };
-    put(&mut file, &header)?;
+    digest.update(&header);
+    file.write_all(&header).map_err(failed)?;
     now.done = header.len() as u64;
     for item in items {
         progress(&now);
-        let bytes = item.write(wanted)?;
-        put(&mut file, &bytes)?;
+        let bytes = item.write()?;
+        digest.update(&bytes);
+        file.write_all(&bytes).map_err(failed)?;
         now.done += bytes.len() as u64;
     }
     let digest = hex(&digest.finalize());
     file.seek(SeekFrom::Start(place as u64)).map_err(failed)?;
     file.write_all(digest.as_bytes()).map_err(failed)?;
     file.flush().map_err(failed)?;
-    file.get_ref().sync_all().map_err(failed)?;
     progress(&now);
     Ok(())
 }

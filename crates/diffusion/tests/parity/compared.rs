@@ -9,7 +9,7 @@ use tintype_engine::{CancellationToken, Picture};
 /// The differences of the embedding and of the first answer, and the mean over all colours of the picture, of 255.
 pub fn compared(folder: &Path, suit: WeightPreparation<'_>) -> [f64; 3] {
     let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
-    let wide = Options { precision: Precision::F32, cache: None, runtime: suit.options.runtime.clone() };
+    let wide = Options { precision: Precision::F32, cache: None, ..suit.options.clone() };
     let mut wide = Pipeline::open(folder, &wide).expect("a model");
     let settings = wide.traits().settings();
     let never = CancellationToken::new();

@@ -2,6 +2,7 @@
 
 mod flux2_klein;
 mod library;
+mod lora;
 mod masks;
 mod rig;
 mod single_file;

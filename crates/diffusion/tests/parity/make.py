@@ -17,6 +17,7 @@ import torch
 import clip_tokenizers
 import clip_vocabulary
 import flux2_klein
+import lora
 import masks
 import schedulers
 import single_file
@@ -40,6 +41,7 @@ MAKERS = [
     single_file.published,
     flux2_klein.klein,
     z_image.z_image,
+    lora.lora,
 ]
 
 if __name__ == "__main__":

@@ -233,6 +233,20 @@ impl Model {
         }
     }
 
+    /// Makes the latent picture and compares it, and the picture.
+    pub fn assert_last(&self, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
+        let prompt = pipeline.embed(order.prompt).expect("an embedding");
+        let negative = pipeline.asks_twice(settings.guidance);
+        let negative = negative.then(|| pipeline.embed_negative(&settings.negative, &prompt).expect("an embedding"));
+        let shape = pipeline.latent_shape(order.width, order.height).expect("a size");
+        let (guidance, strength) = (settings.guidance, settings.strength);
+        let guide = Guide { prompt, negative, guidance, strength, references: Vec::new(), mask: None };
+        let latent = pipeline.denoise(shape, order.seed, settings.steps, &guide, |_, _, _| Ok(()));
+        let latent = latent.expect("a latent picture");
+        self.assert_close("latent", &latent.numbers);
+        self.assert_picture("picture", &pipeline.decode(&latent).expect("a picture"));
+    }
+
     fn assert_run_of(&self, run: &str, pipeline: &mut Pipeline, order: &Order<'_>, settings: &Settings) {
         let prompt = pipeline.embed(order.prompt).expect("an embedding");
         let negative = pipeline.asks_twice(settings.guidance);

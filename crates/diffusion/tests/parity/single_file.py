@@ -214,7 +214,8 @@ def single_sd2(out):
     record(out, "sd2", pipe, tensors, {f"{prefix}token_embedding.weight": 74}, 3, 2.5, {"global_step": torch.zeros(1)})
 
 
-def single_sdxl(out):
+def sdxl():
+    """The pipeline, the tensors of its file, and the seeds of its tables."""
     text = encoder(8, "quick_gelu", 77, layers=3)
     text_2 = encoder(12, "gelu", 78, CLIPTextModelWithProjection, 3, 10)
     model = unet(
@@ -233,7 +234,11 @@ def single_sdxl(out):
     first, second = "conditioner.embedders.0.transformer.", "conditioner.embedders.1.model."
     tensors = old_clip(text, first) | old_open_clip(text_2, second, False) | old_unet(model) | old_vae(vae)
     tables = {f"{first}text_model.embeddings.token_embedding.weight": 77, f"{second}token_embedding.weight": 78}
-    record(out, "sdxl", pipe, tensors, tables, 3, 2.5, {})
+    return pipe, tensors, tables
+
+
+def single_sdxl(out):
+    record(out, "sdxl", *sdxl(), 3, 2.5, {})
 
 
 def published(out):

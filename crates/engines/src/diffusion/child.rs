@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, quantise};
+use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Options, Pipeline, Precision, Settings, Step};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step};
 use tintype_engine::frames::{
     self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
 };
@@ -18,7 +18,7 @@ use tintype_engine::{CancellationToken, Mask};
 
 use super::machine;
 use crate::models::library;
-use tintype_config::{EnginePrecision, EngineRuntime};
+use tintype_config::{EngineLora, EnginePrecision, EngineRuntime};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
@@ -31,6 +31,8 @@ pub(super) const NO_MODEL: u8 = 1;
 const NO_RUNTIME: u8 = 2;
 /// The status of any other child that cannot start.
 const NO_START: u8 = 3;
+/// The status with which a child exits that cannot use a LoRA file. Its sentence says what to do.
+const NO_LORA: u8 = 4;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
@@ -38,7 +40,7 @@ const PREVIEW_EVERY: Duration = Duration::from_secs(1);
 const PREVIEW_SHARE: u32 = 20;
 
 /// The model of a child and its limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
     /// The folder or the single file of the model.
@@ -50,6 +52,8 @@ pub(super) struct Setup {
     /// The runtime, and its library if it is not built in.
     pub runtime: EngineRuntime,
     pub library: Option<PathBuf>,
+    /// LoRA files, which are merged into the model.
+    pub loras: Vec<EngineLora>,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     pub work: Work,
@@ -141,7 +145,11 @@ impl From<String> for End {
 
 impl From<Error> for End {
     fn from(error: Error) -> Self {
-        let status = if matches!(error, Error::Model(_)) { NO_MODEL } else { NO_START };
+        let status = match error {
+            Error::Model(_) => NO_MODEL,
+            Error::Lora(_) => NO_LORA,
+            _ => NO_START,
+        };
         Self { status, sentence: error.to_string() }
     }
 }
@@ -217,21 +225,27 @@ fn described(setup: &Setup) -> String {
     format!("{}, {runtime}, {numbers}", machine::processor())
 }
 
-/// Opens the model. Weights in 8 bits are made first if they are not there, which takes minutes for a large model.
+/// Opens the model. Weights in 8 bits and merged ones are made first if they are not there, which takes minutes for a
+/// large model.
 fn open(setup: &Setup, runtime: Runtime) -> Result<Pipeline, Error> {
     let options = options(setup, runtime);
-    if let (Precision::W8A8, Some(cache)) = (options.precision, &setup.cache) {
-        let mut said = None;
-        quantise(&setup.folder, cache, &mut |Progress { part, done, total }| {
-            let quarter = done.saturating_mul(4) / (*total).max(1);
-            let now = Some((part.clone(), quarter));
-            if now != said {
-                complain(&format!("making 8-bit weights of {part}, once: {} %", quarter * 25));
-                said = now;
-            }
-        })?;
+    let makes = options.precision == Precision::W8A8 || !options.loras.is_empty();
+    if !makes || options.cache.is_none() {
+        return Pipeline::open(&setup.folder, &options);
     }
-    Pipeline::open(&setup.folder, &options)
+    let what = match options.precision {
+        Precision::W8A8 => "making 8-bit weights of",
+        _ => "merging the LoRA files into",
+    };
+    let mut said = None;
+    prepare(&setup.folder, &options, &mut |Progress { part, done, total }| {
+        let quarter = done.saturating_mul(4) / (*total).max(1);
+        let now = Some((part.clone(), quarter));
+        if now != said {
+            complain(&format!("{what} {part}, once: {} %", quarter * 25));
+            said = now;
+        }
+    })
 }
 
 fn options(setup: &Setup, runtime: Runtime) -> Options {
@@ -241,7 +255,14 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
         EnginePrecision::Bf16 => Precision::Bf16,
         EnginePrecision::W8a8 => Precision::W8A8,
     };
-    Options { precision, cache: setup.cache.clone(), runtime }
+    // A child that only looks at the files need not merge them.
+    let merges = setup.work != Work::Opens;
+    let lora = |EngineLora { path, weight }: &EngineLora| {
+        let weight = if merges { *weight } else { 0.0 };
+        Lora { path: path.clone(), weight }
+    };
+    let loras = setup.loras.iter().map(lora).collect();
+    Options { precision, cache: setup.cache.clone(), runtime, loras }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -429,7 +450,7 @@ fn report(event: &Event) {
 
 fn failed(error: &Error) -> Event {
     let fault = match error {
-        Error::Model(_) => Fault::Model,
+        Error::Model(_) | Error::Lora(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
         Error::Memory(_) => Fault::Memory,
@@ -444,4 +465,36 @@ fn usage() -> ResourceUsage {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bytes = |name| machine::kib(&status, name).unwrap_or(0);
     ResourceUsage { peak_bytes: bytes("VmHWM:"), own_bytes: bytes("RssAnon:") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loras_are_merged_before_a_picture_and_only_looked_at_by_a_check() {
+        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity");
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = folder.path().join("cache");
+        let setup = |work, lora: &str| Setup {
+            folder: parity.join("sd15"),
+            cache: Some(cache.clone()),
+            precision: EnginePrecision::F32,
+            runtime: EngineRuntime::Rten,
+            library: None,
+            loras: vec![EngineLora { path: parity.join("lora").join(lora), weight: 0.7 }],
+            memory_bytes: 1 << 30,
+            work,
+        };
+        let fitting = |work| open(&setup(work, "sd15_kohya.safetensors"), Runtime::Rten);
+        fitting(Work::Opens).expect("a model");
+        assert!(!cache.exists());
+        fitting(Work::Renders).expect("a model");
+        assert_eq!(cache.read_dir().expect("a folder").count(), 2, "the text encoder and the UNet");
+        for (lora, word) in [("sdxl_kohya.safetensors", "another family"), ("none.safetensors", "cannot read")] {
+            let error = open(&setup(Work::Opens, lora), Runtime::Rten).expect_err(lora);
+            let End { status, sentence } = End::from(error);
+            assert!(status == NO_LORA && sentence.contains(lora) && sentence.contains(word), "{status} {sentence}");
+        }
+    }
 }

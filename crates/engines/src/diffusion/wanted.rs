@@ -13,7 +13,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
-use tintype_config::{EnginePrecision, EngineRuntime, EngineSettings};
+use tintype_config::{EngineLora, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -55,6 +55,7 @@ pub(super) struct Wanted {
     runtime: EngineRuntime,
     /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
     batch: Option<u32>,
+    loras: Vec<EngineLora>,
 }
 
 impl Wanted {
@@ -69,8 +70,8 @@ impl Wanted {
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
         let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
         let runtime = settings.engine_runtime.unwrap_or_default();
-        let batch = settings.engine_batch;
-        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch })
+        let (batch, loras) = (settings.engine_batch, settings.engine_lora.clone());
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch, loras })
     }
 
     /// The installed model, the folder or the file.
@@ -118,6 +119,7 @@ impl Wanted {
             precision,
             runtime: self.runtime,
             library: self.library()?,
+            loras: self.loras.clone(),
             memory_bytes: self.memory_bytes,
             work: Work::Renders,
         })
@@ -186,7 +188,8 @@ impl Wanted {
         self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
     }
 
-    /// The file for the speed of an installed model, of which there is one for each runtime and precision.
+    /// The file for the speed of an installed model, of which there is one for each runtime and precision. Merged LoRA files
+    /// change no layer's size, and so no speed.
     pub(super) fn speed_file(&self) -> Option<PathBuf> {
         let installed = self.find().ok()?;
         let runtime = match self.runtime {
@@ -220,7 +223,12 @@ impl Wanted {
             EngineRuntime::CoreMl => "CoreML by ONNX Runtime",
             EngineRuntime::DirectMl => "DirectML by ONNX Runtime",
         };
-        format!("the model {model} on {device}; {speed}")
+        let loras = match self.loras.len() {
+            0 => String::new(),
+            1 => " with a LoRA file".into(),
+            count => format!(" with {count} LoRA files"),
+        };
+        format!("the model {model}{loras} on {device}; {speed}")
     }
 
     /// Advice when the memory did not suffice.
@@ -276,9 +284,11 @@ mod tests {
             precision: Some(precision),
             runtime: EngineRuntime::Rten,
             batch: None,
+            loras: vec![EngineLora { path: "detail.safetensors".into(), weight: 0.8 }],
         };
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
-        assert!(setup(wanted(EnginePrecision::F32)).is_ok());
+        let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
+        assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }

@@ -31,7 +31,7 @@ const OTHERS: [(&[&str], &str, &str); 10] = [
             ".lokr_w",
         ],
         "a LoRA, which changes a model and is not one",
-        "use a checkpoint into which it is merged",
+        "give a checkpoint as the model, and this file as --engine-lora",
     ),
     (&["emb_params", "string_to_param"], "an embedding of textual inversion and not a model", COMPLETE),
     (&["control_model.", "controlnet_cond_embedding.", "input_hint_block."], "a ControlNet and not a model", COMPLETE),

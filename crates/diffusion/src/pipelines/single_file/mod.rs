@@ -22,6 +22,9 @@ use crate::Result;
 use crate::config::Config;
 use crate::weights::Weights;
 
+pub(crate) use names::unet as original_unet_name;
+pub(crate) use tensors::check_format;
+
 /// Configurations beside a file that replace those of its family, if they are there.
 pub const BESIDE: [&str; 3] = ["unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
 

@@ -27,7 +27,7 @@ const OPEN_CLIP: [(&str, &str); 6] = [
 ];
 
 /// The name of a weight of the UNet, given the layers of a block; `None` if it is not known.
-pub(super) fn unet(name: &str, layers: usize) -> Option<String> {
+pub(crate) fn unet(name: &str, layers: usize) -> Option<String> {
     let (head, rest) = name.split_once('.')?;
     let (number, rest) = rest.split_once('.')?;
     let number: usize = number.parse().ok()?;

@@ -125,7 +125,7 @@ fn end(tensor: &Value) -> Option<u64> {
 }
 
 /// Refuses files of other formats, by their names and their first bytes.
-pub(super) fn check_format(path: &Path) -> Result<()> {
+pub(crate) fn check_format(path: &Path) -> Result<()> {
     let name = path.display();
     let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {name}: {error}"));
     // To open a pipe would wait for its other end.

@@ -1,0 +1,263 @@
+//! Which tensors of a model a LoRA changes, by the names that programs for training give its layers.
+//!
+//! Some programs write dots as underscores, so names are compared with underscores alone. Layers can also have the
+//! names of the first programs, where a matrix can be several of `diffusers`.
+
+use std::collections::HashMap;
+
+use crate::graph::Uses;
+use crate::pipelines::original_unet_name;
+use crate::weights::Weights;
+
+/// The parts that make the picture: names without a part are theirs.
+const MAIN: [&str; 2] = ["unet", "transformer"];
+
+/// How the names of the layers of a part begin. Without a part they belong to the one that makes the picture.
+const PREFIXES: [(&str, &str); 10] = [
+    ("lora_unet_", ""),
+    ("lora_te1_", "text_encoder"),
+    ("lora_te2_", "text_encoder_2"),
+    ("lora_te_", "text_encoder"),
+    ("text_encoder_2.", "text_encoder_2"),
+    ("text_encoder.", "text_encoder"),
+    ("unet.", "unet"),
+    ("transformer.", "transformer"),
+    ("diffusion_model.", ""),
+    ("base_model.model.", ""),
+];
+
+/// What a tensor of a LoRA is for its layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// From the inputs of the layer to a few numbers.
+    Down,
+    /// From these to its outputs.
+    Up,
+    /// How much of their product counts, times their number.
+    Alpha,
+}
+
+/// How the names of tensors end.
+const SUFFIXES: [(&str, Role); 14] = [
+    (".lora_down.weight", Role::Down),
+    (".lora_up.weight", Role::Up),
+    (".lora_A.weight", Role::Down),
+    (".lora_B.weight", Role::Up),
+    (".lora_A.default.weight", Role::Down),
+    (".lora_B.default.weight", Role::Up),
+    (".lora.down.weight", Role::Down),
+    (".lora.up.weight", Role::Up),
+    (".lora_linear_layer.down.weight", Role::Down),
+    (".lora_linear_layer.up.weight", Role::Up),
+    ("_lora.down.weight", Role::Down),
+    ("_lora.up.weight", Role::Up),
+    ("_lora.alpha", Role::Alpha),
+    (".alpha", Role::Alpha),
+];
+
+/// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.
+const OTHER_WAYS: [(&str, &str); 13] = [
+    (".dora_scale", "DoRA"),
+    (".lora_magnitude_vector", "DoRA"),
+    (".hada_", "LoHa"),
+    (".lokr_", "LoKr"),
+    (".lora_mid.", "LoCon with a third tensor for each convolution"),
+    (".oft_", "OFT"),
+    (".boft_", "OFT"),
+    (".lora_embedding_", "a LoRA of the table of words"),
+    (".lora_B.bias", "a LoRA with biases"),
+    (".lora_up.bias", "a LoRA with biases"),
+    (".diff_b", "a LoRA with biases"),
+    (".diff", "a LoRA with whole tensors"),
+    ("emb_params", "an embedding of textual inversion"),
+];
+
+/// The layer of a tensor's name, and what the tensor is for it; `None` if it is not one of a LoRA.
+pub(super) fn split(key: &str) -> Option<(&str, Role)> {
+    SUFFIXES.iter().find_map(|(suffix, role)| Some((key.strip_suffix(suffix)?, *role)))
+}
+
+/// The way to change a model that a name tells, if it is not supported.
+pub(super) fn other_way(key: &str) -> Option<&'static str> {
+    OTHER_WAYS.iter().find_map(|(word, way)| key.contains(word).then_some(*way))
+}
+
+/// The part to which a layer belongs, or nothing if its name does not say, and the rest of its name.
+pub(super) fn part(layer: &str) -> (&'static str, &str) {
+    PREFIXES.iter().find_map(|(prefix, part)| Some((*part, layer.strip_prefix(prefix)?))).unwrap_or(("", layer))
+}
+
+/// Whether a layer of `named`, as [`part`] gives it, belongs to a part of a model.
+pub(super) fn belongs(named: &str, part: &str) -> bool {
+    named == part || (named.is_empty() && MAIN.contains(&part))
+}
+
+/// The layers of a part of a model.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The names of tensors by those of their layers.
+    tensors: HashMap<String, String>,
+    /// Residual blocks of each block of a UNet on the way down.
+    layers: usize,
+}
+
+impl Names {
+    /// The linear layers and convolutions that a graph uses.
+    pub(super) fn of(weights: &Weights, uses: &Uses) -> Self {
+        let is_layer = |name: &&String| {
+            let sizes = weights.get(name).map_or(0, |entry| entry.shape.len());
+            [2, 4].contains(&sizes) && !name.contains("embeddings.")
+        };
+        let layers = uses.all.iter().filter(is_layer);
+        let tensors = layers.filter_map(|name| Some((plain(name.strip_suffix(".weight")?), name.clone())));
+        let block = |at: usize| weights.get(&format!("down_blocks.0.resnets.{at}.conv1.weight")).is_some();
+        Self { tensors: tensors.collect(), layers: (0..64).take_while(|at| block(*at)).count() }
+    }
+
+    /// The tensors of a layer: one, or the three that share the rows of one; `None` if the model has no such layer.
+    pub(super) fn find(&self, layer: &str) -> Option<Vec<&str>> {
+        // Older programs name the code that computes an attention, and leave out a level or have other names for it.
+        let layer = plain(layer).replace("_processor_", "_");
+        let one = |name: &str| self.tensors.get(name).map(String::as_str);
+        let swapped = |from: &str, to: &str| Some(format!("{}{to}", layer.strip_suffix(from)?));
+        let old = [("_to_out", "_to_out_0"), ("_to_out", "_out_proj"), ("_to_q", "_q_proj"), ("_to_k", "_k_proj")];
+        let old = old.into_iter().chain([("_to_v", "_v_proj"), ("attention_out", "attention_to_out_0")]);
+        let mut names = old.filter_map(|(from, to)| swapped(from, to)).chain(original(&layer));
+        if let Some(found) = one(&layer).or_else(|| original_unet(&layer, self.layers).and_then(|name| one(&name))) {
+            return Some(vec![found]);
+        }
+        if let Some(found) = names.find_map(|name| one(&name)) {
+            return Some(vec![found]);
+        }
+        joined(&layer)?.iter().map(|name| one(name)).collect()
+    }
+}
+
+/// A name with underscores alone, without a level that newer files lack.
+fn plain(name: &str) -> String {
+    let plain = name.replace('.', "_");
+    plain.strip_prefix("text_model_").map(str::to_owned).unwrap_or(plain)
+}
+
+/// The name of a layer of a UNet that has its first name.
+fn original_unet(layer: &str, layers: usize) -> Option<String> {
+    let heads = ["input_blocks", "output_blocks", "middle_block", "label_emb", "time_embed", "out"];
+    let (head, rest) = heads.iter().find_map(|head| Some((*head, layer.strip_prefix(head)?.strip_prefix('_')?)))?;
+    let numbers = if head.ends_with("_blocks") || head == "label_emb" { 2 } else { 1 };
+    let fields: Vec<_> = rest.splitn(numbers + 1, '_').collect();
+    let mut name = format!("{head}.{}.", fields.get(..numbers)?.join("."));
+    if let Some(rest) = fields.get(numbers) {
+        let split = rest.rsplit_once('_').filter(|(layers, _)| layers.ends_with("_layers"));
+        name.push_str(&split.map_or_else(|| (*rest).to_owned(), |(layers, at)| format!("{layers}.{at}")));
+        name.push('.');
+    }
+    let found = original_unet_name(&name, layers)?;
+    // The place in a block says the same as the name of the layer.
+    let places: &[&str] = match head {
+        "input_blocks" | "output_blocks" if found.contains(".attentions.") => &["1"],
+        "output_blocks" if found.contains(".upsamplers.") => &["1", "2"],
+        "input_blocks" | "output_blocks" => &["0"],
+        _ => return Some(plain(found.trim_end_matches('.'))),
+    };
+    places.contains(&fields[1]).then(|| plain(found.trim_end_matches('.')))
+}
+
+/// The name of a layer of FLUX.2 that has its first name.
+fn original(layer: &str) -> Option<String> {
+    let whole = [
+        ("img_in", "x_embedder"),
+        ("txt_in", "context_embedder"),
+        ("time_in_in_layer", "time_guidance_embed_timestep_embedder_linear_1"),
+        ("time_in_out_layer", "time_guidance_embed_timestep_embedder_linear_2"),
+        ("final_layer_linear", "proj_out"),
+        ("single_stream_modulation_lin", "single_stream_modulation_linear"),
+        ("double_stream_modulation_img_lin", "double_stream_modulation_img_linear"),
+        ("double_stream_modulation_txt_lin", "double_stream_modulation_txt_linear"),
+    ];
+    if let Some((_, here)) = whole.iter().find(|(there, _)| layer == *there) {
+        return Some((*here).to_owned());
+    }
+    let (there, here, layers): (_, _, &[(&str, &str)]) = if layer.starts_with("double_blocks_") {
+        let layers = &[
+            ("img_attn_proj", "attn_to_out_0"),
+            ("txt_attn_proj", "attn_to_add_out"),
+            ("img_mlp_0", "ff_linear_in"),
+            ("img_mlp_2", "ff_linear_out"),
+            ("txt_mlp_0", "ff_context_linear_in"),
+            ("txt_mlp_2", "ff_context_linear_out"),
+        ];
+        ("double_blocks_", "transformer_blocks", layers)
+    } else {
+        let layers = &[("linear1", "attn_to_qkv_mlp_proj"), ("linear2", "attn_to_out")];
+        ("single_blocks_", "single_transformer_blocks", layers)
+    };
+    let (number, rest) = layer.strip_prefix(there)?.split_once('_')?;
+    let (_, layer) = layers.iter().find(|(name, _)| rest == *name)?;
+    Some(format!("{here}_{number}_{layer}"))
+}
+
+/// The names of the three layers that share the rows of one: the inputs of an attention of FLUX.2 or Z-Image.
+fn joined(layer: &str) -> Option<[String; 3]> {
+    if let Some(attention) = layer.strip_suffix("_attention_qkv") {
+        return Some(["q", "k", "v"].map(|input| format!("{attention}_attention_to_{input}")));
+    }
+    let (number, rest) = layer.strip_prefix("double_blocks_")?.split_once('_')?;
+    let inputs = match rest {
+        "img_attn_qkv" => ["to_q", "to_k", "to_v"],
+        "txt_attn_qkv" => ["add_q_proj", "add_k_proj", "add_v_proj"],
+        _ => return None,
+    };
+    Some(inputs.map(|input| format!("transformer_blocks_{number}_attn_{input}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_many_programs_are_split() {
+        for (key, layer, role) in [
+            ("lora_unet_a_b.lora_down.weight", "lora_unet_a_b", Role::Down),
+            ("lora_unet_a_b.alpha", "lora_unet_a_b", Role::Alpha),
+            ("unet.a.b.lora_B.weight", "unet.a.b", Role::Up),
+            ("unet.a.processor.to_q_lora.up.weight", "unet.a.processor.to_q", Role::Up),
+            ("text_encoder.a.q_proj.lora_linear_layer.down.weight", "text_encoder.a.q_proj", Role::Down),
+        ] {
+            assert_eq!(split(key), Some((layer, role)), "{key}");
+        }
+        assert_eq!(split("a.b.weight"), None);
+        assert_eq!(other_way("lora_unet_a.hada_w1_a"), Some("LoHa"));
+        assert_eq!(part("lora_te2_text_model_a"), ("text_encoder_2", "text_model_a"));
+        assert_eq!(part("down_blocks.0"), ("", "down_blocks.0"));
+    }
+
+    #[test]
+    fn the_first_names_of_a_unet_are_those_of_diffusers() {
+        for (there, here) in [
+            (
+                "input_blocks_4_1_transformer_blocks_0_attn1_to_k",
+                "down_blocks_1_attentions_0_transformer_blocks_0_attn1_to_k",
+            ),
+            ("input_blocks_4_0_in_layers_2", "down_blocks_1_resnets_0_conv1"),
+            ("input_blocks_4_0_emb_layers_1", "down_blocks_1_resnets_0_time_emb_proj"),
+            ("input_blocks_4_0_skip_connection", "down_blocks_1_resnets_0_conv_shortcut"),
+            ("input_blocks_3_0_op", "down_blocks_0_downsamplers_0_conv"),
+            ("input_blocks_0_0", "conv_in"),
+            ("middle_block_1_proj_in", "mid_block_attentions_0_proj_in"),
+            ("middle_block_2_out_layers_3", "mid_block_resnets_1_conv2"),
+            ("output_blocks_2_2_conv", "up_blocks_0_upsamplers_0_conv"),
+            (
+                "output_blocks_5_1_transformer_blocks_1_ff_net_0_proj",
+                "up_blocks_1_attentions_2_transformer_blocks_1_ff_net_0_proj",
+            ),
+            ("label_emb_0_2", "add_embedding_linear_2"),
+            ("time_embed_0", "time_embedding_linear_1"),
+            ("out_2", "conv_out"),
+        ] {
+            assert_eq!(original_unet(there, 2).as_deref(), Some(here), "{there}");
+        }
+        for name in ["down_blocks_0", "input_blocks_0_1", "input_blocks_4_0_proj_in", "output_blocks_2_0_conv", "out"] {
+            assert_eq!(original_unet(name, 2), None, "{name}");
+        }
+    }
+}

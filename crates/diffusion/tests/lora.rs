@@ -1,0 +1,371 @@
+//! LoRA files that come from strangers, and the files into which they are merged.
+
+use std::path::{Path, PathBuf};
+
+use half::f16;
+use serde_json::json;
+use tempfile::TempDir;
+use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, prepare, verify};
+use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
+use tintype_engine::{CancellationToken, Picture};
+
+/// A tensor for a file: its name, its sizes and its numbers, which repeat.
+type Tensor = (String, Vec<usize>, Vec<f32>);
+
+const TARGET: &str = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn1_to_v";
+const CONVOLUTION: &str = "lora_unet_mid_block_resnets_0_conv1";
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
+}
+
+fn tensor(name: impl Into<String>, shape: &[usize]) -> Tensor {
+    (name.into(), shape.to_vec(), vec![0.25, -0.5, 0.75])
+}
+
+/// The two matrices of a layer.
+fn pair(layer: &str, down: &[usize], up: &[usize]) -> [Tensor; 2] {
+    [tensor(format!("{layer}.lora_down.weight"), down), tensor(format!("{layer}.lora_up.weight"), up)]
+}
+
+/// A small change of the tiny Stable Diffusion 1.5.
+fn usual() -> Vec<Tensor> {
+    pair(TARGET, &[2, 8], &[8, 2]).into()
+}
+
+struct Case {
+    folder: TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { folder: TempDir::new().expect("a folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file of fractions of 16 or 32 bits.
+    fn write_as(&self, name: &str, dtype: &str, tensors: &[Tensor]) -> PathBuf {
+        let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
+        for (name, shape, numbers) in tensors {
+            let begin = data.len();
+            let count = shape.iter().product();
+            for number in numbers.iter().cycle().take(count) {
+                match dtype {
+                    "F16" => data.extend(f16::from_f32(*number).to_le_bytes()),
+                    _ => data.extend(number.to_le_bytes()),
+                }
+            }
+            header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]}));
+        }
+        let header = serde_json::Value::Object(header).to_string();
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(data);
+        let path = self.path(name);
+        std::fs::write(&path, file).expect("a file");
+        path
+    }
+
+    fn write(&self, tensors: &[Tensor]) -> PathBuf {
+        self.write_as("some.safetensors", "F32", tensors)
+    }
+
+    /// The options with one file.
+    fn options(&self, path: PathBuf, weight: f64) -> Options {
+        Options { loras: vec![Lora { path, weight }], ..Options::default() }
+    }
+
+    fn cached(&self, path: PathBuf, weight: f64) -> Options {
+        Options { cache: Some(self.path("cache")), ..self.options(path, weight) }
+    }
+
+    fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path("cache")).expect("a folder");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+}
+
+/// The sentence with which a model refuses to open.
+fn refusal(name: &str, options: &Options) -> String {
+    match Pipeline::open(&model(name), options) {
+        Err(Error::Lora(sentence)) => sentence,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn refused(tensors: &[Tensor], words: &[&str]) {
+    let case = Case::new();
+    let path = case.write(tensors);
+    let sentence = refusal("sd15", &case.options(path, 1.0));
+    let missing: Vec<_> = words.iter().chain([&"some.safetensors"]).filter(|word| !sentence.contains(**word)).collect();
+    assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
+    println!("{sentence}");
+}
+
+fn render(pipeline: &mut Pipeline) -> Picture {
+    let order = Order { prompt: "a fox", width: 64, height: 64, seed: 3, references: &[], mask: None };
+    let settings = tintype_diffusion::Settings { steps: 2, ..pipeline.traits().settings() };
+    pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+}
+
+fn picture(options: &Options) -> Picture {
+    render(&mut Pipeline::open(&model("sd15"), options).expect("a model"))
+}
+
+#[test]
+fn a_lora_of_another_family_is_refused_by_its_first_name() {
+    let foreign = "another family";
+    refused(&pair("lora_unet_input_blocks_9_1_proj_in", &[2, 8], &[8, 2]), &["input_blocks_9_1", "layer", foreign]);
+    refused(&pair("lora_te2_text_model_encoder_layers_0_mlp_fc1", &[2, 8], &[8, 2]), &["lora_te2", "part", foreign]);
+    refused(&pair("transformer.transformer_blocks.0.attn.to_q", &[2, 8], &[8, 2]), &["part", foreign]);
+    refused(&pair("lora_unet_double_blocks_0_img_attn_qkv", &[2, 8], &[24, 2]), &["double_blocks", "layer", foreign]);
+    refused(&pair(TARGET, &[2, 16], &[8, 2]), &["lora_down", "[2, 16]", "[8, 8]", foreign]);
+    refused(&pair(TARGET, &[2, 8], &[16, 2]), &["lora_up", "[16, 2]", foreign]);
+    refused(&pair(TARGET, &[2, 8, 3, 3], &[8, 2, 1, 1]), &["[2, 8, 3, 3]", foreign]);
+    refused(&pair(CONVOLUTION, &[2, 8], &[8, 2]), &["[2, 8]", "[8, 8, 3, 3]", foreign]);
+    refused(&pair("lora_unet_mid_block_resnets_0_norm1", &[2, 8], &[8, 2]), &["layer", foreign]);
+    refused(&pair("text_encoder.text_model.embeddings.token_embedding", &[2, 16], &[614, 2]), &["layer", foreign]);
+    for name in ["klein", "z_image"] {
+        let case = Case::new();
+        let sentence = refusal(name, &case.options(case.write(&usual()), 1.0));
+        assert!(sentence.contains(TARGET) && sentence.contains(foreign), "{sentence}");
+    }
+}
+
+#[test]
+fn names_that_lead_nowhere_are_refused() {
+    for name in [
+        "",
+        ".",
+        "lora_unet_",
+        "lora_unet_input_blocks_",
+        "lora_unet_input_blocks_0",
+        "lora_unet_input_blocks_0_1_",
+        "lora_unet_input_blocks_18446744073709551615_1_proj_in",
+        "lora_unet_input_blocks_99999999999999999999_1_proj_in",
+        "lora_unet_output_blocks_-1_1_proj_in",
+        "lora_unet_middle_block_18446744073709551615_conv1",
+        "lora_unet_label_emb_0",
+        "lora_unet_time_embed_1",
+        "lora_unet_layers_0_attention_qkv",
+        "lora_unet_single_blocks_",
+        "lora_unet_double_blocks_0_txt_attn_qkv",
+        "unet..",
+        "text_encoder.text_model.text_model.",
+        "naïve.名前.🦊",
+        &"down_blocks_".repeat(10_000),
+    ] {
+        refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "another family"]);
+    }
+}
+
+#[test]
+fn files_that_are_not_complete_are_refused() {
+    let [down, up] = pair(TARGET, &[2, 8], &[8, 2]);
+    refused(std::slice::from_ref(&down), &["lora_down", "complete"]);
+    refused(std::slice::from_ref(&up), &["lora_up", "complete"]);
+    refused(&[tensor(format!("{TARGET}.alpha"), &[])], &["alpha", "complete"]);
+    refused(&[], &["no tensors"]);
+    refused(&pair(TARGET, &[2, 8], &[8, 3]), &["rank 3", "has 2"]);
+    refused(&pair(TARGET, &[0, 8], &[8, 0]), &["rank 0"]);
+    refused(&pair(TARGET, &[2_049, 8], &[8, 2_049]), &["rank 2049", "2048"]);
+    refused(&pair(TARGET, &[2], &[8, 2]), &["[2]"]);
+    refused(&pair(TARGET, &[], &[8, 2]), &["[]"]);
+    refused(&pair(TARGET, &[2, 8], &[]), &["[]"]);
+    let diffusers = TARGET.replace("lora_unet_mid_block_attentions_0_", "unet.mid_block.attentions.0.");
+    let twice = [usual(), pair(&diffusers, &[2, 8], &[8, 2]).into()].concat();
+    refused(&twice, &["another tensor of the file"]);
+    let other = tensor(format!("{TARGET}.lora_A.weight"), &[2, 8]);
+    refused(&[down, other, up], &["one layer"]);
+    let alpha = tensor(format!("{TARGET}.alpha"), &[2]);
+    refused(&[usual(), vec![alpha]].concat(), &["alpha", "single number"]);
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused() {
+    for stray in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for at in 0..2 {
+            let mut tensors = usual();
+            tensors[at].2 = vec![1.0, 1.0, stray];
+            refused(&tensors, &[if at == 0 { "lora_down" } else { "lora_up" }, "not finite"]);
+        }
+        let alpha = (format!("{TARGET}.alpha"), Vec::new(), vec![stray]);
+        refused(&[usual(), vec![alpha]].concat(), &["alpha", "not finite"]);
+    }
+    let alpha = (format!("{TARGET}.alpha"), Vec::new(), vec![f32::MAX]);
+    let case = Case::new();
+    let sentence = refusal("sd15", &case.options(case.write(&[usual(), vec![alpha]].concat()), 10.0));
+    assert!(sentence.contains("alpha") || sentence.contains("range"), "{sentence}");
+}
+
+#[test]
+fn other_ways_to_change_a_model_are_refused_by_name() {
+    for (name, way) in [
+        ("dora_scale", "DoRA"),
+        ("lora_magnitude_vector.weight", "DoRA"),
+        ("hada_w1_a", "LoHa"),
+        ("lokr_w1", "LoKr"),
+        ("lora_mid.weight", "third tensor"),
+        ("oft_blocks", "OFT"),
+        ("lora_B.bias", "biases"),
+        ("diff", "whole tensors"),
+        ("diff_b", "biases"),
+    ] {
+        let more = tensor(format!("{TARGET}.{name}"), &[2]);
+        refused(&[usual(), vec![more]].concat(), &[way, name, "use a plain LoRA"]);
+    }
+    refused(&[tensor("down_blocks.0.resnets.0.conv1.weight", &[2])], &["not a tensor of a LoRA"]);
+    refused(&[tensor("weight", &[2])], &["not a tensor of a LoRA"]);
+}
+
+#[test]
+fn files_of_other_formats_are_refused() {
+    let case = Case::new();
+    for (name, bytes, word) in [
+        ("a.pt", &b"PK\x03\x04"[..], "pickle"),
+        ("a.ckpt", b"", "pickle"),
+        ("b.safetensors", b"\x80\x02}q", "pickle"),
+        ("c.safetensors", b"GGUF", "GGUF"),
+        ("d.safetensors", b"", "damaged"),
+        ("e.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff{}", "damaged"),
+        ("f.safetensors", b"<!DOCTYPE html>", "damaged"),
+    ] {
+        let path = case.path(name);
+        std::fs::write(&path, bytes).expect("a file");
+        let sentence = refusal("sd15", &case.options(path, 1.0));
+        assert!(sentence.contains(name) && sentence.contains(word), "{sentence}");
+    }
+    let sentence = refusal("sd15", &case.options(case.path("none.safetensors"), 1.0));
+    assert!(sentence.contains("cannot read") && sentence.contains("none.safetensors"), "{sentence}");
+    let sentence = refusal("sd15", &case.options(case.folder.path().into(), 1.0));
+    assert!(sentence.contains("is not a file"), "{sentence}");
+    let whole = std::fs::read(case.write(&usual())).expect("a file");
+    for length in 0..whole.len() {
+        let path = case.path("short.safetensors");
+        std::fs::write(&path, &whole[..length]).expect("a file");
+        assert!(refusal("sd15", &case.options(path, 1.0)).contains("short.safetensors"));
+    }
+    let eight = case.write_as("g.safetensors", "I32", &usual());
+    let sentence = refusal("sd15", &case.options(eight, 1.0));
+    assert!(sentence.contains("I32") && sentence.contains("supported"), "{sentence}");
+}
+
+#[test]
+fn the_scales_of_a_header_count() {
+    let case = Case::new();
+    let picture_with = |notes: serde_json::Value| {
+        let path = case.write(&usual());
+        let bytes = std::fs::read(&path).expect("a file");
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("weights");
+        let named = tensors.names().into_iter().map(|name| (name, tensors.tensor(name).expect("a tensor")));
+        let notes = [("lora_adapter_metadata".to_owned(), notes.to_string())].into();
+        safetensors::serialize_to_file(named, Some(notes), &path).expect("a file");
+        Pipeline::open(&model("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
+    };
+    let by = |notes| picture_with(notes).expect("a picture");
+    let twice = picture(&case.options(case.write(&usual()), 2.0));
+    assert!(by(json!({"unet.r": 2, "unet.lora_alpha": 4})) == twice);
+    assert!(by(json!({"unet.lora_alpha": 4, "text_encoder.lora_alpha": 9})) == twice);
+    let layer = TARGET.trim_start_matches("lora_unet_");
+    assert!(by(json!({"unet.lora_alpha": 9, "unet.alpha_pattern": {layer: 4}})) == twice);
+    assert!(by(json!({"unet.lora_alpha": 8_f64.sqrt(), "unet.use_rslora": true})) == twice);
+    let plain = picture(&case.options(case.write(&usual()), 1.0));
+    assert!(by(json!({"unet.lora_alpha": "many"})) == plain && by(json!({})) == plain);
+    for damaged in [json!([]), json!("x"), json!(null)] {
+        assert!(matches!(picture_with(damaged), Err(Error::Lora(text)) if text.contains("lora_adapter_metadata")));
+    }
+}
+
+#[test]
+fn weights_have_bounds() {
+    let case = Case::new();
+    let path = case.write(&usual());
+    for weight in [f64::NAN, f64::INFINITY, 10.01, -10.01] {
+        let sentence = refusal("sd15", &case.options(path.clone(), weight));
+        assert!(sentence.contains("from -10 to 10"), "{sentence}");
+    }
+    let many = vec![Lora { path: path.clone(), weight: 1.0 }; 17];
+    let sentence = refusal("sd15", &Options { loras: many, ..Options::default() });
+    assert!(sentence.contains("17") && sentence.contains("16"), "{sentence}");
+    let plain = picture(&Options::default());
+    assert!(picture(&case.options(path.clone(), 0.0)) == plain);
+    let changed = picture(&case.options(path.clone(), 1.0));
+    assert!(changed != plain);
+    // What one adds the other takes away.
+    let [there, back] = [2.0, -2.0].map(|weight| Lora { path: path.clone(), weight });
+    let both = picture(&Options { loras: vec![there, back], ..Options::default() });
+    let apart = both.as_rgb().iter().zip(plain.as_rgb()).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(apart <= Some(1), "{apart:?}");
+    assert!(picture(&case.options(case.write_as("half.safetensors", "F16", &usual()), 1.0)) == changed);
+}
+
+#[test]
+fn merged_weights_are_kept_by_what_they_are_made_of() {
+    let case = Case::new();
+    let path = case.write(&[usual(), pair(CONVOLUTION, &[2, 8, 3, 3], &[8, 2, 1, 1]).into()].concat());
+    let made = |options: &Options| {
+        let mut parts = Vec::new();
+        prepare(&model("sd15"), options, &mut |progress| parts.push(progress.part.clone())).expect("a model");
+        parts.dedup();
+        parts
+    };
+    let one = case.cached(path.clone(), 1.0);
+    assert_eq!(made(&one), ["unet"]);
+    let first = case.left();
+    assert!(first.len() == 1 && first[0].starts_with("unet-") && first[0].ends_with(".merged"), "{first:?}");
+    assert_eq!(made(&one), Vec::<String>::new());
+    let kept = picture(&one);
+    assert!(picture(&Options { cache: None, ..one.clone() }) == kept, "in memory as from a file");
+    // Another weight, and another file of the same name.
+    let two = case.cached(path.clone(), 0.5);
+    assert_eq!(made(&two), ["unet"]);
+    assert!(picture(&two) != kept);
+    assert_eq!(made(&one), Vec::<String>::new(), "engines with other weights do not disturb each other");
+    case.write(&usual());
+    assert_eq!(made(&one), ["unet"]);
+    assert!(picture(&one) != kept);
+    assert_eq!(verify(&case.path("cache")).expect("whole files").len(), 3);
+    // Damage is found when an engine starts.
+    let damaged = case.path("cache").join(&first[0]);
+    let mut bytes = std::fs::read(&damaged).expect("a file");
+    *bytes.last_mut().expect("a byte") ^= 1;
+    std::fs::write(&damaged, bytes).expect("a file");
+    assert!(verify(&case.path("cache")).is_err());
+    made(&two);
+    assert!(!damaged.exists());
+    std::fs::write(case.path("cache/unet-0123456789abcdef.partial"), "of a crash").expect("a file");
+    for weight in [0.1, 0.2, 0.3, 0.4, 0.6] {
+        made(&case.cached(path.clone(), weight));
+    }
+    assert_eq!(case.left().len(), 4, "files that are no longer used do not fill the disk");
+}
+
+#[test]
+fn weights_in_8_bits_are_made_of_merged_ones() {
+    let case = Case::new();
+    let path = case.write(&usual());
+    let narrow = |loras: &Options| Options { precision: Precision::W8A8, ..loras.clone() };
+    let rules = Rules { bits: Bits::Eight, smallest: 4 };
+    let render = |options: &Options| {
+        let suit = WeightPreparation { options, rules, progress: &mut |_| {} };
+        render(&mut Pipeline::open_with(&model("sd15"), suit).expect("a model"))
+    };
+    let changed = narrow(&case.cached(path, 3.0));
+    let plain = Options { loras: Vec::new(), ..changed.clone() };
+    let [with, without] = [render(&changed), render(&plain)];
+    assert_eq!(case.left().len(), 3, "the text encoder once, the UNet twice: {:?}", case.left());
+    assert!(render(&changed) == with);
+    let wide = picture(&Options { precision: Precision::F32, cache: None, ..changed.clone() });
+    let gap = |one: &Picture, other: &Picture| -> u64 {
+        one.as_rgb().iter().zip(other.as_rgb()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum()
+    };
+    assert!(gap(&with, &wide) * 2 < gap(&without, &wide), "{} {}", gap(&with, &wide), gap(&without, &wide));
+    let unwritable = narrow(&Options { cache: None, ..changed });
+    assert!(matches!(Pipeline::open(&model("sd15"), &unwritable), Err(Error::Model(text)) if text.contains("folder")));
+}
