@@ -13,7 +13,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::link::{Link, Pipes, Trouble};
 use super::program::{Shared, Watch, locked};
-use super::speed::LEAST_SIDE;
+use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::supervisor::{Running, Supervisor};
 use tintype_system::clock::Clock;
 
@@ -106,14 +106,16 @@ impl Renderer {
             }
         };
         let Some(batch) = self.next_batch(&turn) else { return };
-        // The picture of one task may have failed for all. No task fails for another, so each gets a turn alone.
-        for task in self.render(&mut turn, batch).await {
+        // The picture of one task may have failed for all, and no task fails for another; or it turned out too large for its
+        // time. Each gets a turn alone.
+        let mut again = VecDeque::from(self.render(&mut turn, batch).await);
+        while let Some(task) = again.pop_front() {
             if task.cancelled.is_cancelled() {
                 continue;
             }
             match self.working_size(&task, task.pictures()) {
-                Some(size) => drop(self.render(&mut turn, Batch { tasks: vec![task], size }).await),
-                None => task.answer(Err(EngineError::Temporary("no time was left after the batch failed".into()))),
+                Some(size) => again.extend(self.render(&mut turn, Batch { tasks: vec![task], size }).await),
+                None => task.answer(Err(EngineError::Temporary("no time was left to render it again".into()))),
             }
         }
     }
@@ -187,9 +189,12 @@ impl Renderer {
     /// smaller one, and `None` if none fits.
     fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
         let speed = locked(&self.shared.speed);
+        speed.working_size(&self.plan(&speed, task, pictures), self.left(task))
+    }
+
+    fn plan(&self, speed: &Speed, task: &Waiting, pictures: usize) -> Plan {
         let seen = speed.seen_pixels(&task.brief.references);
-        let plan = speed.plan(task.size(), pictures, self.steps(task), seen);
-        speed.working_size(&plan, self.left(task))
+        speed.plan(task.size(), pictures, self.steps(task), seen)
     }
 
     /// Steps of each picture of a task; 0 for as many as the model was made for.
@@ -212,17 +217,23 @@ impl Renderer {
         ))
     }
 
-    /// Renders a batch and answers its tasks. Returns them instead if the child goes on after it has failed with several.
+    /// Renders a batch and answers its tasks. Returns those to be rendered again: all of a batch with which the child has
+    /// failed, and one whose steps take so long that only a smaller size is done in time.
     async fn render(&self, turn: &mut Turn, Batch { tasks, size }: Batch) -> Vec<Waiting> {
         let left = tasks.iter().map(|task| self.left(task)).min().unwrap_or_default();
         let order = self.order(&tasks, size);
         let together = order.batch.min(u32::try_from(order.pictures().count()).unwrap_or(u32::MAX));
         let progress = tasks.iter().map(|task| task.progress.clone()).collect();
-        let mut watch = Watch::new(&self.shared, &order, progress, left);
+        let mut watch = Watch::new(&self.shared, &order, progress, left, &self.clock);
+        if let [task] = &*tasks {
+            let plan = self.plan(&locked(&self.shared.speed), task, task.pictures());
+            watch = watch.planned(plan);
+        }
+        let too_large = watch.too_large.clone();
         let render = Unfinished { supervisor: &self.supervisor, number: turn.number, has_ended: false };
         let cancelled = join_all(tasks.iter().map(|task| task.cancelled.clone().cancelled_owned()));
         let cancelled = async { drop(cancelled.await) };
-        match turn.pipes.render(order, |event| watch.after(event), cancelled).await {
+        match turn.pipes.render(order, |event| watch.after(event), &too_large, cancelled).await {
             Ok((pictures, usage)) => {
                 render.ended();
                 let processor = turn.link.loaded().map(|loaded| loaded.processor.clone()).unwrap_or_default();
@@ -238,6 +249,12 @@ impl Renderer {
             }
             Err(Trouble::Failed(..)) if tasks.len() > 1 => {
                 render.ended();
+                tasks
+            }
+            Err(Trouble::Failed(Fault::Cancelled, _)) if too_large.is_cancelled() => {
+                render.ended();
+                let (width, height) = size;
+                tracing::info!(width, height, "a step takes longer than was measured: rendering at a smaller size");
                 tasks
             }
             Err(trouble) => {

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tintype_engine::Picture;
 use tintype_engine::frames::{self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, ResourceUsage};
+use tintype_engine::{CancellationToken, Picture};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -98,8 +98,8 @@ impl Link {
 
 impl Pipes {
     /// Has the child render an order, whose number this function chooses, unless `cancelled` ends first. `after` is
-    /// called for every event and returns the longest time until the next one. If the future is dropped before its end,
-    /// the child must be replaced.
+    /// called for every event and returns the longest time until the next one. After `gives_up` the child stops when its
+    /// step is done, however long that takes. If the future is dropped before its end, the child must be replaced.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -107,13 +107,14 @@ impl Pipes {
         &mut self,
         order: Order,
         mut after: impl FnMut(Option<&Event>) -> Duration,
+        gives_up: &CancellationToken,
         cancelled: impl Future<Output = ()>,
     ) -> Result<(Vec<Picture>, ResourceUsage), Trouble> {
         self.orders = self.orders.wrapping_add(1);
         let (number, size, count) = (self.orders, (order.width, order.height), order.pictures().count());
         self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;
         let (mut pictures, mut patience) = (Vec::with_capacity(count), after(None));
-        let (mut cancelled, mut is_cancelled) = (pin!(cancelled), false);
+        let (mut cancelled, mut is_cancelled, mut is_given_up) = (pin!(cancelled), false, false);
         let mut limit = pin!(tokio::time::sleep(patience));
         loop {
             let Self { input, output, .. } = self;
@@ -126,6 +127,10 @@ impl Pipes {
                         is_cancelled = true;
                         // Events that come until the child stops do not give it more time.
                         limit.set(tokio::time::sleep(CANCEL_PATIENCE));
+                        input.write_all(&Message::Cancel { order: number }.frame()?).await?;
+                    }
+                    () = gives_up.cancelled(), if !is_given_up && !is_cancelled => {
+                        is_given_up = true;
                         input.write_all(&Message::Cancel { order: number }.frame()?).await?;
                     }
                     () = &mut limit => {

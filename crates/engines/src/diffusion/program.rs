@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order, Prompt};
-use tintype_engine::{EngineError, Measured, Progress, Stage};
+use tintype_engine::{CancellationToken, EngineError, Measured, Progress, Stage};
 
 use super::child::NO_MODEL;
 use super::link::Link;
-use super::speed::Speed;
+use super::speed::{Plan, Speed};
 use super::wanted::{ATTEMPT_LIMIT, Wanted};
 use crate::models::Hold;
 use crate::supervisor::{Next, Program};
+use tintype_system::clock::Clock;
 
 /// Last words of a Rust program whose allocation failed. Several threads may fail at once and write into each other's
 /// lines.
@@ -107,8 +108,9 @@ impl Program for Arc<Shared> {
                 negative_prompt: String::new(),
                 batch: 1,
             };
-            let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT);
-            let rendered = link.take().await.render(order, |event| watch.after(event), std::future::pending()).await;
+            let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT, &Clock::system());
+            let (goes_on, never) = (CancellationToken::new(), std::future::pending());
+            let rendered = link.take().await.render(order, |event| watch.after(event), &goes_on, never).await;
             rendered.map_err(|trouble| lost(&trouble.to_string()))?;
             self.remember().await;
         }
@@ -148,12 +150,26 @@ pub(super) struct Watch<'a> {
     batch: u32,
     /// Whether the guidance is that of the model: without it a step may ask the model once instead of twice.
     is_usual: bool,
+    clock: Clock,
+    begun: Duration,
+    /// Pictures of the order.
+    pictures: u32,
+    /// The plan of the task, if the order may be given up for a smaller size.
+    plan: Option<Plan>,
+    /// Cancelled when the render would take longer than its time limit, and a smaller size would not.
+    pub too_large: CancellationToken,
     pub measured: Measured,
 }
 
 impl<'a> Watch<'a> {
     /// `progress` has one for each prompt of the order.
-    pub(super) fn new(shared: &'a Shared, order: &Order, progress: Vec<Progress>, limit: Duration) -> Self {
+    pub(super) fn new(
+        shared: &'a Shared,
+        order: &Order,
+        progress: Vec<Progress>,
+        limit: Duration,
+        clock: &Clock,
+    ) -> Self {
         let pixels = u64::from(order.width) * u64::from(order.height);
         let all_pixels = pixels + locked(&shared.speed).seen_pixels(&order.references);
         let mut pictures = 0;
@@ -163,8 +179,39 @@ impl<'a> Watch<'a> {
             from..pictures
         });
         let prompts = progress.into_iter().zip(ranges).collect();
-        let is_usual = order.guidance_scale.is_none();
-        Self { shared, prompts, limit, pixels, all_pixels, batch: order.batch, is_usual, measured: Measured::default() }
+        Self {
+            shared,
+            prompts,
+            limit,
+            pixels,
+            all_pixels,
+            batch: order.batch,
+            is_usual: order.guidance_scale.is_none(),
+            clock: clock.clone(),
+            begun: clock.elapsed(),
+            pictures,
+            plan: None,
+            too_large: CancellationToken::new(),
+            measured: Measured::default(),
+        }
+    }
+
+    /// Lets the order be given up for a smaller size, at which `plan` is rendered again.
+    pub(super) fn planned(self, plan: Plan) -> Self {
+        Self { plan: Some(plan), ..self }
+    }
+
+    /// Whether the first picture will not be done in time at its size after `done` of its steps, but would be at a smaller one.
+    fn is_too_large(&self, speed: &Speed, done: u32, of: u32, step: Duration) -> bool {
+        let Some(plan) = self.plan else { return false };
+        let left = self.limit.saturating_sub(self.clock.elapsed().saturating_sub(self.begun));
+        let steps = f64::from(of) * f64::from(self.pictures) - f64::from(done);
+        let decoding = speed.decoding(self.pixels) * f64::from(self.pictures);
+        if steps * step.as_secs_f64() + decoding <= left.as_secs_f64() {
+            return false;
+        }
+        let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
+        speed.working_size(&plan, left).is_some_and(|size| pixels(size) < self.pixels)
     }
 
     pub(super) fn after(&mut self, event: Option<&Event>) -> Duration {
@@ -180,6 +227,9 @@ impl<'a> Watch<'a> {
                 // The first one loads the model. The speed is that of a picture alone.
                 if (*done > 1 || *of == 1) && *pictures == 1 && self.is_usual {
                     speed.observe_step(self.all_pixels, took);
+                    if *picture == 0 && self.is_too_large(&speed, *done, *of, took) {
+                        self.too_large.cancel();
+                    }
                 }
                 for (progress, own) in &self.prompts {
                     let done_of = |at: u32| match at {
@@ -207,6 +257,8 @@ impl<'a> Watch<'a> {
         // Of a step and the decoding, whichever comes next.
         let step = speed.step(self.all_pixels).map(|step| step.max(speed.decoding(self.pixels)));
         let factor = PATIENCE_FACTOR * f64::from(self.batch);
+        // At a size that was never rendered, only the time limit says that the first step takes too long.
+        let step = step.filter(|_| speed.has_measured(self.all_pixels));
         let patience = step.map(|step| Duration::from_secs_f64((step * factor).min(1e6)));
         patience.map_or(self.limit, |patience| patience.max(SHORTEST_PATIENCE).min(self.limit))
     }

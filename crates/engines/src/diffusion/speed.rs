@@ -174,6 +174,11 @@ impl Speed {
         }
     }
 
+    /// Whether a step was measured at this size.
+    pub(super) fn has_measured(&self, pixels: u64) -> bool {
+        self.points.iter().any(|point| point.pixels == pixels)
+    }
+
     pub(super) fn observe_decoding(&mut self, pixels: u64, took: Duration) {
         let took = took.as_secs_f64();
         if let Some(point) = self.points.iter_mut().find(|point| point.pixels == pixels) {

@@ -35,8 +35,7 @@ impl Stopped {
 
     /// Waits until an order lies in its standard input.
     async fn has_order(&self) {
-        let input = File::open(of_process(self.0, "fd/0")).expect("a pipe");
-        until(async || ioctl_fionread(&input).expect("a pipe") > 0).await;
+        until(async || self.unread() > 0).await;
     }
 
     /// Its standard output, which the service reads.
@@ -44,8 +43,18 @@ impl Stopped {
         OpenOptions::new().write(true).open(of_process(self.0, "fd/1")).expect("a pipe")
     }
 
+    /// Bytes in its standard input that it has not read.
+    fn unread(&self) -> u64 {
+        let input = File::open(of_process(self.0, "fd/0")).expect("a pipe");
+        ioctl_fionread(&input).expect("a pipe")
+    }
+
     fn kill(&self) {
         kill_process(self.0, Signal::KILL).expect("a process");
+    }
+
+    fn go_on(&self) {
+        kill_process(self.0, Signal::CONT).expect("a process");
     }
 }
 
@@ -169,6 +178,32 @@ async fn a_child_that_is_silent_or_whose_frame_never_ends_is_replaced() {
             writer.join().expect("the pipe was closed");
         }
     }
+}
+
+#[tokio::test]
+async fn a_render_whose_steps_take_far_longer_than_measured_is_made_at_a_smaller_size_in_the_same_attempt() {
+    let (_directory, model) = copy_of("lcm");
+    let config = model.join("unet/config.json");
+    let mut fields: serde_json::Value = serde_json::from_slice(&fs::read(&config).expect("a file")).expect("JSON");
+    // As if it had been trained with large pictures.
+    fields["sample_size"] = 512.into();
+    fs::write(&config, fields.to_string()).expect("a file");
+    let rig = Rig::new(&model, &[]).started().await;
+    let child = Stopped::only(&model).await;
+    let large = Brief { width: 512, height: 512, time_limit: Duration::from_secs(100), ..brief("a boat", &[1]) };
+    let (rendered, ()) = tokio::join!(rig.render(large), async {
+        child.has_order().await;
+        let order = child.unread();
+        let step = |done| Event::Step { picture: 0, pictures: 1, done, of: 4, micros: 60_000_000 };
+        for event in [step(1), step(2)] {
+            child.output().write_all(&event.frame().expect("a frame")).expect("a pipe");
+        }
+        until(async || child.unread() > order).await;
+        child.go_on();
+    });
+    let side = rendered.expect("pictures")[0].width();
+    assert!((256..512).contains(&side), "{side}");
+    assert_eq!(processes(&model)[..], [child.0], "the child goes on");
 }
 
 /// Attempts whose child breaks each time end with a refund, in the store of whole services.
