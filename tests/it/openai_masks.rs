@@ -7,9 +7,10 @@ use crate::openai_edits::{data_url, error, png, task_of, worked};
 use crate::rigs::http::Answer;
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::service::{Caller, Service};
+use crate::sd_server::contract::{Contract, Mood};
 
 /// A PNG of noise, whose every pixel differs from its neighbours.
-fn noise(width: u32, height: u32) -> Vec<u8> {
+pub fn noise(width: u32, height: u32) -> Vec<u8> {
     let bytes = (0..width * height * 3).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     Picture::from_rgb(width, height, bytes).expect("a picture").to_png()
 }
@@ -31,7 +32,11 @@ fn mask(width: u32, height: u32, alpha: impl Fn(u32) -> u8) -> Vec<u8> {
 }
 
 async fn picture(caller: &Caller<'_>, answer: &Answer) -> Picture {
-    let task = caller.task(task_of(answer)).await;
+    picture_of(caller, task_of(answer)).await
+}
+
+pub async fn picture_of(caller: &Caller<'_>, task: &str) -> Picture {
+    let task = caller.task(task).await;
     let file = caller.service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
     Picture::decode(&file.body).expect("a PNG")
 }
@@ -44,7 +49,7 @@ fn columns(picture: &Picture, from: u32, to: u32) -> Vec<u8> {
 }
 
 /// Checks that the right half is that of the original, to the pixel, and that the left half is not.
-fn assert_left_half_changed(result: &Picture, original: &[u8]) {
+pub fn assert_left_half_changed(result: &Picture, original: &[u8]) {
     let original = Picture::decode(original).expect("a PNG");
     let (width, half) = (original.width(), original.width() / 2);
     assert_eq!((result.width(), result.height()), (width, original.height()));
@@ -180,4 +185,29 @@ async fn an_engine_without_masks_is_named_before_the_charge() {
     let message = answer.json()["error"]["message"].as_str().expect("a message").to_owned();
     assert!(message.contains("not supported by the engine"), "{message}");
     assert_eq!((caller.credits().await, server.asked().len()), (100, 0));
+}
+
+/// A half that changes and a half that stays, through the whole service with an engine of these flags.
+async fn assert_keeps_pixels(flags: &[&str]) {
+    let service = Service::start_with(flags).await;
+    let caller = service.caller("ada", 100).await;
+    let (original, mask) = (noise(1_280, 720), left_half(1_280, 720));
+    let parts = [
+        ("name=prompt", b"a boat".as_slice()),
+        ("name=image; filename=a.png", &original),
+        ("name=mask; filename=m.png", &mask),
+    ];
+    let answer = worked(&service, caller.edit_form(&parts)).await;
+    assert_left_half_changed(&picture(&caller, &answer).await, &original);
+}
+
+#[tokio::test]
+async fn engines_that_paint_the_whole_picture_anew_change_no_pixel_outside_the_mask() {
+    let images = ImagesServer::start(Dialect::OpenAi).await;
+    // It renders 1536x1024, which has another ratio than the image.
+    assert_keeps_pixels(&["--engine", &images.engine(), "--engine-profile", "openai"]).await;
+    let images = ImagesServer::start(Dialect::VllmOmni).await;
+    assert_keeps_pixels(&["--engine", &images.engine(), "--engine-profile", "vllm-omni", "--model", "m"]).await;
+    let sd_server = Contract::start(Mood::Working).await;
+    assert_keeps_pixels(&["--engine", &sd_server.engine(), "--engine-sizes", "64x64"]).await;
 }

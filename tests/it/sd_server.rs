@@ -4,7 +4,7 @@
 //! against the real one.
 
 mod attached;
-mod contract;
+pub mod contract;
 mod real;
 mod supervised;
 

@@ -25,8 +25,11 @@ use tintype_engine::{
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_system::sandbox::Decoder;
 
+use crate::openai_edits::data_url;
+use crate::openai_masks::{assert_left_half_changed, left_half, noise, picture_of};
 use crate::rigs::binary::{Server, TINTYPE, json, printed, run, tintype};
 use crate::rigs::http::{TASKS, ended, send, submit, submit_body};
+use crate::rigs::service::Service;
 
 /// Side of the pictures, in pixels.
 const SIDE: u32 = 64;
@@ -340,6 +343,22 @@ async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio
     let rendered = rig.render(Brief { time_limit: took * 3, ..of(1_024) }).await.expect("pictures");
     let (width, height) = (rendered[0].width(), rendered[0].height());
     assert!((256..1_024).contains(&height) && width == height * 2 && height % 16 == 0, "{width}x{height}");
+}
+
+#[tokio::test]
+async fn an_edit_within_a_mask_changes_nothing_else() {
+    let rig = Rig::new(&model("sd15"), &["--engine-sizes", "64x64", "--engine-steps", "2"]).started().await;
+    assert!(rig.info.masks);
+    let service = Service::start().await;
+    let worker = service.worker_with(Arc::new(service.renderer_with(rig.info.clone(), rig.engine.clone())));
+    let caller = service.caller("ada", 100).await;
+    let original = noise(1_024, 1_024);
+    let mask = json!({ "image_url": data_url(&left_half(1_024, 1_024)) });
+    let body = json!({ "prompt": "a boat", "image": data_url(&original), "mask": mask }).to_string();
+    let answer = caller.edit(&[("prefer", "respond-async")], "application/json", body).await;
+    assert_eq!(worker.step().await.expect("a store"), 1);
+    let painted = picture_of(&caller, answer.header("x-tintype-task-id")).await;
+    assert_left_half_changed(&painted, &original);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tintype_engine::Stage;
+use tintype_engine::{Mask, Stage};
 use tokio::time::Instant;
 
 use super::*;
@@ -114,6 +114,34 @@ async fn the_seed_the_prompt_and_the_references_decide_the_picture() {
     assert!(shown != pictures[0] && two != shown && one(with(&[30, 200])).await != two);
     let painted_over = render(&painting_over, with(&[200])).await.expect("a picture").remove(0);
     assert!(painted_over != pictures[0] && painted_over != shown);
+}
+
+#[tokio::test]
+#[ignore = "tests/engines/sd-server/run builds the server that it needs"]
+async fn a_mask_decides_which_part_is_painted() {
+    let server = Attached::start(None);
+    let engine = server.engine(&[]);
+    until_ready(&engine, "an attached server was ready after").await;
+    let half = SIDE as usize * 3 / 2;
+    let mask = |left: u8, right: u8| {
+        let row = [vec![left; half], vec![right; half]].concat();
+        Mask::of(Picture::from_rgb(SIDE, SIDE, row.repeat(SIDE as usize)).expect("a picture"))
+    };
+    let painted = async |mask: Option<Mask>| {
+        let original = Picture::from_rgb(SIDE, SIDE, vec![200; half * 2 * SIDE as usize]).expect("a picture");
+        let brief = Brief { references: vec![original], mask, ..brief("a boat", &[5]) };
+        render(&engine, brief).await.expect("a picture").remove(0)
+    };
+    let (left, right, nothing) =
+        (painted(Some(mask(255, 0))).await, painted(Some(mask(0, 255))).await, painted(Some(mask(0, 0))).await);
+    // What the mask keeps goes through the autoencoder, so it is compared with a picture of which everything was kept.
+    let apart = |one: &Picture, other: &Picture, side: usize| -> u64 {
+        let rows = one.as_rgb().chunks_exact(half * 2).zip(other.as_rgb().chunks_exact(half * 2));
+        let of = |row: &[u8], other: &[u8]| row.iter().zip(other).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
+        rows.map(|(a, b)| of(&a[side * half..][..half], &b[side * half..][..half])).sum()
+    };
+    assert!(apart(&left, &nothing, 0) > 4 * apart(&left, &nothing, 1), "the left half was to be painted");
+    assert!(apart(&right, &nothing, 1) > 4 * apart(&right, &nothing, 0), "the right half was to be painted");
 }
 
 #[tokio::test]

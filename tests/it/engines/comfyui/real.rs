@@ -142,6 +142,47 @@ async fn pictures_are_painted_with_their_seeds_sizes_references_and_steps() {
     assert_eq!(uploaded, 1, "one file for one content");
 }
 
+/// A workflow that keeps the reference where the mask is black. `node` loads the mask, whose output `output` it is.
+fn masking(node: &Value, output: u8) -> Files {
+    let graph = json!({
+        "1": { "class_type": "TintypeSteps", "inputs": { "text": "", "width": 64, "height": 48, "seed": 0, "steps": 4 } },
+        "2": { "class_type": "LoadImage", "inputs": { "image": "default.png" } },
+        "3": node,
+        "4": { "class_type": "ImageCompositeMasked", "inputs":
+            { "destination": ["2", 0], "source": ["1", 0], "mask": ["3", output], "x": 0, "y": 0, "resize_source": false } },
+        "9": { "class_type": "SaveImage", "inputs": { "images": ["4", 0], "filename_prefix": "tintype/picture" } },
+    });
+    let entry = |kind: &str, key: &str, node: &str| json!({ "type": kind, "key": key, "node_ids": [node] });
+    let mapping = json!([
+        entry("prompt", "text", "1"),
+        entry("seed", "seed", "1"),
+        entry("width", "width", "1"),
+        entry("height", "height", "1"),
+        entry("image", "image", "2"),
+        entry("mask", "image", "3"),
+    ]);
+    Files::of(&graph, &mapping)
+}
+
+#[tokio::test]
+#[ignore = "tests/engines/comfyui/run installs the server that it needs"]
+async fn a_mask_is_read_by_its_alpha_and_by_its_colour() {
+    let server = RealServer::start().await;
+    let by_alpha = json!({ "class_type": "LoadImage", "inputs": { "image": "default.png" } });
+    let by_colour = json!({ "class_type": "LoadImageMask", "inputs": { "image": "default.png", "channel": "red" } });
+    let row = [[255; 3].repeat(32), [0; 3].repeat(32)].concat();
+    let mask = Mask::of(Picture::from_rgb(64, 48, row.repeat(48)).expect("a picture"));
+    for (node, output) in [(by_alpha, 1), (by_colour, 0)] {
+        let engine = masking(&node, output).engine(&server.url(), &[]);
+        let brief = Brief { mask: Some(mask.clone()), ..brief("a boat", &[7]) };
+        let picture = render(&engine, brief).await.expect("pictures").remove(0);
+        for row in picture.as_rgb().chunks_exact(64 * 3) {
+            assert!(row[..32 * 3].chunks(3).all(|pixel| pixel[0] == 107), "{node}: painted where it is white");
+            assert!(row[32 * 3..].iter().all(|level| *level == 200), "{node}: kept where it is black");
+        }
+    }
+}
+
 #[tokio::test]
 #[ignore = "tests/engines/comfyui/run installs the server that it needs"]
 async fn a_cancelled_render_is_cancelled_by_id_and_a_strangers_run_goes_on() {
