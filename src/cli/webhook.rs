@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table};
+use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_config::{DataSettings, duration};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
@@ -21,7 +22,7 @@ use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
 use tintype_domain::text::in_words;
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Store};
+use tintype_store::{EndpointChange, Store};
 
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
@@ -208,10 +209,8 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
-    let secret = SigningSecret::random();
-    let new = NewEndpoint { url: args.url, events, added_by: AddedBy::Operator, secret: secret.clone() };
-    match store.add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
-        EndpointCreation::Created(endpoint) => {
+    match endpoints::add(&*store, account.id, args.url, events, AddedBy::Operator).await? {
+        Ok((endpoint, secret)) => {
             if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
                 store.remove_endpoint(endpoint.id).await?;
                 let sentence = "the secret of the new endpoint could not be printed, so the endpoint was removed";
@@ -219,11 +218,12 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
             }
             Ok(ExitCode::SUCCESS)
         }
-        EndpointCreation::TooMany => Err(Failure(format!(
+        Err(EndpointRefusal::TooMany) => Err(Failure(format!(
             "account {} has {MAX_ENDPOINTS} endpoints, which is the most: remove one with `tintype webhook remove`",
             account.name
         ))),
-        EndpointCreation::NoAccount => Err(Failure(format!("account {} is deleted", account.name))),
+        Err(EndpointRefusal::NoAccount) => Err(Failure(format!("account {} is deleted", account.name))),
+        Err(EndpointRefusal::NotHttps) => Err("the URL must use https".into()),
     }
 }
 

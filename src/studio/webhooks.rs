@@ -12,16 +12,19 @@ use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, minute, secured};
 use super::session::{Fields, Form, Visitor};
+use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_domain::endpoint::{
-    AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
-    Trouble,
+    AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble,
 };
 use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
-use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint};
+use tintype_store::EndpointChange;
 
 const WEBHOOKS: &str = "/studio/webhooks";
+/// The names of the texts for a form with a wrong URL, or that chooses no event.
+const BAD_URL: &str = "webhook-url-invalid";
+const NO_EVENT: &str = "webhook-no-event";
 /// Deliveries of one page.
 const PAGE: u32 = 50;
 
@@ -47,17 +50,6 @@ struct WebhookPage<'a> {
     kinds: [EventType; 4],
     /// The name of the text that says why its events were not changed.
     refusal: Option<&'static str>,
-}
-
-/// Whether the person may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
-/// refuse what another secret signs.
-fn is_changeable(operates: bool, endpoint: &Endpoint) -> bool {
-    operates || endpoint.added_by == AddedBy::Owner
-}
-
-/// The URL as the person may know it: without the path and the query of the operator's, which may hold a secret.
-fn url(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
-    if is_changeable(frame.operates, endpoint) { endpoint.url.as_str().to_owned() } else { endpoint.url.origin() }
 }
 
 /// Whether the server has disabled an endpoint, or cannot reach it.
@@ -163,24 +155,24 @@ pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
     visitor.manages()?;
     let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
     let added_by = if visitor.operates(&account) { AddedBy::Operator } else { AddedBy::Owner };
-    let url = fields.text("url").trim().parse().ok();
-    let url = url.filter(|url: &EndpointUrl| added_by == AddedBy::Operator || url.is_https());
-    let Some(url) = url else { return page(&visitor, None, Draft::refused("webhook-url-invalid", fields)).await };
-    let Some(events) = chosen(&fields) else {
-        return page(&visitor, None, Draft::refused("webhook-no-event", fields)).await;
+    let Ok(url) = fields.text("url").trim().parse() else {
+        return page(&visitor, None, Draft::refused(BAD_URL, fields)).await;
     };
-    let secret = SigningSecret::random();
-    let new = NewEndpoint { url, events, added_by, secret: secret.clone() };
-    match visitor.store().add_endpoint(account.id, new, MAX_ENDPOINTS).await? {
-        EndpointCreation::Created(endpoint) => {
+    let Some(events) = chosen(&fields) else {
+        return page(&visitor, None, Draft::refused(NO_EVENT, fields)).await;
+    };
+    let refusal = match endpoints::add(&*visitor.store(), account.id, url, events, added_by).await? {
+        Ok((endpoint, secret)) => {
             let person = visitor.session.person.id;
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
             let said = visitor.texts.get("webhook-created").into_owned();
-            page(&visitor, Some((secret, said)), Draft::default()).await
+            return page(&visitor, Some((secret, said)), Draft::default()).await;
         }
-        EndpointCreation::TooMany => page(&visitor, None, Draft::refused("webhook-too-many", fields)).await,
-        EndpointCreation::NoAccount => Err(PageError::not_found()),
-    }
+        Err(EndpointRefusal::NoAccount) => return Err(PageError::not_found()),
+        Err(EndpointRefusal::NotHttps) => BAD_URL,
+        Err(EndpointRefusal::TooMany) => "webhook-too-many",
+    };
+    page(&visitor, None, Draft::refused(refusal, fields)).await
 }
 
 /// The events that a form chooses; at least one.
@@ -251,7 +243,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
     if action != WebhookAction::Test {
         let account = visitor.account().await?;
         let operates = account.is_some_and(|account| visitor.operates(&account));
-        if !is_changeable(operates, &endpoint) {
+        if !endpoints::may_change(&endpoint, operates) {
             return Err(PageError::forbidden("webhook-of-operator"));
         }
     }
@@ -279,20 +271,13 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
         }
         WebhookAction::Events => match chosen(&fields) {
             Some(events) => EndpointChange::Subscribe(events),
-            None => return endpoint_page(&visitor, endpoint, None, Some("webhook-no-event")).await,
+            None => return endpoint_page(&visitor, endpoint, None, Some(NO_EVENT)).await,
         },
         WebhookAction::Enable => EndpointChange::Enable,
         WebhookAction::Disable => EndpointChange::Disable,
     };
     let shows_it = matches!(change, EndpointChange::Subscribe(_));
-    let disabled = endpoint.state() == EndpointState::Disabled;
-    let changes = match &change {
-        EndpointChange::Enable => disabled || endpoint.state() == EndpointState::Failing,
-        EndpointChange::Disable => !disabled,
-        EndpointChange::Subscribe(events) => endpoint.events != *events,
-        EndpointChange::Rotate { .. } => true,
-    };
-    if changes {
+    if endpoints::changes(&endpoint, &change) {
         tracing::info!(endpoint = %endpoint.id, ?change, %person, "an endpoint was changed in the studio");
         store.change_endpoint(endpoint.id, change).await?;
     }

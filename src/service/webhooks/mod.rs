@@ -5,6 +5,7 @@
 //! for the length of a lease; a process that dies leaves it to another. `load.rs` keeps a slow or dead endpoint from the
 //! slots of others.
 
+pub mod endpoints;
 mod load;
 mod schedule;
 

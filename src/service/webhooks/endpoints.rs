@@ -1,0 +1,61 @@
+//! What owners and operators may do with the endpoints of an account.
+
+use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_domain::model::Id;
+use tintype_store::{EndpointChange, EndpointCreation, NewEndpoint, Result, Store};
+
+/// Why an endpoint was not added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndpointRefusal {
+    /// The URL of an owner does not use https.
+    NotHttps,
+    /// The account has [`MAX_ENDPOINTS`].
+    TooMany,
+    /// The account is deleted.
+    NoAccount,
+}
+
+/// Adds an endpoint that gets these events, and returns it with its secret, which nobody can read later.
+///
+/// # Errors
+/// [`StoreError`](tintype_store::StoreError); in it [`EndpointRefusal`].
+pub async fn add(
+    store: &dyn Store,
+    account_id: Id,
+    url: EndpointUrl,
+    events: Subscription,
+    added_by: AddedBy,
+) -> Result<std::result::Result<(Endpoint, SigningSecret), EndpointRefusal>> {
+    if added_by == AddedBy::Owner && !url.is_https() {
+        return Ok(Err(EndpointRefusal::NotHttps));
+    }
+    let secret = SigningSecret::random();
+    let new = NewEndpoint { url, events, added_by, secret: secret.clone() };
+    Ok(match store.add_endpoint(account_id, new, MAX_ENDPOINTS).await? {
+        EndpointCreation::Created(endpoint) => Ok((*endpoint, secret)),
+        EndpointCreation::TooMany => Err(EndpointRefusal::TooMany),
+        EndpointCreation::NoAccount => Err(EndpointRefusal::NoAccount),
+    })
+}
+
+/// Whether somebody may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
+/// refuse what another secret signs.
+pub fn may_change(endpoint: &Endpoint, operates: bool) -> bool {
+    operates || endpoint.added_by == AddedBy::Owner
+}
+
+/// The URL as somebody may know it: the operator's without its path and query, which may hold a secret.
+pub fn shown_url(endpoint: &Endpoint, operates: bool) -> String {
+    if may_change(endpoint, operates) { endpoint.url.as_str().to_owned() } else { endpoint.url.origin() }
+}
+
+/// Whether a change makes a difference to an endpoint.
+pub fn changes(endpoint: &Endpoint, change: &EndpointChange) -> bool {
+    match change {
+        EndpointChange::Enable => endpoint.state() != EndpointState::Active,
+        EndpointChange::Disable => endpoint.state() != EndpointState::Disabled,
+        EndpointChange::Subscribe(events) => endpoint.events != *events,
+        EndpointChange::Rotate { .. } => true,
+    }
+}
