@@ -20,6 +20,7 @@ mod diffusion;
 mod openai;
 mod openai_faults;
 mod openai_quirks;
+mod same_image;
 pub mod servers;
 mod several;
 

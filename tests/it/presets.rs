@@ -59,7 +59,7 @@ impl Rig {
     }
 }
 
-async fn call(caller: &Caller<'_>, body: Value) -> Answer {
+pub async fn call(caller: &Caller<'_>, body: Value) -> Answer {
     let key = caller.authorization();
     let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
     caller.service.call("POST", GENERATIONS, &headers, body.to_string()).await
@@ -78,7 +78,12 @@ async fn images(caller: &Caller<'_>, body: Value) -> Vec<Vec<u8>> {
     let answer = call(caller, body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     caller.service.work().await;
-    let task = caller.task(answer.json()["id"].as_str().expect("an id")).await;
+    images_of(caller, answer.json()["id"].as_str().expect("an id")).await
+}
+
+/// The images of a task.
+pub async fn images_of(caller: &Caller<'_>, task: &str) -> Vec<Vec<u8>> {
+    let task = caller.task(task).await;
     let mut images = Vec::new();
     for image in task["images"].as_array().expect("images") {
         let url = image["url"].as_str().expect("a URL");

@@ -1,6 +1,6 @@
 //! `comfyui:URL` against a double of ComfyUI; `tests/engines/comfyui/run` does the same against the real one.
 
-mod contract;
+pub mod contract;
 mod faults;
 mod quirks;
 mod real;
@@ -24,10 +24,10 @@ use crate::rigs::ports::Port;
 use crate::rigs::service::Service;
 
 /// A workflow and its mapping in files, as people have them for Open WebUI.
-struct Files(TempDir);
+pub struct Files(TempDir);
 
 impl Files {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let graph = json!({
             "3": { "class_type": "KSampler", "inputs": { "seed": 1, "steps": 4, "latent_image": ["5", 0] } },
             "5": { "class_type": "EmptyLatentImage", "inputs": { "width": 512, "height": 512, "batch_size": 4 } },
@@ -55,7 +55,7 @@ impl Files {
     }
 
     /// The flags of a service with servers at these URLs.
-    fn flags(&self, urls: &str, more: &[&str]) -> Vec<String> {
+    pub fn flags(&self, urls: &str, more: &[&str]) -> Vec<String> {
         let path = |name: &str| self.0.path().join(name).display().to_string();
         let engine = format!("comfyui:{urls}");
         let (workflow, nodes) = (path("workflow.json"), path("nodes.json"));

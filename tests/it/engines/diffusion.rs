@@ -35,7 +35,7 @@ use crate::rigs::service::Service;
 const SIDE: u32 = 64;
 
 /// A committed model with random weights.
-fn model(name: &str) -> PathBuf {
+pub fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/diffusion/tests/parity").join(name)
 }
 
@@ -79,14 +79,14 @@ fn choose(data: &Path, model: &Path, more: &[&str]) -> EngineChoice {
 }
 
 /// An engine with this model in a process of its own, with a folder for its data.
-struct Rig {
-    engine: Arc<dyn Engine>,
-    info: EngineInfo,
+pub struct Rig {
+    pub engine: Arc<dyn Engine>,
+    pub info: EngineInfo,
     _data: TempDir,
 }
 
 impl Rig {
-    fn new(model: &Path, more: &[&str]) -> Self {
+    pub fn new(model: &Path, more: &[&str]) -> Self {
         Self::in_data(TempDir::new().expect("a directory"), model, more)
     }
 
@@ -110,7 +110,7 @@ impl Rig {
         tintype_engines::choose(&settings.engine, data.path()).expect("an engine").info
     }
 
-    async fn started(self) -> Self {
+    pub async fn started(self) -> Self {
         self.engine.started().await.expect("a child");
         self
     }
