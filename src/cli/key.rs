@@ -170,9 +170,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
     let (now, shown) = (store.now(), secret.reveal());
-    let printed = show_once(args.json, &NewShownKey::new(&key, Some(shown), now), || {
-        format!("{shown}\n\n{}", introduction(&key))
-    })?;
+    let printed = show_once(args.json, &NewShownKey::new(&key, Some(shown), now), shown, &introduction(&key))?;
     if let Err(error) = printed {
         store.change_key(key.id, KeyChange::Revoke).await?;
         return Err(Failure(format!("the new key could not be printed, so it was revoked: {error}")));

@@ -216,8 +216,8 @@ pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Accoun
 
 async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
     let (url, expires_at) = link_of(store, person, &shown.public_url).await?;
-    let text = format!("{url}\n\nOne-time sign-in link for {}, valid until {expires_at}.", person.name);
-    show_once(shown.json, &ShownLink { url, expires_at }, || text)?
+    let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
+    show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, &url, &note)?
         .map_err(|error| Failure(format!("the link could not be printed, so repeat this for another one: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }

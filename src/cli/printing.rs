@@ -18,13 +18,19 @@ pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> St
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same for something that cannot be printed again later. The caller undoes or repeats what made it if this fails.
+/// The same for a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
+/// text, the secret has a line of its own before the note: a reader such as `head -1` may be gone by then.
 pub(super) fn show_once(
     json: bool,
     thing: &impl Serialize,
-    text: impl FnOnce() -> String,
+    secret: &str,
+    note: &str,
 ) -> Result<Result<(), io::Error>, Failure> {
-    Ok(output::print(&shown(json, thing, text)?))
+    let printed = output::print(&shown(json, thing, || secret.to_owned())?);
+    if !json && printed.is_ok() {
+        drop(output::print(&terminal::visible(&format!("\n{note}"))));
+    }
+    Ok(printed)
 }
 
 fn shown(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Result<String, Failure> {

@@ -229,12 +229,9 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
 
 fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &str) -> Result<io::Result<()>, Failure> {
     let secret = secret.reveal();
-    show_once(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, || {
-        format!(
-            "{secret}\n\nSigning secret of endpoint {}. It will not be shown again: store it safely.{note}",
-            endpoint.id
-        )
-    })
+    let note =
+        format!("Signing secret of endpoint {}. It will not be shown again: store it safely.{note}", endpoint.id);
+    show_once(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, secret, &note)
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {

@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, tintype};
+use crate::rigs::binary::{self, TINTYPE, tintype};
 use crate::rigs::http::send;
 use crate::rigs::ports::Port;
 
@@ -220,6 +220,19 @@ fn a_secret_that_cannot_be_printed_is_not_created() {
     let alive = |key: &Value| key["state"] != "revoked";
     assert_eq!(shown("key").into_iter().filter(alive).collect::<Vec<_>>(), keys);
     assert_eq!(shown("webhook"), endpoints);
+}
+
+#[test]
+fn a_reader_of_the_first_line_gets_a_key_that_works() {
+    let data = TempDir::new().expect("a directory");
+    binary::json(data.path(), &["account", "create", "ada"]);
+    for _ in 0..5 {
+        let command = format!("{TINTYPE} key create --account ada --data {} | head -n 1", data.path().display());
+        let read = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+        assert!(read.stdout.starts_with(b"tt_") && read.stderr.is_empty(), "{read:?}");
+    }
+    let keys = binary::json(data.path(), &["key", "list"]);
+    assert!(keys.as_array().expect("a list").iter().all(|key| key["state"] == "active"), "{keys}");
 }
 
 #[test]
