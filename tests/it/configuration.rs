@@ -283,6 +283,14 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
             "[engine.a]\nkind = \"diffusion\"\nlora = [\"a.safetensors\", \"b.safetensors:11\"]",
             "line 3: [engine.a] lora: the weight 11 of b.safetensors is not from -10 to 10",
         ),
+        (
+            "[engine.a]\nkind = \"sketch\"\nembedding = [\"a.safetensors=word\"]",
+            "line 1: [engine.a] embedding is for the built-in engine",
+        ),
+        (
+            "[engine.a]\nkind = \"diffusion\"\nembedding = [\"a.safetensors\", \"=word\"]",
+            "line 3: [engine.a] embedding: \"=word\" is not a file with a word",
+        ),
         ("[engine.a]\nkind = \"sketch\"\n[engine.a.more]\n", "line 3: [engine.a] there is no setting \"more\""),
         ("[engine.\"a b\"]\nkind = \"sketch\"", "line 1: [engine.a b] \"a b\" is not the name of an engine"),
         ("[engine.a]\nkind = \"sketch\"\n[engine.a]\nkind = \"sketch\"", "line 3: duplicate key"),

@@ -59,6 +59,10 @@ pub struct EngineSettings {
     /// [default weight: 1]
     #[arg(long, env = "TINTYPE_ENGINE_LORA", value_name = "FILE[:WEIGHT]", value_delimiter = ',')]
     pub engine_lora: Vec<EngineLora>,
+    /// Embedding of textual inversion for the diffusion engine, with the word in prompts that stands for it; several as
+    /// FILE,FILE [default word: the file's name without .safetensors, or the name in the file if it looks like <word>]
+    #[arg(long, env = "TINTYPE_ENGINE_EMBEDDING", value_name = "FILE[=WORD]", value_delimiter = ',')]
+    pub engine_embedding: Vec<EngineEmbedding>,
     /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -125,6 +129,30 @@ impl FromStr for EngineLora {
             return Err(format!("the weight {weight} of {path} is not from -{MAX_LORA_WEIGHT} to {MAX_LORA_WEIGHT}"));
         }
         Ok(Self { path: path.into(), weight })
+    }
+}
+
+/// An embedding of textual inversion for the diffusion engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineEmbedding {
+    /// The safetensors file.
+    pub path: PathBuf,
+    /// The word that stands for it, if it is not that of the file.
+    pub word: Option<String>,
+}
+
+impl FromStr for EngineEmbedding {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The name of a file may hold an equals sign, too.
+        let split = text.rsplit_once('=').filter(|(_, word)| !word.trim().ends_with(".safetensors"));
+        let (path, word) = split.map_or((text, None), |(path, word)| (path, Some(word.trim())));
+        let path = path.trim();
+        if path.is_empty() || word.is_some_and(str::is_empty) {
+            return Err(format!("{text:?} is not a file with a word, such as badhands.safetensors=badhands"));
+        }
+        Ok(Self { path: path.into(), word: word.map(str::to_owned) })
     }
 }
 
@@ -490,6 +518,23 @@ mod tests {
         }
         for text in ["", " ", ":0.8", "a:10.5", "a:-11", "a:inf", "a:NaN"] {
             assert!(text.parse::<EngineLora>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_embedding_is_a_file_with_a_word() {
+        for (text, path, word) in [
+            ("hands.safetensors", "hands.safetensors", None),
+            ("/srv/hands.safetensors=bad hands", "/srv/hands.safetensors", Some("bad hands")),
+            ("cat.safetensors=<cat>", "cat.safetensors", Some("<cat>")),
+            ("a=b.safetensors", "a=b.safetensors", None),
+            ("a=b.safetensors = c", "a=b.safetensors", Some("c")),
+        ] {
+            let word = word.map(str::to_owned);
+            assert_eq!(text.parse(), Ok(EngineEmbedding { path: path.into(), word }), "{text}");
+        }
+        for text in ["", " ", "=word", "a.safetensors=", "a.safetensors= "] {
+            assert!(text.parse::<EngineEmbedding>().is_err(), "{text}");
         }
     }
 

@@ -95,8 +95,9 @@ impl NamedEngine {
         if table.extra.is_some() && !matches!(target, EngineTarget::Servers(..) | EngineTarget::OwnSdServer) {
             return Err("extra is for servers: openai, sd-server and comfyui".into());
         }
-        if !table.settings.engine_lora.is_empty() && target != EngineTarget::Diffusion {
-            return Err("lora is for the built-in engine: set kind to diffusion, or leave lora out".into());
+        if let Some(name) = table.settings.built_in_only().filter(|_| target != EngineTarget::Diffusion) {
+            let name = name.strip_prefix(PREFIX).unwrap_or(name);
+            return Err(format!("{name} is for the built-in engine: set kind to diffusion, or leave {name} out"));
         }
         let settings = EngineSettings { engine: Some(target), engine_extra: table.extra, ..table.settings };
         Ok(Self { name: engine_name(name)?, slots: table.slots, settings })
@@ -141,6 +142,13 @@ impl EngineSettings {
         Ok(NamedEngine { name, slots: None, settings })
     }
 
+    /// The first setting that is given and that other engines than the built-in one would ignore without a word.
+    pub fn built_in_only(&self) -> Option<&'static str> {
+        let given =
+            [("engine-lora", !self.engine_lora.is_empty()), ("engine-embedding", !self.engine_embedding.is_empty())];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+
     /// Refuses settings that would have no effect, because a table has its own.
     fn refuse_flags(&self) -> Result<(), String> {
         let Self {
@@ -153,6 +161,7 @@ impl EngineSettings {
             engine_precision,
             engine_runtime,
             engine_lora,
+            engine_embedding,
             engine_key,
             engine_key_file,
             engine_ca,
@@ -175,6 +184,7 @@ impl EngineSettings {
             ("engine-precision", engine_precision.is_some()),
             ("engine-runtime", engine_runtime.is_some()),
             ("engine-lora", !engine_lora.is_empty()),
+            ("engine-embedding", !engine_embedding.is_empty()),
             ("engine-key", engine_key.is_some()),
             ("engine-key-file", engine_key_file.is_some()),
             ("engine-ca", engine_ca.is_some()),

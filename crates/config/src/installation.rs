@@ -130,8 +130,10 @@ impl Installation {
         let joined = |path: &str| self.directory.join(path).to_string_lossy().into_owned();
         match value.split_once(':').filter(|_| ["database", "files"].contains(&setting.name.as_str())) {
             _ if setting.is_path() => joined(&value),
-            // One or several files, each with a weight.
-            _ if setting.name == "engine-lora" => value.split(',').map(joined).collect::<Vec<_>>().join(","),
+            // One or several files, each with a weight or a word.
+            _ if ["engine-lora", "engine-embedding"].contains(&setting.name.as_str()) => {
+                value.split(',').map(joined).collect::<Vec<_>>().join(",")
+            }
             Some((scheme @ ("sqlite" | "file"), path)) => format!("{scheme}:{}", joined(path)),
             _ => value,
         }

@@ -14,6 +14,7 @@ pub mod pipelines;
 pub mod quantise;
 pub mod runtime;
 pub mod schedulers;
+pub mod textual_inversion;
 pub mod tokenizer;
 pub mod variants;
 pub mod weights;
@@ -22,6 +23,7 @@ pub use lora::Lora;
 pub use pipelines::{
     Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare, masks, references,
 };
+pub use textual_inversion::TextualInversion;
 
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,10 @@ pub enum Error {
     /// A LoRA file is missing or damaged, or does not fit the model. The sentence is for the operator and says what to do.
     #[error("{0}")]
     Lora(String),
+    /// An embedding of textual inversion is missing or damaged, or does not fit the model. The sentence is for the operator
+    /// and says what to do.
+    #[error("{0}")]
+    Embedding(String),
     /// The order cannot be carried out with this model, whatever is tried.
     #[error("{0}")]
     Order(String),

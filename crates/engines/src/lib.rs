@@ -117,10 +117,9 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
 /// A sentence for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let target = settings.target();
-    if !settings.engine_lora.is_empty() && target != EngineTarget::Diffusion {
+    if let Some(name) = settings.built_in_only().filter(|_| target != EngineTarget::Diffusion) {
         return Err(format!(
-            "--engine-lora is for the built-in diffusion engine, and not for {target}: leave it out, or give --engine \
-             diffusion"
+            "--{name} is for the built-in diffusion engine, and not for {target}: leave it out, or give --engine diffusion"
         ));
     }
     match &target {
@@ -145,18 +144,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loras_are_for_the_built_in_engine() {
-        let chosen = |engine: &str| {
+    fn additions_to_a_model_are_for_the_built_in_engine() {
+        let chosen = |engine: &str, flag: &str| {
             let engine = format!("--engine={engine}");
-            let flags = [engine.as_str(), "--model=/none", "--engine-lora=a.safetensors:0.5,b.safetensors"];
+            let flags = [engine.as_str(), "--model=/none", flag];
             let settings = ServerSettings::from_flags(flags).expect("settings");
             choose(&settings.worker.engine, Path::new("/none"))
         };
-        for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
-            let refusal = chosen(engine).expect_err("another engine");
-            assert!(refusal.contains("--engine-lora is for the built-in diffusion engine"), "{refusal}");
+        for (flag, what) in [
+            ("--engine-lora=a.safetensors:0.5,b.safetensors", "with 2 LoRA files"),
+            ("--engine-embedding=a.safetensors=word", "with an embedding"),
+        ] {
+            for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
+                let refusal = chosen(engine, flag).expect_err("another engine");
+                let name = flag.split('=').next().expect("a name");
+                assert!(refusal.contains(&format!("{name} is for the built-in diffusion engine")), "{refusal}");
+            }
+            let description = chosen("diffusion", flag).expect("an engine").info.description;
+            assert!(description.contains(what), "{description}");
         }
-        let description = chosen("diffusion").expect("an engine").info.description;
-        assert!(description.contains("with 2 LoRA files"), "{description}");
     }
 }

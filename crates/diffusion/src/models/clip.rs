@@ -80,6 +80,19 @@ impl Clip {
     /// # Errors
     /// If the weights do not fit.
     pub fn graph(&self, weights: &Weights) -> Result<Graph> {
+        self.graph_of(weights, false)
+    }
+
+    /// The same for prompts in which vectors can stand for tokens. Inputs besides: in `kept` 1 for each token and 0 for each
+    /// vector, and in `vectors` one row for each, of zeros for tokens.
+    ///
+    /// # Errors
+    /// If the weights do not fit.
+    pub fn graph_with_vectors(&self, weights: &Weights) -> Result<Graph> {
+        self.graph_of(weights, true)
+    }
+
+    fn graph_of(&self, weights: &Weights, takes_vectors: bool) -> Result<Graph> {
         // Older versions of the library that writes these files prefixed every name.
         let old = weights.get("text_model.final_layer_norm.weight").is_some();
         let prefix = if old { "text_model." } else { "" };
@@ -88,7 +101,12 @@ impl Clip {
         let ids = b.input_ids("ids", &[tokens]);
         let words = b.weight(&format!("{prefix}embeddings.token_embedding.weight"), &[self.vocabulary, width])?;
         let places = b.weight(&format!("{prefix}embeddings.position_embedding.weight"), &[tokens, width])?;
-        let words = b.op("Gather", &[&words, &ids], &[], &[tokens, width]);
+        let mut words = b.op("Gather", &[&words, &ids], &[], &[tokens, width]);
+        if takes_vectors {
+            let (kept, vectors) = (b.input("kept", &[tokens, 1]), b.input("vectors", &[tokens, width]));
+            words = b.mul(&words, &kept);
+            words = b.add(&words, &vectors);
+        }
         let mut x = b.add(&words, &places);
         for layer in 0..self.layers {
             let name = format!("{prefix}encoder.layers.{layer}");

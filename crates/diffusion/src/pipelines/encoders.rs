@@ -8,6 +8,7 @@ use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
 use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Sessions};
+use crate::textual_inversion::{self, OwnWord, Piece};
 use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -58,6 +59,18 @@ pub(super) struct ClipEncoder {
     tokenizer: tokenizer::Clip,
     pub clip: Clip,
     weights: Weights,
+    /// Words for which it reads vectors.
+    words: Vec<OwnWord>,
+}
+
+/// What a text encoder of CLIP reads of a prompt.
+#[derive(Debug)]
+pub(super) struct Tokens<'a> {
+    /// One for each place. A place with a vector has the token that begins a prompt, so that [`Clip::last`] never takes it
+    /// for the end.
+    pub ids: Vec<i32>,
+    /// Vectors, and their places.
+    vectors: Vec<(usize, &'a [f32])>,
 }
 
 impl ClipEncoder {
@@ -68,7 +81,7 @@ impl ClipEncoder {
             ClipTokenizer::Folder(folder) => tokenizer::Clip::read(&folder, clip.tokens)?,
             ClipTokenizer::BuiltIn(padding) => tokenizer::Clip::built_in(padding, clip.tokens)?,
         };
-        let encoder = Self { part, tokenizer, clip, weights };
+        let encoder = Self { part, tokenizer, clip, weights, words: Vec::new() };
         encoder.tokens("")?;
         encoder.clip.graph(&encoder.weights)?;
         Ok(encoder)
@@ -80,21 +93,61 @@ impl ClipEncoder {
         Ok(Self { weights: suit.weights(self.part, self.weights, &uses)?, ..self })
     }
 
-    pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        let ids = self.tokenizer.encode(prompt)?;
+    /// Tokens of a prompt that fit.
+    pub(super) fn room(&self) -> usize {
+        self.tokenizer.room()
+    }
+
+    /// The same with words for which it reads vectors.
+    pub(super) fn knowing(self, words: Vec<OwnWord>) -> Self {
+        Self { words, ..self }
+    }
+
+    pub(super) fn tokens(&self, prompt: &str) -> Result<Tokens<'_>> {
+        let (mut ids, mut vectors) = (Vec::new(), Vec::new());
+        for piece in textual_inversion::pieces(prompt, &self.words) {
+            match piece {
+                Piece::Text(text) => ids.extend(self.tokenizer.pieces(text)?),
+                // The prompt begins with a token of its own.
+                Piece::Word(word) => {
+                    for vector in &word.vectors {
+                        ids.push(self.tokenizer.begin());
+                        vectors.push((ids.len(), vector.as_slice()));
+                    }
+                }
+            }
+        }
+        vectors.retain(|(place, _)| *place <= self.room());
+        let ids = self.tokenizer.framed(&ids);
         check_ids(&ids, self.clip.vocabulary)?;
-        Ok(ids)
+        Ok(Tokens { ids, vectors })
     }
 
     /// Outputs of [`Clip::graph`] for the tokens of a prompt.
     pub(super) fn run<const N: usize>(
         &self,
         sessions: &Sessions,
-        ids: &[i32],
+        Tokens { ids, vectors }: &Tokens<'_>,
         outputs: [&str; N],
     ) -> Result<[Vec<f32>; N]> {
-        let session = sessions.of(self.part, &[], || self.clip.graph(&self.weights))?;
-        session.run(&[("ids", Input::Ids(ids))], outputs)
+        if self.words.is_empty() {
+            let session = sessions.of(self.part, &[], || self.clip.graph(&self.weights))?;
+            return session.run(&[("ids", Input::Ids(ids))], outputs);
+        }
+        let (tokens, width) = (self.clip.tokens, self.clip.width);
+        let (mut kept, mut rows) = (vec![1.0; tokens], vec![0.0; tokens * width]);
+        for (place, vector) in vectors {
+            kept[*place] = 0.0;
+            rows[place * width..(place + 1) * width].copy_from_slice(vector);
+        }
+        let session = sessions.of(self.part, &[], || self.clip.graph_with_vectors(&self.weights))?;
+        let shapes = [[tokens, 1], [tokens, width]];
+        let inputs = [
+            ("ids", Input::Ids(ids)),
+            ("kept", Input::Floats(&shapes[0], &kept)),
+            ("vectors", Input::Floats(&shapes[1], &rows)),
+        ];
+        session.run(&inputs, outputs)
     }
 }
 

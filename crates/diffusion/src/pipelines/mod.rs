@@ -24,6 +24,7 @@ use crate::graph::Graph;
 use crate::lora::{self, Lora};
 use crate::quantise::{Rules, WeightPreparation};
 use crate::runtime::{Input, Runtime, Sessions};
+use crate::textual_inversion::TextualInversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -76,6 +77,8 @@ pub struct Options {
     pub runtime: Runtime,
     /// LoRA files, which are merged into its weights.
     pub loras: Vec<Lora>,
+    /// Embeddings of textual inversion, each for a word in prompts.
+    pub embeddings: Vec<TextualInversion>,
 }
 
 /// The precision of a model.
@@ -248,6 +251,18 @@ fn parts_with_loras(class: &str) -> &'static [&'static str] {
     }
 }
 
+/// Refuses what only models with a text encoder of CLIP take, if a class of pipelines has none.
+fn check_additions(options: &Options, class: &str) -> Result<()> {
+    let has_clip = USUAL.contains(&class) || XL.contains(&class);
+    match options.embeddings.first() {
+        Some(TextualInversion { path, .. }) if !has_clip => Err(Error::Embedding(format!(
+            "{}: embeddings of textual inversion are for Stable Diffusion 1, 2 and XL: leave it out, or use such a model",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 impl Pipeline {
     /// Reads a folder as `diffusers` writes it, or one file of Stable Diffusion 1, 2 or XL, and compares all weights
     /// with the configuration, so that an unusable model is found before the first prompt. Weights in 8 bits are made
@@ -287,6 +302,7 @@ impl Pipeline {
         let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
         let class = index.text("_class_name", "")?;
         lora::check(&suit.options.loras, parts_with_loras(class))?;
+        check_additions(suit.options, class)?;
         let family: Box<dyn Family> = match class {
             class if USUAL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?];

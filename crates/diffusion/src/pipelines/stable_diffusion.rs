@@ -13,6 +13,7 @@ use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
+use crate::textual_inversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -66,6 +67,8 @@ impl StableDiffusion {
                 "the UNet belongs to a StableDiffusionXLPipeline, but the model is not one".into(),
             ));
         }
+        let [words] = textual_inversion::read(&suit.options.embeddings, [encoder.clip.width], encoder.room())?;
+        let encoder = encoder.knowing(words);
         let tokens = encoder.clip.tokens;
         let body = Body::open((unet, parts.unet_weights), (&parts.vae, parts.vae_weights), parts.scheduler, tokens)?;
         Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.prepared(suit)?, body: body.prepared(suit)? })
@@ -118,11 +121,11 @@ impl Family for StableDiffusion {
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        self.encoder.tokens(prompt)
+        Ok(self.encoder.tokens(prompt)?.ids)
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        let [states] = self.encoder.run(sessions, &self.tokens(prompt)?, ["states"])?;
+        let [states] = self.encoder.run(sessions, &self.encoder.tokens(prompt)?, ["states"])?;
         Ok(Embedding { states, pooled: Vec::new() })
     }
 

@@ -12,6 +12,7 @@ use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 use crate::runtime::Sessions;
 use crate::schedulers::Scheduler;
+use crate::textual_inversion;
 use crate::{Error, Result};
 
 /// One of the two text encoders.
@@ -56,6 +57,9 @@ impl StableDiffusionXl {
             ));
         };
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;
+        let widths = [first.clip.width, second.clip.width];
+        let [words, words_2] = textual_inversion::read(&suit.options.embeddings, widths, first.room())?;
+        let (first, second) = (first.knowing(words), second.knowing(words_2));
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
         let body = Body::open(unet, vae, parts.scheduler, first.clip.tokens)?;
         Ok(Self {
@@ -115,14 +119,14 @@ impl Family for StableDiffusionXl {
 
     /// Those of the first text encoder; the second one has other padding.
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        self.first.tokens(prompt)
+        Ok(self.first.tokens(prompt)?.ids)
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         let [first] = self.first.run(sessions, &self.first.tokens(prompt)?, [layer(&self.first).as_str()])?;
-        let ids = self.second.tokens(prompt)?;
-        let [second, all] = self.second.run(sessions, &ids, [layer(&self.second).as_str(), "projected"])?;
-        let last = self.second.clip.last(&ids) * self.pooled;
+        let tokens = self.second.tokens(prompt)?;
+        let [second, all] = self.second.run(sessions, &tokens, [layer(&self.second).as_str(), "projected"])?;
+        let last = self.second.clip.last(&tokens.ids) * self.pooled;
         let rows = first.chunks_exact(self.first.clip.width).zip(second.chunks_exact(self.second.clip.width));
         let states = rows.flat_map(|(first, second)| [first, second].concat()).collect();
         Ok(Embedding { states, pooled: all[last..last + self.pooled].to_vec() })

@@ -108,13 +108,32 @@ impl Clip {
     /// # Errors
     /// If the vocabulary does not cover the prompt.
     pub fn encode(&self, prompt: &str) -> Result<Vec<i32>> {
-        let encoding = self.bpe.encode_fast(prompt, false);
+        Ok(self.framed(&self.pieces(prompt)?))
+    }
+
+    /// The tokens of a text, however many.
+    pub(crate) fn pieces(&self, text: &str) -> Result<Vec<i32>> {
+        let encoding = self.bpe.encode_fast(text, false);
         let encoding = encoding.map_err(|_| Error::Order("the tokenizer cannot read the prompt".into()))?;
-        let words = encoding.get_ids().iter().map(|&id| i32::try_from(id).unwrap_or(i32::MAX));
+        Ok(encoding.get_ids().iter().map(|&id| i32::try_from(id).unwrap_or(i32::MAX)).collect())
+    }
+
+    /// Begin, as many of the tokens as fit, end, padding.
+    pub(crate) fn framed(&self, tokens: &[i32]) -> Vec<i32> {
         let mut ids = vec![self.begin];
-        ids.extend(words.take(self.length - 2));
+        ids.extend(tokens.iter().take(self.room()));
         ids.push(self.end);
         ids.resize(self.length, self.padding);
-        Ok(ids)
+        ids
+    }
+
+    /// Tokens of a prompt that fit.
+    pub(crate) fn room(&self) -> usize {
+        self.length - 2
+    }
+
+    /// The token that begins a prompt.
+    pub(crate) fn begin(&self) -> i32 {
+        self.begin
     }
 }

@@ -8,6 +8,7 @@ mod rig;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
+mod textual_inversion;
 mod whole_file;
 mod z_image;
 

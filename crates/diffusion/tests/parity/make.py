@@ -22,6 +22,7 @@ import masks
 import schedulers
 import single_file
 import stable_diffusion
+import textual_inversion
 import z_image
 
 MAKERS = [
@@ -42,6 +43,7 @@ MAKERS = [
     flux2_klein.klein,
     z_image.z_image,
     lora.lora,
+    textual_inversion.textual_inversion,
 ]
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step, TextualInversion};
 use tintype_engine::frames::{
     self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
 };
@@ -18,7 +18,7 @@ use tintype_engine::{CancellationToken, Mask};
 
 use super::machine;
 use crate::models::library;
-use tintype_config::{EngineLora, EnginePrecision, EngineRuntime};
+use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EngineRuntime};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
@@ -31,8 +31,8 @@ pub(super) const NO_MODEL: u8 = 1;
 const NO_RUNTIME: u8 = 2;
 /// The status of any other child that cannot start.
 const NO_START: u8 = 3;
-/// The status with which a child exits that cannot use a LoRA file. Its sentence says what to do.
-const NO_LORA: u8 = 4;
+/// The status with which a child exits that cannot use a file beside its model. Its sentence says what to do.
+const NO_ADDITION: u8 = 4;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
@@ -54,6 +54,8 @@ pub(super) struct Setup {
     pub library: Option<PathBuf>,
     /// LoRA files, which are merged into the model.
     pub loras: Vec<EngineLora>,
+    /// Embeddings of textual inversion.
+    pub embeddings: Vec<EngineEmbedding>,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     pub work: Work,
@@ -147,7 +149,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Model(_) => NO_MODEL,
-            Error::Lora(_) => NO_LORA,
+            Error::Lora(_) | Error::Embedding(_) => NO_ADDITION,
             _ => NO_START,
         };
         Self { status, sentence: error.to_string() }
@@ -262,7 +264,10 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
         Lora { path: path.clone(), weight }
     };
     let loras = setup.loras.iter().map(lora).collect();
-    Options { precision, cache: setup.cache.clone(), runtime, loras }
+    let embedding =
+        |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
+    let embeddings = setup.embeddings.iter().map(embedding).collect();
+    Options { precision, cache: setup.cache.clone(), runtime, loras, embeddings }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -450,7 +455,7 @@ fn report(event: &Event) {
 
 fn failed(error: &Error) -> Event {
     let fault = match error {
-        Error::Model(_) | Error::Lora(_) => Fault::Model,
+        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
         Error::Memory(_) => Fault::Memory,
@@ -483,6 +488,7 @@ mod tests {
             runtime: EngineRuntime::Rten,
             library: None,
             loras: vec![EngineLora { path: parity.join("lora").join(lora), weight: 0.7 }],
+            embeddings: Vec::new(),
             memory_bytes: 1 << 30,
             work,
         };
@@ -494,7 +500,7 @@ mod tests {
         for (lora, word) in [("sdxl_kohya.safetensors", "another family"), ("none.safetensors", "cannot read")] {
             let error = open(&setup(Work::Opens, lora), Runtime::Rten).expect_err(lora);
             let End { status, sentence } = End::from(error);
-            assert!(status == NO_LORA && sentence.contains(lora) && sentence.contains(word), "{status} {sentence}");
+            assert!(status == NO_ADDITION && sentence.contains(lora) && sentence.contains(word), "{status} {sentence}");
         }
     }
 }

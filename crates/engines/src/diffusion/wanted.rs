@@ -13,7 +13,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
-use tintype_config::{EngineLora, EnginePrecision, EngineRuntime, EngineSettings};
+use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -56,6 +56,7 @@ pub(super) struct Wanted {
     /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
     batch: Option<u32>,
     loras: Vec<EngineLora>,
+    embeddings: Vec<EngineEmbedding>,
 }
 
 impl Wanted {
@@ -70,8 +71,9 @@ impl Wanted {
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
         let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
         let runtime = settings.engine_runtime.unwrap_or_default();
-        let (batch, loras) = (settings.engine_batch, settings.engine_lora.clone());
-        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch, loras })
+        let (batch, loras, embeddings) =
+            (settings.engine_batch, settings.engine_lora.clone(), settings.engine_embedding.clone());
+        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch, loras, embeddings })
     }
 
     /// The installed model, the folder or the file.
@@ -120,6 +122,7 @@ impl Wanted {
             runtime: self.runtime,
             library: self.library()?,
             loras: self.loras.clone(),
+            embeddings: self.embeddings.clone(),
             memory_bytes: self.memory_bytes,
             work: Work::Renders,
         })
@@ -223,12 +226,20 @@ impl Wanted {
             EngineRuntime::CoreMl => "CoreML by ONNX Runtime",
             EngineRuntime::DirectMl => "DirectML by ONNX Runtime",
         };
-        let loras = match self.loras.len() {
-            0 => String::new(),
-            1 => " with a LoRA file".into(),
-            count => format!(" with {count} LoRA files"),
+        format!("the model {model}{} on {device}; {speed}", self.additions())
+    }
+
+    /// What changes the model, for the operator.
+    fn additions(&self) -> String {
+        let several = |count: usize, one: &str, many: &str| match count {
+            0 => None,
+            1 => Some(one.to_owned()),
+            count => Some(format!("{count} {many}")),
         };
-        format!("the model {model}{loras} on {device}; {speed}")
+        let loras = several(self.loras.len(), "a LoRA file", "LoRA files");
+        let embeddings = several(self.embeddings.len(), "an embedding", "embeddings");
+        let all: Vec<_> = [loras, embeddings].into_iter().flatten().collect();
+        if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
     }
 
     /// Advice when the memory did not suffice.
@@ -285,10 +296,12 @@ mod tests {
             runtime: EngineRuntime::Rten,
             batch: None,
             loras: vec![EngineLora { path: "detail.safetensors".into(), weight: 0.8 }],
+            embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
         };
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
+        assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }

@@ -33,7 +33,11 @@ const OTHERS: [(&[&str], &str, &str); 10] = [
         "a LoRA, which changes a model and is not one",
         "give a checkpoint as the model, and this file as --engine-lora",
     ),
-    (&["emb_params", "string_to_param"], "an embedding of textual inversion and not a model", COMPLETE),
+    (
+        &["emb_params", "string_to_param"],
+        "an embedding of textual inversion and not a model",
+        "give a checkpoint as the model, and this file as --engine-embedding",
+    ),
     (&["control_model.", "controlnet_cond_embedding.", "input_hint_block."], "a ControlNet and not a model", COMPLETE),
     (&["joint_blocks."], "Stable Diffusion 3, which is not supported", COMPLETE),
     (

@@ -1,0 +1,156 @@
+//! Embeddings of textual inversion that come from strangers.
+
+use std::path::{Path, PathBuf};
+
+use half::f16;
+use serde_json::json;
+use tempfile::TempDir;
+use tintype_diffusion::{Error, Options, Pipeline, TextualInversion};
+
+/// A tensor for a file: its name, its type and its sizes.
+type Tensor<'a> = (&'a str, &'a str, &'a [usize]);
+
+fn model(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
+}
+
+struct Case {
+    folder: TempDir,
+    number: f32,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { folder: TempDir::new().expect("a folder"), number: 0.5 }
+    }
+
+    fn write(&self, name: &str, tensors: &[Tensor<'_>]) -> TextualInversion {
+        let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
+        for (name, dtype, shape) in tensors {
+            let begin = data.len();
+            for _ in 0..shape.iter().product() {
+                match *dtype {
+                    "F16" => data.extend(f16::from_f32(self.number).to_le_bytes()),
+                    _ => data.extend(self.number.to_le_bytes()),
+                }
+            }
+            let description = json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]});
+            header.insert((*name).to_owned(), description);
+        }
+        let header = serde_json::Value::Object(header).to_string();
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(data);
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, file).expect("a file");
+        TextualInversion { path, word: None }
+    }
+}
+
+fn open(name: &str, embeddings: &[TextualInversion]) -> tintype_diffusion::Result<Pipeline> {
+    Pipeline::open(&model(name), &Options { embeddings: embeddings.to_vec(), ..Options::default() })
+}
+
+/// The sentence with which a model refuses to open.
+fn refusal(name: &str, embeddings: &[TextualInversion]) -> String {
+    match open(name, embeddings) {
+        Err(Error::Embedding(sentence)) => sentence,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn assert_names(sentence: &str, words: &[&str]) {
+    let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
+    assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
+    println!("{sentence}");
+}
+
+fn refused(name: &str, tensors: &[Tensor<'_>], words: &[&str]) {
+    let sentence = refusal(name, &[Case::new().write("some.safetensors", tensors)]);
+    assert_names(&sentence, &[words, &["some.safetensors"]].concat());
+}
+
+#[test]
+fn an_embedding_of_another_family_is_refused_with_both_dimensions() {
+    let foreign = "another family";
+    let of_xl: &[Tensor<'_>] = &[("clip_l", "F32", &[2, 8]), ("clip_g", "F32", &[2, 12])];
+    open("sdxl", &[Case::new().write("some.safetensors", of_xl)]).expect("a model");
+    refused("sd15", of_xl, &["8 and 12", "takes 16", foreign]);
+    refused("sd15", &[("emb_params", "F32", &[2, 1024])], &["emb_params", "1024", "takes 16", foreign]);
+    refused("sd15", &[("<word>", "F16", &[8])], &["<word>", "vectors of 8", "takes 16", foreign]);
+    refused("sdxl", &[("emb_params", "F32", &[2, 8])], &["one text encoder", "8 and 12", foreign]);
+    refused("sdxl", &[("clip_l", "F32", &[2, 768]), ("clip_g", "F32", &[2, 1280])], &["clip_l", "768", "takes 8"]);
+    refused("klein", &[("emb_params", "F32", &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
+    refused("z_image", &[("emb_params", "F32", &[2, 16])], &["Stable Diffusion 1, 2 and XL"]);
+}
+
+#[test]
+fn a_file_that_is_not_an_embedding_is_refused() {
+    refused("sd15", &[], &["0 tensors", "not an embedding"]);
+    refused("sd15", &[("a", "F32", &[1, 16]), ("b", "F32", &[1, 16])], &["2 tensors", "not an embedding"]);
+    refused("sdxl", &[("a", "F32", &[1, 8]), ("b", "F32", &[1, 12])], &["2 tensors", "clip_l and clip_g"]);
+    refused("sd15", &[("a", "F32", &[1, 1, 16])], &["[1, 1, 16]", "not an embedding"]);
+    refused("sd15", &[("a", "F32", &[])], &["[]", "not an embedding"]);
+    refused("sd15", &[("a", "I32", &[1, 16])], &["I32", "F16"]);
+    refused("sd15", &[("a", "F32", &[0, 16])], &["0 vectors"]);
+    refused("sd15", &[("a", "F16", &[76, 16])], &["76 vectors", "1 to 75"]);
+    refused("sdxl", &[("clip_l", "F32", &[2, 8]), ("clip_g", "F32", &[3, 12])], &["different numbers", "damaged"]);
+    for number in [f32::NAN, f32::INFINITY] {
+        let case = Case { number, ..Case::new() };
+        let found = refusal("sd15", &[case.write("some.safetensors", &[("a", "F32", &[1, 16])])]);
+        assert_names(&found, &["some.safetensors", "not finite"]);
+    }
+}
+
+#[test]
+fn pickles_and_damaged_files_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    for (name, content, word) in [
+        ("hands.pt", &b"PK\x03\x04"[..], "convert it to safetensors"),
+        ("hands.bin", b"", "convert it to safetensors"),
+        ("hands.safetensors", b"PK\x03\x04", "convert it to safetensors"),
+        ("hands.safetensors", b"{}", "damaged"),
+        ("hands.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff{}", "damaged"),
+    ] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("a file");
+        assert_names(&refusal("sd15", &[TextualInversion { path, word: None }]), &[name, word]);
+    }
+    let missing = TextualInversion { path: folder.path().join("none.safetensors"), word: None };
+    assert_names(&refusal("sd15", &[missing]), &["none.safetensors", "cannot read"]);
+}
+
+#[test]
+fn words_are_of_their_own() {
+    let case = Case::new();
+    let file = |name: &str, word: Option<&str>| {
+        let word = word.map(str::to_owned);
+        TextualInversion { word, ..case.write(name, &[("emb_params", "F32", &[1, 16])]) }
+    };
+    let sentence = refusal("sd15", &[file("hands.safetensors", None), file("b.safetensors", Some("HANDS"))]);
+    assert_names(&sentence, &["b.safetensors", "\"hands\"", "another"]);
+    for word in ["", "  ", "a\nb", &"x".repeat(101)] {
+        let sentence = refusal("sd15", &[file("hands.safetensors", Some(word))]);
+        assert_names(&sentence, &["hands.safetensors", "FILE=WORD"]);
+    }
+    let many: Vec<_> = (0..65).map(|number| file("hands.safetensors", Some(&format!("w{number}")))).collect();
+    assert_names(&refusal("sd15", &many), &["65", "64"]);
+    open("sd15", &many[..64]).expect("a model");
+}
+
+#[test]
+fn a_prompt_without_the_word_stays_as_it_was() {
+    let case = Case::new();
+    let file = case.write("hands.safetensors", &[("emb_params", "F32", &[4, 16])]);
+    let mut pipeline = open("sd15", std::slice::from_ref(&file)).expect("a model");
+    let mut plain = open("sd15", &[]).expect("a model");
+    let plain_of = |plain: &mut Pipeline, prompt| plain.embed(prompt).expect("an embedding").states;
+    for prompt in ["", "a fox", "handsome"] {
+        assert_eq!(pipeline.embed(prompt).expect("an embedding").states, plain_of(&mut plain, prompt), "{prompt}");
+    }
+    for prompt in ["hands", "HANDS", "a fox with hands"] {
+        assert_ne!(pipeline.embed(prompt).expect("an embedding").states, plain_of(&mut plain, prompt), "{prompt}");
+    }
+    let tokens = pipeline.tokens("hands a").expect("tokens");
+    assert_eq!(tokens[..5], [tokens[0]; 5], "four vectors after the begin");
+}
