@@ -63,6 +63,9 @@ pub struct EngineSettings {
     /// FILE,FILE [default word: the file's name without .safetensors, or the name in the file if it looks like <word>]
     #[arg(long, env = "TINTYPE_ENGINE_EMBEDDING", value_name = "FILE[=WORD]", value_delimiter = ',')]
     pub engine_embedding: Vec<EngineEmbedding>,
+    /// File or folder of a VAE with which the diffusion engine replaces the one of its model [default: the model's own]
+    #[arg(long, env = "TINTYPE_ENGINE_VAE", value_name = "FILE|FOLDER")]
+    pub engine_vae: Option<PathBuf>,
     /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,

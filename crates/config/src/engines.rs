@@ -144,8 +144,11 @@ impl EngineSettings {
 
     /// The first setting that is given and that other engines than the built-in one would ignore without a word.
     pub fn built_in_only(&self) -> Option<&'static str> {
-        let given =
-            [("engine-lora", !self.engine_lora.is_empty()), ("engine-embedding", !self.engine_embedding.is_empty())];
+        let given = [
+            ("engine-lora", !self.engine_lora.is_empty()),
+            ("engine-embedding", !self.engine_embedding.is_empty()),
+            ("engine-vae", self.engine_vae.is_some()),
+        ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
@@ -162,6 +165,7 @@ impl EngineSettings {
             engine_runtime,
             engine_lora,
             engine_embedding,
+            engine_vae,
             engine_key,
             engine_key_file,
             engine_ca,
@@ -185,6 +189,7 @@ impl EngineSettings {
             ("engine-runtime", engine_runtime.is_some()),
             ("engine-lora", !engine_lora.is_empty()),
             ("engine-embedding", !engine_embedding.is_empty()),
+            ("engine-vae", engine_vae.is_some()),
             ("engine-key", engine_key.is_some()),
             ("engine-key-file", engine_key_file.is_some()),
             ("engine-ca", engine_ca.is_some()),

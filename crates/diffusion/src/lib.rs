@@ -39,6 +39,10 @@ pub enum Error {
     /// and says what to do.
     #[error("{0}")]
     Embedding(String),
+    /// A VAE in a file of its own is missing or damaged, or does not fit the model. The sentence is for the operator and says
+    /// what to do.
+    #[error("{0}")]
+    Vae(String),
     /// The order cannot be carried out with this model, whatever is tried.
     #[error("{0}")]
     Order(String),

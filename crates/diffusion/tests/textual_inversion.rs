@@ -55,7 +55,7 @@ fn open(name: &str, embeddings: &[TextualInversion]) -> tintype_diffusion::Resul
 fn refusal(name: &str, embeddings: &[TextualInversion]) -> String {
     match open(name, embeddings) {
         Err(Error::Embedding(sentence)) => sentence,
-        other => panic!("{name}: {other:?}"),
+        other => panic!("{name}: {:?}", other.err()),
     }
 }
 

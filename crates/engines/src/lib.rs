@@ -154,6 +154,7 @@ mod tests {
         for (flag, what) in [
             ("--engine-lora=a.safetensors:0.5,b.safetensors", "with 2 LoRA files"),
             ("--engine-embedding=a.safetensors=word", "with an embedding"),
+            ("--engine-vae=a.safetensors", "with another VAE"),
         ] {
             for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
                 let refusal = chosen(engine, flag).expect_err("another engine");

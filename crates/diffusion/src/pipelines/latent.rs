@@ -1,12 +1,13 @@
 //! The parts that all pipelines of Stable Diffusion share: the UNet, either of two decoders, and the scheduler.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tintype_engine::Picture;
 
 use super::family::planes;
 use super::mask::repainted;
-use super::{Denoiser, Embedding, Guide, Latent, decode};
+use super::{Denoiser, Embedding, Guide, Latent, decode, single_file};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::tiny_vae::TinyVae;
@@ -28,6 +29,9 @@ pub(super) const STRENGTH: f64 = 0.8;
 pub(super) const HALF_STRENGTH: f64 = 0.5;
 /// The least part of the noise. Less would not show.
 const LEAST_STRENGTH: f64 = 0.02;
+
+/// How far apart the factors of two autoencoders of one family may be, relative to them.
+const SAME_SCALING: f32 = 0.01;
 
 /// Pixels of the latent pictures that turbo models were trained with.
 const TURBO_AREA: usize = 64 * 64;
@@ -80,6 +84,48 @@ impl Decoder {
             decoder.encoder_graph(side, side)?;
         }
         Ok(decoder)
+    }
+
+    /// The decoder in a file or a folder, in place of this one of the model.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the model cannot use it.
+    fn replaced(self, path: &Path, unet: &Unet) -> Result<Self> {
+        let by_family = if unet.addition.is_some() { single_file::SCALING_XL } else { single_file::SCALING };
+        let scaling = self.scaling().unwrap_or(by_family);
+        let wrong = |what: String| {
+            let path = path.display().to_string();
+            let named = if what.contains(&path) { String::new() } else { format!("the VAE {path}: ") };
+            Error::Vae(format!("{named}{what}: use a VAE that was made for this model, or leave it out"))
+        };
+        let unusable = |error| if let Error::Model(sentence) = error { wrong(sentence) } else { error };
+        let (config, weights) = single_file::vae_parts(path, scaling).map_err(unusable)?;
+        config.one_of("_class_name", &["AutoencoderKL", "AutoencoderTiny"]).map_err(unusable)?;
+        let other = Self::read(&config, weights, unet).map_err(unusable)?;
+        if other.factor() != self.factor() {
+            let [found, wanted] = [other.factor(), self.factor()];
+            return Err(wrong(format!(
+                "it makes {found} pixels of each pixel of a latent picture, along a side, but {wanted} are needed"
+            )));
+        }
+        if let Some(found) = other.scaling().filter(|found| (found / scaling - 1.0).abs() > SAME_SCALING) {
+            return Err(wrong(format!(
+                "its latent pictures are scaled by {found}, but those of this model by {scaling}, so it belongs to another \
+                 family"
+            )));
+        }
+        if self.encodes() && !other.encodes() {
+            return Err(wrong("it holds no encoder, which reference pictures need".into()));
+        }
+        Ok(other)
+    }
+
+    /// The factor of latent pictures, which tells families apart; `None` for a tiny autoencoder, which scales by itself.
+    fn scaling(&self) -> Option<f32> {
+        match &self.kind {
+            Kind::Large(vae) => Some(vae.scaling),
+            Kind::Tiny(_) => None,
+        }
     }
 
     /// Pixels of the picture for each pixel of the latent picture, along a side.
@@ -169,14 +215,17 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Compares the weights with the configurations, and tries the scheduler.
+    /// Compares the weights with the configurations, and tries the scheduler. The VAE at `other` replaces the one of the
+    /// model.
     pub(super) fn open(
         (unet, weights): (Unet, Weights),
         (vae, vae_weights): (&Config, Weights),
         scheduler: Config,
         tokens: usize,
+        other: Option<&Path>,
     ) -> Result<Self> {
-        let decoder = Decoder::read(vae, vae_weights, &unet)?;
+        let own = Decoder::read(vae, vae_weights, &unet)?;
+        let decoder = if let Some(path) = other { own.replaced(path, &unet)? } else { own };
         let body = Self { unet, weights, tokens, decoder, scheduler };
         body.scheduler(1, 1.0)?;
         body.unet.graph(&body.weights, 1, [8, 8], tokens)?;

@@ -79,6 +79,8 @@ pub struct Options {
     pub loras: Vec<Lora>,
     /// Embeddings of textual inversion, each for a word in prompts.
     pub embeddings: Vec<TextualInversion>,
+    /// The file or the folder of a VAE that replaces the one of the model.
+    pub vae: Option<PathBuf>,
 }
 
 /// The precision of a model.
@@ -254,12 +256,17 @@ fn parts_with_loras(class: &str) -> &'static [&'static str] {
 /// Refuses what only models with a text encoder of CLIP take, if a class of pipelines has none.
 fn check_additions(options: &Options, class: &str) -> Result<()> {
     let has_clip = USUAL.contains(&class) || XL.contains(&class);
-    match options.embeddings.first() {
-        Some(TextualInversion { path, .. }) if !has_clip => Err(Error::Embedding(format!(
-            "{}: embeddings of textual inversion are for Stable Diffusion 1, 2 and XL: leave it out, or use such a model",
-            path.display()
-        ))),
-        _ => Ok(()),
+    let stray = |path: &Path, what: &str| {
+        let path = path.display();
+        format!("{path}: {what} for Stable Diffusion 1, 2 and XL: leave it out, or use such a model")
+    };
+    match (options.embeddings.first(), &options.vae) {
+        _ if has_clip => Ok(()),
+        (Some(TextualInversion { path, .. }), _) => {
+            Err(Error::Embedding(stray(path, "embeddings of textual inversion are")))
+        }
+        (None, Some(path)) => Err(Error::Vae(stray(path, "another VAE is"))),
+        (None, None) => Ok(()),
     }
 }
 

@@ -70,7 +70,8 @@ impl StableDiffusion {
         let [words] = textual_inversion::read(&suit.options.embeddings, [encoder.clip.width], encoder.room())?;
         let encoder = encoder.knowing(words);
         let tokens = encoder.clip.tokens;
-        let body = Body::open((unet, parts.unet_weights), (&parts.vae, parts.vae_weights), parts.scheduler, tokens)?;
+        let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
+        let body = Body::open(unet, vae, parts.scheduler, tokens, suit.options.vae.as_deref())?;
         Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.prepared(suit)?, body: body.prepared(suit)? })
     }
 }

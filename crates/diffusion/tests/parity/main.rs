@@ -4,6 +4,7 @@ mod flux2_klein;
 mod library;
 mod lora;
 mod masks;
+mod other_vae;
 mod rig;
 mod single_file;
 mod stable_diffusion;

@@ -19,6 +19,7 @@ import clip_vocabulary
 import flux2_klein
 import lora
 import masks
+import other_vae
 import schedulers
 import single_file
 import stable_diffusion
@@ -44,6 +45,7 @@ MAKERS = [
     z_image.z_image,
     lora.lora,
     textual_inversion.textual_inversion,
+    other_vae.other_vae,
 ]
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ pub(super) struct Setup {
     pub loras: Vec<EngineLora>,
     /// Embeddings of textual inversion.
     pub embeddings: Vec<EngineEmbedding>,
+    /// The VAE that replaces the one of the model.
+    pub vae: Option<PathBuf>,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     pub work: Work,
@@ -149,7 +151,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Model(_) => NO_MODEL,
-            Error::Lora(_) | Error::Embedding(_) => NO_ADDITION,
+            Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) => NO_ADDITION,
             _ => NO_START,
         };
         Self { status, sentence: error.to_string() }
@@ -267,7 +269,7 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     let embedding =
         |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
     let embeddings = setup.embeddings.iter().map(embedding).collect();
-    Options { precision, cache: setup.cache.clone(), runtime, loras, embeddings }
+    Options { precision, cache: setup.cache.clone(), runtime, loras, embeddings, vae: setup.vae.clone() }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -455,7 +457,7 @@ fn report(event: &Event) {
 
 fn failed(error: &Error) -> Event {
     let fault = match error {
-        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) => Fault::Model,
+        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
         Error::Memory(_) => Fault::Memory,
@@ -477,6 +479,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_embedding_and_a_vae_reach_the_model_or_say_what_is_wrong_with_them() {
+        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity");
+        let setup = |embedding: &str, vae: &str| Setup {
+            folder: parity.join("sd15"),
+            cache: None,
+            precision: EnginePrecision::F32,
+            runtime: EngineRuntime::Rten,
+            library: None,
+            loras: Vec::new(),
+            embeddings: vec![EngineEmbedding {
+                path: parity.join("textual_inversion").join(embedding),
+                word: Some("hands".into()),
+            }],
+            vae: Some(parity.join("other_vae").join(vae)),
+            memory_bytes: 1 << 30,
+            work: Work::Opens,
+        };
+        let fitting = open(&setup("badhands.safetensors", "tiny"), Runtime::Rten).expect("a model");
+        let tokens = fitting.tokens("hands").expect("tokens");
+        assert_eq!(tokens[..4], [tokens[0]; 4], "three vectors after the begin");
+        for (embedding, vae, word) in
+            [("sdxl.safetensors", "tiny", "sdxl.safetensors"), ("badhands.safetensors", "large_xl", "another family")]
+        {
+            let error = open(&setup(embedding, vae), Runtime::Rten).expect_err(word);
+            let End { status, sentence } = End::from(error);
+            assert!(status == NO_ADDITION && sentence.contains(word), "{status} {sentence}");
+        }
+    }
+
+    #[test]
     fn loras_are_merged_before_a_picture_and_only_looked_at_by_a_check() {
         let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity");
         let folder = tempfile::tempdir().expect("a folder");
@@ -489,6 +521,7 @@ mod tests {
             library: None,
             loras: vec![EngineLora { path: parity.join("lora").join(lora), weight: 0.7 }],
             embeddings: Vec::new(),
+            vae: None,
             memory_bytes: 1 << 30,
             work,
         };

@@ -57,6 +57,7 @@ pub(super) struct Wanted {
     batch: Option<u32>,
     loras: Vec<EngineLora>,
     embeddings: Vec<EngineEmbedding>,
+    vae: Option<PathBuf>,
 }
 
 impl Wanted {
@@ -69,11 +70,18 @@ impl Wanted {
             "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it, or a .safetensors file",
         )?;
         let memory_bytes = settings.engine_memory.map_or_else(machine::memory_limit, |bytes| bytes.as_u64());
-        let (steps, precision) = (settings.engine_steps.unwrap_or(0), settings.engine_precision);
-        let runtime = settings.engine_runtime.unwrap_or_default();
-        let (batch, loras, embeddings) =
-            (settings.engine_batch, settings.engine_lora.clone(), settings.engine_embedding.clone());
-        Ok(Self { model, data: data.to_owned(), memory_bytes, steps, precision, runtime, batch, loras, embeddings })
+        Ok(Self {
+            model,
+            data: data.to_owned(),
+            memory_bytes,
+            steps: settings.engine_steps.unwrap_or(0),
+            precision: settings.engine_precision,
+            runtime: settings.engine_runtime.unwrap_or_default(),
+            batch: settings.engine_batch,
+            loras: settings.engine_lora.clone(),
+            embeddings: settings.engine_embedding.clone(),
+            vae: settings.engine_vae.clone(),
+        })
     }
 
     /// The installed model, the folder or the file.
@@ -123,6 +131,7 @@ impl Wanted {
             library: self.library()?,
             loras: self.loras.clone(),
             embeddings: self.embeddings.clone(),
+            vae: self.vae.clone(),
             memory_bytes: self.memory_bytes,
             work: Work::Renders,
         })
@@ -191,15 +200,16 @@ impl Wanted {
         self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
     }
 
-    /// The file for the speed of an installed model, of which there is one for each runtime and precision. Merged LoRA files
-    /// change no layer's size, and so no speed.
+    /// The file for the speed of an installed model, of which there is one for each runtime and precision, and for another
+    /// VAE, which may be much quicker. Merged LoRA files change no layer's size, and so no speed.
     pub(super) fn speed_file(&self) -> Option<PathBuf> {
         let installed = self.find().ok()?;
         let runtime = match self.runtime {
             EngineRuntime::Rten => String::new(),
             other => format!("-{}", other.to_string().replace(':', "-")),
         };
-        let name = format!("speed-{}{runtime}.json", self.precision(&installed));
+        let vae = if self.vae.is_some() { "-vae" } else { "" };
+        let name = format!("speed-{}{runtime}{vae}.json", self.precision(&installed));
         installed.cache.map(|cache| cache.join(name))
     }
 
@@ -238,7 +248,8 @@ impl Wanted {
         };
         let loras = several(self.loras.len(), "a LoRA file", "LoRA files");
         let embeddings = several(self.embeddings.len(), "an embedding", "embeddings");
-        let all: Vec<_> = [loras, embeddings].into_iter().flatten().collect();
+        let vae = self.vae.as_ref().map(|_| "another VAE".to_owned());
+        let all: Vec<_> = [loras, embeddings, vae].into_iter().flatten().collect();
         if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
     }
 
@@ -297,11 +308,13 @@ mod tests {
             batch: None,
             loras: vec![EngineLora { path: "detail.safetensors".into(), weight: 0.8 }],
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
+            vae: Some("vae.safetensors".into()),
         };
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
+        assert_eq!(usual.vae, wanted(EnginePrecision::F32).vae);
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::kind::Kind;
 use super::tensors::Tensors;
-use super::{OPEN_CLIP, UNET, VAE};
+use super::{OPEN_CLIP, UNET};
 use crate::Result;
 
 /// Numbers of a head of attention in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
@@ -97,22 +97,27 @@ pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Res
     Ok(config)
 }
 
-/// The levels of an autoencoder.
-pub(super) fn vae_levels(tensors: &Tensors) -> usize {
-    tensors.count(&format!("{VAE}decoder.up."))
+/// Groups of channels that are normalised together, given those of each level.
+pub(super) fn groups(channels: &[usize]) -> usize {
+    GROUPS.min(channels.first().copied().unwrap_or(GROUPS))
 }
 
-pub(super) fn vae(kind: Kind, tensors: &Tensors) -> Result<Value> {
-    let levels = vae_levels(tensors);
-    let size = |level: usize| tensors.size(&format!("{VAE}decoder.up.{level}.block.0.conv1.weight"), 0);
+/// The levels of an autoencoder whose names begin so.
+pub(super) fn vae_levels(tensors: &Tensors, prefix: &str) -> usize {
+    tensors.count(&format!("{prefix}decoder.up."))
+}
+
+/// The autoencoder whose names begin so, with the factor by which its latent pictures are scaled.
+pub(super) fn vae(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value> {
+    let levels = vae_levels(tensors, prefix);
+    let size = |level: usize| tensors.size(&format!("{prefix}decoder.up.{level}.block.0.conv1.weight"), 0);
     let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
-    let scaling = if kind == Kind::Xl { 0.13025 } else { 0.18215 };
     Ok(json!({
         "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
-        "latent_channels": tensors.size(&format!("{VAE}decoder.conv_in.weight"), 1)?,
+        "latent_channels": tensors.size(&format!("{prefix}decoder.conv_in.weight"), 1)?,
         // The way up has one layer more.
-        "layers_per_block": tensors.count(&format!("{VAE}decoder.up.0.block.")).saturating_sub(1),
-        "norm_num_groups": GROUPS.min(channels.first().copied().unwrap_or(GROUPS)),
+        "layers_per_block": tensors.count(&format!("{prefix}decoder.up.0.block.")).saturating_sub(1),
+        "norm_num_groups": groups(&channels),
         "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
     }))
 }

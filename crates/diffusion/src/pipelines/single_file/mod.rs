@@ -8,6 +8,7 @@ mod configs;
 mod kind;
 mod names;
 mod tensors;
+mod vae;
 
 use std::path::Path;
 
@@ -24,6 +25,7 @@ use crate::weights::Weights;
 
 pub(crate) use names::unet as original_unet_name;
 pub(crate) use tensors::check_format;
+pub(super) use vae::vae_parts;
 
 /// Configurations beside a file that replace those of its family, if they are there.
 pub const BESIDE: [&str; 3] = ["unet/config.json", "vae/config.json", "scheduler/scheduler_config.json"];
@@ -38,6 +40,10 @@ const OPEN_CLIP_XL: &str = "conditioner.embedders.1.model.";
 
 /// The parts of an autoencoder.
 const VAE_PARTS: [&str; 4] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv."];
+
+/// The factors by which latent pictures are scaled, so that their numbers vary by about 1.
+pub(super) const SCALING: f32 = 0.18215;
+pub(super) const SCALING_XL: f32 = 0.13025;
 
 /// The tokens that fill up short prompts.
 const END: &str = "<|endoftext|>";
@@ -166,7 +172,8 @@ fn body<const N: usize>(
         if beside.is_file() { Config::read(beside) } else { Ok(config(path, name, fields()?)) }
     };
     let prediction = Prediction::of(kind, tensors, weights.note(PREDICTION_NOTE));
-    let (layers, levels) = (configs::unet_layers(tensors), configs::vae_levels(tensors));
+    let (layers, levels) = (configs::unet_layers(tensors), configs::vae_levels(tensors, VAE));
+    let scaling = if kind == Kind::Xl { SCALING_XL } else { SCALING };
     // A name that is not known stays, so that the graph refuses it.
     let known = |name: &str, renamed: Option<String>| renamed.unwrap_or_else(|| name.to_owned());
     Ok(Parts {
@@ -174,7 +181,7 @@ fn body<const N: usize>(
         encoders,
         unet: config(&unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
         unet_weights: part(weights, UNET, |name| Some(known(name, names::unet(name, layers)))),
-        vae: config(&vae, "VAE", &|| configs::vae(kind, tensors))?,
+        vae: config(&vae, "VAE", &|| configs::vae(tensors, VAE, scaling))?,
         vae_weights: part(weights, VAE, |name| {
             // Files can also hold what its training needed.
             let used = VAE_PARTS.iter().any(|part| name.starts_with(part));

@@ -1,0 +1,103 @@
+//! An autoencoder in a file or a folder of its own, for Stable Diffusion 1, 2 and XL.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::configs::{self, groups};
+use super::tensors::{Tensors, check_format};
+use super::{VAE, VAE_PARTS, config, names, part};
+use crate::config::Config;
+use crate::weights::Weights;
+use crate::{Error, Result};
+
+/// The stem of the names of weights in a folder.
+const STEM: &str = "diffusion_pytorch_model";
+
+/// Layers of a tiny autoencoder that are looked at.
+const MAX_LAYERS: usize = 256;
+
+/// Reads an autoencoder: a folder as `diffusers` writes it, or a file, with the names of `diffusers` or of the first
+/// programs. A file does not say how latent pictures are scaled: it is used with `scaling`.
+///
+/// # Errors
+/// If it is missing, damaged, or something else.
+pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Config, Weights)> {
+    if path.is_dir() {
+        return Ok((Config::read(&path.join("config.json"))?, Weights::open_part(path, STEM)?));
+    }
+    check_format(path)?;
+    let weights = Weights::open(path)?;
+    let tensors = Tensors::of(&weights);
+    let prefix = if tensors.has(VAE) { VAE } else { "" };
+    let has = |name: &str| tensors.has(&format!("{prefix}{name}"));
+    if has("decoder.layers.0.weight") {
+        return Ok((
+            config(path, "tiny VAE", tiny(&tensors, prefix)?),
+            part(&weights, prefix, |name| Some(name.into())),
+        ));
+    }
+    let known = |name: &str| VAE_PARTS.iter().any(|part| name.starts_with(part));
+    if has("decoder.up_blocks.") {
+        // In the folder of a part, its configuration lies beside the file.
+        let beside = path.with_file_name("config.json");
+        let is_of_folder = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(STEM));
+        let fields = || Ok(config(path, "VAE", usual(&tensors, prefix, scaling)?));
+        let config = if is_of_folder && beside.is_file() { Config::read(&beside) } else { fields() };
+        return Ok((config?, part(&weights, prefix, |name| known(name).then(|| name.to_owned()))));
+    }
+    if !has("decoder.up.") {
+        let why = if has("1.weight") && has("3.conv.0.weight") {
+            "has the names of the first program of the tiny autoencoder: use the folder for diffusers"
+        } else {
+            "holds no autoencoder"
+        };
+        return Err(Error::Model(format!("{} {why}", tensors.path)));
+    }
+    let levels = configs::vae_levels(&tensors, prefix);
+    let renamed = |name: &str| known(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
+    Ok((config(path, "VAE", configs::vae(&tensors, prefix, scaling)?), part(&weights, prefix, renamed)))
+}
+
+/// The configuration of an autoencoder with the names of `diffusers`.
+fn usual(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value> {
+    let levels = tensors.count(&format!("{prefix}decoder.up_blocks."));
+    // The way up is counted from its end.
+    let size = |level: usize| {
+        let block = format!("{prefix}decoder.up_blocks.{}.resnets.0", levels - 1 - level);
+        tensors.size(&format!("{block}.conv1.weight"), 0)
+    };
+    let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
+    Ok(json!({
+        "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
+        "latent_channels": tensors.size(&format!("{prefix}decoder.conv_in.weight"), 1)?,
+        "layers_per_block": tensors.count(&format!("{prefix}decoder.up_blocks.0.resnets.")).saturating_sub(1),
+        "norm_num_groups": groups(&channels),
+        "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
+    }))
+}
+
+/// The configuration of a tiny autoencoder.
+fn tiny(tensors: &Tensors, prefix: &str) -> Result<Value> {
+    // A level ends with a convolution, which stands alone. Layers without weights have numbers, too.
+    let levels = |side: &str| {
+        let has = |layer: usize, name: &str| tensors.has(&format!("{prefix}{side}.layers.{layer}.{name}"));
+        let (mut counts, mut blocks) = (Vec::new(), 0);
+        for layer in 1..MAX_LAYERS {
+            if has(layer, "conv.0.weight") {
+                blocks += 1;
+            } else if has(layer, "weight") {
+                counts.push(std::mem::take(&mut blocks));
+            }
+        }
+        counts
+    };
+    let (down, up) = (levels("encoder"), levels("decoder"));
+    let channels = tensors.size(&format!("{prefix}decoder.layers.0.weight"), 0)?;
+    let latent = tensors.size(&format!("{prefix}decoder.layers.0.weight"), 1)?;
+    Ok(json!({
+        "_class_name": "AutoencoderTiny", "latent_channels": latent,
+        "num_encoder_blocks": down, "encoder_block_out_channels": vec![channels; down.len()],
+        "num_decoder_blocks": up, "decoder_block_out_channels": vec![channels; up.len()],
+    }))
+}
