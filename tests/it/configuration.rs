@@ -291,6 +291,14 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
             "[engine.a]\nkind = \"diffusion\"\nembedding = [\"a.safetensors\", \"=word\"]",
             "line 3: [engine.a] embedding: \"=word\" is not a file with a word",
         ),
+        (
+            "[engine.a]\nkind = \"sketch\"\nprompt = \"weighted\"",
+            "line 1: [engine.a] prompt is for the built-in engine",
+        ),
+        (
+            "[engine.a]\nkind = \"diffusion\"\nprompt = \"loud\"",
+            "line 3: [engine.a] prompt cannot be \"loud\": choose one of plain, weighted",
+        ),
         ("[engine.a]\nkind = \"sketch\"\nvae = \"a.safetensors\"", "line 1: [engine.a] vae is for the built-in engine"),
         ("[engine.a]\nkind = \"sketch\"\n[engine.a.more]\n", "line 3: [engine.a] there is no setting \"more\""),
         ("[engine.\"a b\"]\nkind = \"sketch\"", "line 1: [engine.a b] \"a b\" is not the name of an engine"),

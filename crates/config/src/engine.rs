@@ -66,6 +66,10 @@ pub struct EngineSettings {
     /// File or folder of a VAE with which the diffusion engine replaces the one of its model [default: the model's own]
     #[arg(long, env = "TINTYPE_ENGINE_VAE", value_name = "FILE|FOLDER")]
     pub engine_vae: Option<PathBuf>,
+    /// How the diffusion engine reads prompts: plain, or weighted with emphasis such as (word:1.3) and in chunks of 75
+    /// tokens [default: plain]
+    #[arg(long, env = "TINTYPE_ENGINE_PROMPT", value_name = "SYNTAX", value_enum)]
+    pub engine_prompt: Option<EnginePrompt>,
     /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -326,6 +330,16 @@ pub enum EnginePrecision {
     Bf16,
     /// 8 bits in the large layers, 32 bits elsewhere
     W8a8,
+}
+
+/// How the diffusion engine reads prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum EnginePrompt {
+    /// Plain words; what is too long is cut off
+    #[default]
+    Plain,
+    /// With emphasis such as (word:1.3), and in chunks of 75 tokens
+    Weighted,
 }
 
 /// The name of a value on the command line.

@@ -148,6 +148,7 @@ impl EngineSettings {
             ("engine-lora", !self.engine_lora.is_empty()),
             ("engine-embedding", !self.engine_embedding.is_empty()),
             ("engine-vae", self.engine_vae.is_some()),
+            ("engine-prompt", self.engine_prompt.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
@@ -166,6 +167,7 @@ impl EngineSettings {
             engine_lora,
             engine_embedding,
             engine_vae,
+            engine_prompt,
             engine_key,
             engine_key_file,
             engine_ca,
@@ -190,6 +192,7 @@ impl EngineSettings {
             ("engine-lora", !engine_lora.is_empty()),
             ("engine-embedding", !engine_embedding.is_empty()),
             ("engine-vae", engine_vae.is_some()),
+            ("engine-prompt", engine_prompt.is_some()),
             ("engine-key", engine_key.is_some()),
             ("engine-key-file", engine_key_file.is_some()),
             ("engine-ca", engine_ca.is_some()),

@@ -21,7 +21,7 @@ pub mod weights;
 
 pub use lora::Lora;
 pub use pipelines::{
-    Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare, masks, references,
+    Difference, Options, Order, Pipeline, Precision, PromptSyntax, Settings, Step, Traits, compare, masks, references,
 };
 pub use textual_inversion::TextualInversion;
 
@@ -43,6 +43,9 @@ pub enum Error {
     /// what to do.
     #[error("{0}")]
     Vae(String),
+    /// A setting does not suit the model. The sentence is for the operator and says what to do.
+    #[error("{0}")]
+    Setting(String),
     /// The order cannot be carried out with this model, whatever is tried.
     #[error("{0}")]
     Order(String),

@@ -155,6 +155,7 @@ mod tests {
             ("--engine-lora=a.safetensors:0.5,b.safetensors", "with 2 LoRA files"),
             ("--engine-embedding=a.safetensors=word", "with an embedding"),
             ("--engine-vae=a.safetensors", "with another VAE"),
+            ("--engine-prompt=weighted", "with weighted prompts"),
         ] {
             for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
                 let refusal = chosen(engine, flag).expect_err("another engine");

@@ -24,12 +24,10 @@ impl Pipeline {
         let Some(first) = orders.first() else { return Ok(Vec::new()) };
         let shape = self.latent_shape(first.width, first.height)?;
         self.check(orders)?;
-        let prompts = orders.iter().map(|order| self.embed(order.prompt)).collect::<Result<Vec<_>>>()?;
+        let prompts: Vec<_> = orders.iter().map(|order| order.prompt).collect();
+        let negative = self.asks_twice(settings.guidance).then_some(settings.negative.as_str());
+        let (prompts, negative) = self.embed_all(&prompts, negative)?;
         stop_if(cancel)?;
-        let negative = match self.asks_twice(settings.guidance) {
-            true => Some(self.embed_negative(&settings.negative, &prompts[0])?),
-            false => None,
-        };
         let mut references = Vec::new();
         for reference in first.references {
             stop_if(cancel)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::part_config;
+use super::{PromptSyntax, part_config, weighted};
 use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
@@ -12,6 +12,9 @@ use crate::textual_inversion::{self, OwnWord, Piece};
 use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
 use crate::{Error, Result};
+
+/// Most chunks of a prompt. What is longer is cut off.
+const MAX_CHUNKS: usize = 16;
 
 /// Refuses ids that the vocabulary does not have: the graph would read beyond its table.
 fn check_ids(ids: &[i32], vocabulary: usize) -> Result<()> {
@@ -61,9 +64,10 @@ pub(super) struct ClipEncoder {
     weights: Weights,
     /// Words for which it reads vectors.
     words: Vec<OwnWord>,
+    prompts: PromptSyntax,
 }
 
-/// What a text encoder of CLIP reads of a prompt.
+/// What a text encoder of CLIP reads at a time: a prompt, or a chunk of it.
 #[derive(Debug)]
 pub(super) struct Tokens<'a> {
     /// One for each place. A place with a vector has the token that begins a prompt, so that [`Clip::last`] never takes it
@@ -71,6 +75,15 @@ pub(super) struct Tokens<'a> {
     pub ids: Vec<i32>,
     /// Vectors, and their places.
     vectors: Vec<(usize, &'a [f32])>,
+    /// The weight of each place.
+    weights: Vec<f32>,
+}
+
+/// A place of a prompt.
+struct Place<'a> {
+    id: i32,
+    vector: Option<&'a [f32]>,
+    weight: f32,
 }
 
 impl ClipEncoder {
@@ -81,7 +94,8 @@ impl ClipEncoder {
             ClipTokenizer::Folder(folder) => tokenizer::Clip::read(&folder, clip.tokens)?,
             ClipTokenizer::BuiltIn(padding) => tokenizer::Clip::built_in(padding, clip.tokens)?,
         };
-        let encoder = Self { part, tokenizer, clip, weights, words: Vec::new() };
+        let (words, prompts) = Default::default();
+        let encoder = Self { part, tokenizer, clip, weights, words, prompts };
         encoder.tokens("")?;
         encoder.clip.graph(&encoder.weights)?;
         Ok(encoder)
@@ -98,56 +112,104 @@ impl ClipEncoder {
         self.tokenizer.room()
     }
 
-    /// The same with words for which it reads vectors.
-    pub(super) fn knowing(self, words: Vec<OwnWord>) -> Self {
-        Self { words, ..self }
+    /// The same with words for which it reads vectors, and with the syntax of prompts.
+    pub(super) fn knowing(self, words: Vec<OwnWord>, prompts: PromptSyntax) -> Self {
+        Self { words, prompts, ..self }
     }
 
-    pub(super) fn tokens(&self, prompt: &str) -> Result<Tokens<'_>> {
-        let (mut ids, mut vectors) = (Vec::new(), Vec::new());
-        for piece in textual_inversion::pieces(prompt, &self.words) {
-            match piece {
-                Piece::Text(text) => ids.extend(self.tokenizer.pieces(text)?),
-                // The prompt begins with a token of its own.
-                Piece::Word(word) => {
-                    for vector in &word.vectors {
-                        ids.push(self.tokenizer.begin());
-                        vectors.push((ids.len(), vector.as_slice()));
-                    }
+    /// The tokens of a prompt, in chunks: a single one of plain words.
+    pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<Tokens<'_>>> {
+        let chunks = match self.prompts {
+            PromptSyntax::Plain => vec![self.places(prompt, 1.0)?.into_iter().flatten().collect()],
+            PromptSyntax::Weighted => self.chunks(prompt)?,
+        };
+        chunks.into_iter().map(|chunk| self.framed(&chunk)).collect()
+    }
+
+    /// The places of a prompt with emphasis, as many as fit in each chunk. The vectors of a word stay together.
+    fn chunks(&self, prompt: &str) -> Result<Vec<Vec<Place<'_>>>> {
+        let mut chunks = vec![Vec::new()];
+        for (text, weight) in weighted::parts(prompt) {
+            for group in self.places(&text, weight)? {
+                if chunks.last().is_none_or(|chunk: &Vec<_>| chunk.len() + group.len() > self.room()) {
+                    chunks.push(Vec::new());
+                }
+                if let Some(chunk) = chunks.last_mut() {
+                    chunk.extend(group);
                 }
             }
         }
-        vectors.retain(|(place, _)| *place <= self.room());
-        let ids = self.tokenizer.framed(&ids);
-        check_ids(&ids, self.clip.vocabulary)?;
-        Ok(Tokens { ids, vectors })
+        chunks.truncate(MAX_CHUNKS);
+        Ok(chunks)
     }
 
-    /// Outputs of [`Clip::graph`] for the tokens of a prompt.
+    /// The places of a text: one for each token, and together those for the vectors of a word.
+    fn places(&self, text: &str, weight: f32) -> Result<Vec<Vec<Place<'_>>>> {
+        let mut places = Vec::new();
+        for piece in textual_inversion::pieces(text, &self.words) {
+            match piece {
+                Piece::Text(text) => {
+                    let ids = self.tokenizer.pieces(text)?.into_iter();
+                    places.extend(ids.map(|id| vec![Place { id, vector: None, weight }]));
+                }
+                Piece::Word(word) => {
+                    let id = self.tokenizer.begin();
+                    let vectors = word.vectors.iter().map(|vector| Place { id, vector: Some(vector), weight });
+                    places.push(vectors.collect());
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// As many places as fit, between the tokens that begin and end a prompt.
+    fn framed<'a>(&self, places: &[Place<'a>]) -> Result<Tokens<'a>> {
+        let ids: Vec<_> = places.iter().map(|place| place.id).collect();
+        let ids = self.tokenizer.framed(&ids);
+        check_ids(&ids, self.clip.vocabulary)?;
+        let (mut vectors, mut weights) = (Vec::new(), vec![1.0; ids.len()]);
+        for (at, place) in places.iter().take(self.room()).enumerate() {
+            weights[at + 1] = place.weight;
+            vectors.extend(place.vector.map(|vector| (at + 1, vector)));
+        }
+        Ok(Tokens { ids, vectors, weights })
+    }
+
+    /// Outputs of [`Clip::graph`] for the chunks of a prompt, one after the other. The first one holds the states of the
+    /// tokens, which get their weights.
     pub(super) fn run<const N: usize>(
         &self,
         sessions: &Sessions,
-        Tokens { ids, vectors }: &Tokens<'_>,
+        chunks: &[Tokens<'_>],
         outputs: [&str; N],
     ) -> Result<[Vec<f32>; N]> {
-        if self.words.is_empty() {
-            let session = sessions.of(self.part, &[], || self.clip.graph(&self.weights))?;
-            return session.run(&[("ids", Input::Ids(ids))], outputs);
-        }
+        let plain = self.words.is_empty();
+        let graph = || match plain {
+            true => self.clip.graph(&self.weights),
+            false => self.clip.graph_with_vectors(&self.weights),
+        };
+        let session = sessions.of(self.part, &[], graph)?;
         let (tokens, width) = (self.clip.tokens, self.clip.width);
-        let (mut kept, mut rows) = (vec![1.0; tokens], vec![0.0; tokens * width]);
-        for (place, vector) in vectors {
-            kept[*place] = 0.0;
-            rows[place * width..(place + 1) * width].copy_from_slice(vector);
-        }
-        let session = sessions.of(self.part, &[], || self.clip.graph_with_vectors(&self.weights))?;
         let shapes = [[tokens, 1], [tokens, width]];
-        let inputs = [
-            ("ids", Input::Ids(ids)),
-            ("kept", Input::Floats(&shapes[0], &kept)),
-            ("vectors", Input::Floats(&shapes[1], &rows)),
-        ];
-        session.run(&inputs, outputs)
+        let mut all = [(); N].map(|()| Vec::new());
+        for Tokens { ids, vectors, weights } in chunks {
+            let (mut kept, mut rows) = (vec![1.0; tokens], vec![0.0; tokens * width]);
+            for (place, vector) in vectors {
+                kept[*place] = 0.0;
+                rows[place * width..(place + 1) * width].copy_from_slice(vector);
+            }
+            let inputs = [
+                ("ids", Input::Ids(ids)),
+                ("kept", Input::Floats(&shapes[0], &kept)),
+                ("vectors", Input::Floats(&shapes[1], &rows)),
+            ];
+            let mut found = session.run(if plain { &inputs[..1] } else { &inputs }, outputs)?;
+            if let Some(states) = found.first_mut() {
+                weighted::weigh(states, weights);
+            }
+            all.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
+        }
+        Ok(all)
     }
 }
 

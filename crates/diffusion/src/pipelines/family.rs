@@ -70,6 +70,11 @@ pub(super) trait Family: Debug + Send {
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding>;
 
+    /// Whether prompts of different lengths have embeddings in chunks, which are filled up with empty ones.
+    fn has_chunks(&self) -> bool {
+        false
+    }
+
     /// Whether zeros, and not an embedding, stand for nothing that the picture should not show.
     fn zeros_for_nothing(&self) -> bool {
         false

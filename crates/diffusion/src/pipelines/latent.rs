@@ -208,7 +208,7 @@ impl Decoder {
 pub(super) struct Body {
     pub unet: Unet,
     weights: Weights,
-    /// The tokens of a prompt.
+    /// The tokens of a chunk of a prompt.
     tokens: usize,
     pub decoder: Decoder,
     scheduler: Config,
@@ -319,13 +319,16 @@ impl Body {
         guide: &Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {
         let [_, height, width] = shape;
-        let graph = || self.unet.graph(&self.weights, batch, [height, width], self.tokens);
-        let session = sessions.of_batch("unet", batch, &[height, width], graph)?;
+        // A long prompt has several chunks of them.
+        let chunk = batch * self.tokens * self.unet.context;
+        let tokens = guide.prompt.states.len() / chunk * self.tokens;
+        let graph = || self.unet.graph(&self.weights, batch, [height, width], tokens);
+        let session = sessions.of_batch("unet", batch, &[height, width, tokens], graph)?;
         let guidance = self.unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
         let [height, width] = [height, width].map(|side| side * self.decoder.factor());
         let sizes = [height, width, 0, 0, height, width];
-        Ok(Box::new(Loaded { unet: &self.unet, session, shape, batch, tokens: self.tokens, guidance, sizes }))
+        Ok(Box::new(Loaded { unet: &self.unet, session, shape, batch, tokens, guidance, sizes }))
     }
 }
 

@@ -11,6 +11,7 @@ mod preview;
 mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
+mod weighted;
 mod z_image;
 
 use std::collections::VecDeque;
@@ -81,6 +82,18 @@ pub struct Options {
     pub embeddings: Vec<TextualInversion>,
     /// The file or the folder of a VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
+    /// How prompts are read.
+    pub prompts: PromptSyntax,
+}
+
+/// How prompts are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PromptSyntax {
+    /// As plain words. What is too long is cut off.
+    #[default]
+    Plain,
+    /// With emphasis, such as `(word:1.3)`, and in chunks if they are long. Only for Stable Diffusion 1, 2 and XL.
+    Weighted,
 }
 
 /// The precision of a model.
@@ -266,6 +279,9 @@ fn check_additions(options: &Options, class: &str) -> Result<()> {
             Err(Error::Embedding(stray(path, "embeddings of textual inversion are")))
         }
         (None, Some(path)) => Err(Error::Vae(stray(path, "another VAE is"))),
+        (None, None) if options.prompts == PromptSyntax::Weighted => Err(Error::Setting(
+            "weighted prompts are for Stable Diffusion 1, 2 and XL: use plain ones, or such a model".into(),
+        )),
         (None, None) => Ok(()),
     }
 }
@@ -408,6 +424,33 @@ impl Pipeline {
             return Ok(Embedding { states: zeros(&prompt.states), pooled: zeros(&prompt.pooled) });
         }
         self.embed(negative)
+    }
+
+    /// The embeddings of prompts, and of what their pictures should not show, all with as many tokens: prompts in fewer
+    /// chunks than others get empty ones.
+    ///
+    /// # Errors
+    /// As of [`Pipeline::embed`].
+    pub fn embed_all(
+        &mut self,
+        prompts: &[&str],
+        negative: Option<&str>,
+    ) -> Result<(Vec<Embedding>, Option<Embedding>)> {
+        let mut all = prompts.iter().map(|prompt| self.embed(prompt)).collect::<Result<Vec<_>>>()?;
+        let longest = all.iter().max_by_key(|embedding| embedding.states.len()).cloned();
+        if let (Some(negative), Some(longest)) = (negative, longest) {
+            all.push(self.embed_negative(negative, &longest)?);
+        }
+        let most = all.iter().map(|embedding| embedding.states.len()).max().unwrap_or(0);
+        if all.iter().any(|embedding| embedding.states.len() < most) && self.family.has_chunks() {
+            let empty = self.embed("")?.states;
+            for embedding in &mut all {
+                let missing = most - embedding.states.len();
+                embedding.states.extend(empty.iter().cycle().take(missing));
+            }
+        }
+        let negative = negative.and_then(|_| all.pop());
+        Ok((all, negative))
     }
 
     /// Encodes a reference picture for a latent picture of a shape.

@@ -68,7 +68,7 @@ impl StableDiffusion {
             ));
         }
         let [words] = textual_inversion::read(&suit.options.embeddings, [encoder.clip.width], encoder.room())?;
-        let encoder = encoder.knowing(words);
+        let encoder = encoder.knowing(words, suit.options.prompts);
         let tokens = encoder.clip.tokens;
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
         let body = Body::open(unet, vae, parts.scheduler, tokens, suit.options.vae.as_deref())?;
@@ -122,12 +122,16 @@ impl Family for StableDiffusion {
     }
 
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(self.encoder.tokens(prompt)?.ids)
+        Ok(self.encoder.tokens(prompt)?.into_iter().flat_map(|chunk| chunk.ids).collect())
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         let [states] = self.encoder.run(sessions, &self.encoder.tokens(prompt)?, ["states"])?;
         Ok(Embedding { states, pooled: Vec::new() })
+    }
+
+    fn has_chunks(&self) -> bool {
+        true
     }
 
     fn look(&self, sessions: &Sessions, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {

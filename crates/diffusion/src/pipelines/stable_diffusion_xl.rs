@@ -59,7 +59,8 @@ impl StableDiffusionXl {
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;
         let widths = [first.clip.width, second.clip.width];
         let [words, words_2] = textual_inversion::read(&suit.options.embeddings, widths, first.room())?;
-        let (first, second) = (first.knowing(words), second.knowing(words_2));
+        let prompts = suit.options.prompts;
+        let (first, second) = (first.knowing(words, prompts), second.knowing(words_2, prompts));
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
         let body = Body::open(unet, vae, parts.scheduler, first.clip.tokens, suit.options.vae.as_deref())?;
         Ok(Self {
@@ -119,17 +120,22 @@ impl Family for StableDiffusionXl {
 
     /// Those of the first text encoder; the second one has other padding.
     fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(self.first.tokens(prompt)?.ids)
+        Ok(self.first.tokens(prompt)?.into_iter().flat_map(|chunk| chunk.ids).collect())
     }
 
     fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
         let [first] = self.first.run(sessions, &self.first.tokens(prompt)?, [layer(&self.first).as_str()])?;
         let tokens = self.second.tokens(prompt)?;
         let [second, all] = self.second.run(sessions, &tokens, [layer(&self.second).as_str(), "projected"])?;
-        let last = self.second.clip.last(&tokens.ids) * self.pooled;
+        // The first chunk stands for the whole prompt.
+        let last = tokens.first().map_or(0, |chunk| self.second.clip.last(&chunk.ids)) * self.pooled;
         let rows = first.chunks_exact(self.first.clip.width).zip(second.chunks_exact(self.second.clip.width));
         let states = rows.flat_map(|(first, second)| [first, second].concat()).collect();
         Ok(Embedding { states, pooled: all[last..last + self.pooled].to_vec() })
+    }
+
+    fn has_chunks(&self) -> bool {
+        true
     }
 
     fn zeros_for_nothing(&self) -> bool {

@@ -10,6 +10,7 @@ mod single_file;
 mod stable_diffusion;
 mod stable_diffusion_xl;
 mod textual_inversion;
+mod weighted;
 mod whole_file;
 mod z_image;
 

@@ -24,6 +24,7 @@ import schedulers
 import single_file
 import stable_diffusion
 import textual_inversion
+import weighted
 import z_image
 
 MAKERS = [
@@ -46,6 +47,7 @@ MAKERS = [
     lora.lora,
     textual_inversion.textual_inversion,
     other_vae.other_vae,
+    weighted.weighted_prompts,
 ]
 
 if __name__ == "__main__":

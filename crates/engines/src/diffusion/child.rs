@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step, TextualInversion};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, PromptSyntax, Settings, Step, TextualInversion};
 use tintype_engine::frames::{
     self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
 };
@@ -18,7 +18,7 @@ use tintype_engine::{CancellationToken, Mask};
 
 use super::machine;
 use crate::models::library;
-use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EngineRuntime};
+use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EnginePrompt, EngineRuntime};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
@@ -31,7 +31,8 @@ pub(super) const NO_MODEL: u8 = 1;
 const NO_RUNTIME: u8 = 2;
 /// The status of any other child that cannot start.
 const NO_START: u8 = 3;
-/// The status with which a child exits that cannot use a file beside its model. Its sentence says what to do.
+/// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its sentence
+/// says what to do.
 const NO_ADDITION: u8 = 4;
 
 /// Shortest time between two previews of a picture.
@@ -58,6 +59,8 @@ pub(super) struct Setup {
     pub embeddings: Vec<EngineEmbedding>,
     /// The VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
+    /// How it reads prompts.
+    pub prompt: EnginePrompt,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     pub work: Work,
@@ -151,7 +154,7 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Model(_) => NO_MODEL,
-            Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) => NO_ADDITION,
+            Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => NO_ADDITION,
             _ => NO_START,
         };
         Self { status, sentence: error.to_string() }
@@ -269,7 +272,12 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     let embedding =
         |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
     let embeddings = setup.embeddings.iter().map(embedding).collect();
-    Options { precision, cache: setup.cache.clone(), runtime, loras, embeddings, vae: setup.vae.clone() }
+    let prompts = match setup.prompt {
+        EnginePrompt::Plain => PromptSyntax::Plain,
+        EnginePrompt::Weighted => PromptSyntax::Weighted,
+    };
+    let (cache, vae) = (setup.cache.clone(), setup.vae.clone());
+    Options { precision, cache, runtime, loras, embeddings, vae, prompts }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -393,11 +401,19 @@ impl Painter {
         let mut first = 0;
         while first < pictures.len() {
             // A device keeps what it has loaded for a batch, so there are few of them.
-            let batch = 1 << (pictures.len() - first).min(most).max(1).ilog2();
+            let batch = 1 << self.alike(&pictures[first..])?.min(most).max(1).ilog2();
             self.batch(order, first, &pictures[first..first + batch], &settings, cancel)?;
             first += batch;
         }
         Ok(())
+    }
+
+    /// How many of the first pictures have prompts of as many tokens. A picture does not depend on others of its batch, so
+    /// none is filled up to the length of another one.
+    fn alike(&self, pictures: &[(&Prompt, u64)]) -> Result<usize, Error> {
+        let length = |(prompt, _): &(&Prompt, u64)| self.pipeline.tokens(&prompt.text).map(|tokens| tokens.len());
+        let lengths = pictures.iter().map(length).collect::<Result<Vec<_>, _>>()?;
+        Ok(lengths.iter().take_while(|length| **length == lengths[0]).count())
     }
 
     /// Renders pictures of an order that take each step together, after so many of its pictures.
@@ -457,7 +473,7 @@ fn report(event: &Event) {
 
 fn failed(error: &Error) -> Event {
     let fault = match error {
-        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) => Fault::Model,
+        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
         Error::Memory(_) => Fault::Memory,
@@ -493,12 +509,15 @@ mod tests {
                 word: Some("hands".into()),
             }],
             vae: Some(parity.join("other_vae").join(vae)),
+            prompt: EnginePrompt::Weighted,
             memory_bytes: 1 << 30,
             work: Work::Opens,
         };
         let fitting = open(&setup("badhands.safetensors", "tiny"), Runtime::Rten).expect("a model");
         let tokens = fitting.tokens("hands").expect("tokens");
         assert_eq!(tokens[..4], [tokens[0]; 4], "three vectors after the begin");
+        assert_eq!(fitting.tokens(&"a fox ".repeat(80)).expect("tokens").len() % 77, 0);
+        assert!(fitting.tokens(&"a fox ".repeat(80)).expect("tokens").len() > 77, "weighted prompts are not cut");
         for (embedding, vae, word) in
             [("sdxl.safetensors", "tiny", "sdxl.safetensors"), ("badhands.safetensors", "large_xl", "another family")]
         {
@@ -522,6 +541,7 @@ mod tests {
             loras: vec![EngineLora { path: parity.join("lora").join(lora), weight: 0.7 }],
             embeddings: Vec::new(),
             vae: None,
+            prompt: EnginePrompt::Plain,
             memory_bytes: 1 << 30,
             work,
         };

@@ -13,7 +13,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
-use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EngineRuntime, EngineSettings};
+use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EnginePrompt, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -58,6 +58,7 @@ pub(super) struct Wanted {
     loras: Vec<EngineLora>,
     embeddings: Vec<EngineEmbedding>,
     vae: Option<PathBuf>,
+    prompt: EnginePrompt,
 }
 
 impl Wanted {
@@ -81,6 +82,7 @@ impl Wanted {
             loras: settings.engine_lora.clone(),
             embeddings: settings.engine_embedding.clone(),
             vae: settings.engine_vae.clone(),
+            prompt: settings.engine_prompt.unwrap_or_default(),
         })
     }
 
@@ -132,6 +134,7 @@ impl Wanted {
             loras: self.loras.clone(),
             embeddings: self.embeddings.clone(),
             vae: self.vae.clone(),
+            prompt: self.prompt,
             memory_bytes: self.memory_bytes,
             work: Work::Renders,
         })
@@ -249,7 +252,8 @@ impl Wanted {
         let loras = several(self.loras.len(), "a LoRA file", "LoRA files");
         let embeddings = several(self.embeddings.len(), "an embedding", "embeddings");
         let vae = self.vae.as_ref().map(|_| "another VAE".to_owned());
-        let all: Vec<_> = [loras, embeddings, vae].into_iter().flatten().collect();
+        let prompt = (self.prompt == EnginePrompt::Weighted).then(|| "weighted prompts".to_owned());
+        let all: Vec<_> = [loras, embeddings, vae, prompt].into_iter().flatten().collect();
         if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
     }
 
@@ -309,12 +313,13 @@ mod tests {
             loras: vec![EngineLora { path: "detail.safetensors".into(), weight: 0.8 }],
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
             vae: Some("vae.safetensors".into()),
+            prompt: EnginePrompt::Weighted,
         };
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
-        assert_eq!(usual.vae, wanted(EnginePrecision::F32).vae);
+        assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), EnginePrompt::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }

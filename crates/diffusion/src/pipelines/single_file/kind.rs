@@ -67,7 +67,10 @@ const COMPLETE: &str = "use a complete checkpoint of Stable Diffusion 1, 2 or XL
 const PARTS: [(&[&str], &str); 5] = [
     (&["input_blocks.0.0.weight"], "a UNet alone"),
     (&["down_blocks.0.resnets.0.time_emb_proj.weight"], "a UNet alone, with the names of a diffusers folder"),
-    (&["first_stage_model.", "decoder.conv_in.weight", "decoder.up.0.", "encoder.down."], "a VAE alone"),
+    (
+        &["first_stage_model.", "decoder.conv_in.weight", "decoder.up.0.", "encoder.down."],
+        "a VAE alone, which --engine-vae uses beside a model",
+    ),
     (&["text_model.", "cond_stage_model.", "conditioner.embedders.", "resblocks."], "a text encoder alone"),
     (&["decoder.layers.", "encoder.layers."], "a tiny autoencoder or a text encoder alone"),
 ];
