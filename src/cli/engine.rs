@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::following::{save, unfinished};
 use super::library::{self, LibraryArgs};
+use super::nodes::{self, NodesArgs};
 use super::progress::Stages;
 use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
@@ -38,6 +39,8 @@ pub(super) enum EngineCommand {
     Check(CheckArgs),
     /// Render one picture with an engine, save it as PNG and show how long each stage took
     Try(TryArgs),
+    /// Find the nodes of a ComfyUI workflow that get the prompt, the seed and so on
+    Nodes(NodesArgs),
     /// Fetch ONNX Runtime, for models that are to run on it
     Library(LibraryArgs),
 }
@@ -290,6 +293,7 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
         EngineCommand::List(args) => list(&args, data),
         EngineCommand::Check(args) => check(args, data).await,
         EngineCommand::Try(args) => try_out(args, data).await,
+        EngineCommand::Nodes(args) => nodes::run(&args),
         EngineCommand::Library(args) => library::run(args, data).await,
     }
 }

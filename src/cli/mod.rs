@@ -46,6 +46,7 @@ mod logging;
 mod mcp;
 mod migrate;
 mod model;
+mod nodes;
 mod owners;
 mod person;
 mod policy;

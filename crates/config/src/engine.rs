@@ -90,6 +90,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW", value_name = "FILE")]
     pub engine_workflow: Option<PathBuf>,
     /// Nodes of that workflow that receive the prompt, the seed and so on: a list of {type, key, node_ids} as in Open WebUI
+    /// [default: those that `tintype engine nodes` finds]
     #[arg(long, env = "TINTYPE_ENGINE_WORKFLOW_NODES", value_name = "FILE")]
     pub engine_workflow_nodes: Option<PathBuf>,
     /// Program that --engine sd-server runs: stable-diffusion.cpp's server

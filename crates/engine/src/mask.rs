@@ -81,8 +81,18 @@ impl Mask {
     /// A PNG that every server reads: white and transparent where the picture changes, black and opaque elsewhere. OpenAI
     /// and ComfyUI's `LoadImage` look at its alpha, the others at its colour.
     pub fn to_png(&self) -> Vec<u8> {
+        self.png_of(&self.0)
+    }
+
+    /// A PNG of a picture of the mask's size that is transparent where it changes.
+    pub fn cut_out(&self, picture: &Picture) -> Option<Vec<u8>> {
+        ((picture.width(), picture.height()) == self.size()).then(|| self.png_of(picture))
+    }
+
+    fn png_of(&self, picture: &Picture) -> Vec<u8> {
         let (width, height) = self.size();
-        let rgba: Vec<u8> = self.0.as_rgb().chunks(3).flat_map(|rgb| [rgb[0], rgb[1], rgb[2], 255 - rgb[0]]).collect();
+        let pixels = picture.as_rgb().chunks(3).zip(self.0.as_rgb().chunks(3));
+        let rgba: Vec<u8> = pixels.flat_map(|(rgb, mask)| [rgb[0], rgb[1], rgb[2], 255 - mask[0]]).collect();
         let mut out = Vec::new();
         PngEncoder::new_with_quality(&mut out, CompressionType::Fast, FilterType::Up)
             .write_image(&rgba, width, height, ExtendedColorType::Rgba8)
@@ -112,6 +122,16 @@ mod tests {
         assert_eq!(mask.blend(&flat(1), &flat(2).fit(4, 4)), None);
         assert!(!mask.keeps_all());
         assert_eq!(Mask::decode_within(&mask.to_png(), 64).expect("its own file"), mask);
+    }
+
+    #[test]
+    fn a_picture_is_transparent_where_its_mask_is_white() {
+        let mask = Mask::of(Picture::from_rgb(2, 1, vec![255, 255, 255, 0, 0, 0]).expect("a picture"));
+        let picture = Picture::from_rgb(2, 1, vec![1, 2, 3, 4, 5, 6]).expect("a picture");
+        let cut = image::load_from_memory(&mask.cut_out(&picture).expect("of one size")).expect("a PNG").into_rgba8();
+        assert_eq!(cut.as_raw(), &[1, 2, 3, 0, 4, 5, 6, 255]);
+        let wide = Picture::from_rgb(3, 1, vec![0; 9]).expect("a picture");
+        assert_eq!(mask.cut_out(&wide), None);
     }
 
     #[test]

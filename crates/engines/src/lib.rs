@@ -5,7 +5,7 @@
 //! [`results::Results`] that turn returned files into pictures. No driver makes an HTTP client or decodes a picture by
 //! itself.
 
-mod comfyui;
+pub mod comfyui;
 pub mod diffusion;
 mod driver;
 pub mod endpoint;

@@ -121,6 +121,16 @@ pub async fn mask_to_png(mask: Option<Mask>) -> Result<Option<Bytes>, EngineErro
     tokio::task::spawn_blocking(encode).await.map_err(|error| EngineError::Temporary(error.to_string()))
 }
 
+/// A reference as a PNG that is transparent where its mask lets it change.
+///
+/// # Errors
+/// [`EngineError::Temporary`]: the encoder panicked. [`EngineError::Permanent`]: their sizes differ.
+pub async fn cut_out(reference: Picture, mask: Mask) -> Result<Bytes, EngineError> {
+    let cut = tokio::task::spawn_blocking(move || mask.cut_out(&reference).map(Bytes::from));
+    let cut = cut.await.map_err(|error| EngineError::Temporary(error.to_string()))?;
+    cut.ok_or_else(|| EngineError::Permanent("the mask has another size than its picture".into()))
+}
+
 /// The error of a file that is no use.
 fn unusable(why: &str) -> EngineError {
     EngineError::Temporary(format!("a picture from the engine {why}"))

@@ -5,6 +5,8 @@
 mod answers;
 mod api;
 mod events;
+mod graph;
+pub mod nodes;
 mod previews;
 mod steps;
 mod workflow;
@@ -33,7 +35,7 @@ use self::workflow::{Values, Workflow};
 use super::driver::{Driven, Driver};
 use super::endpoint::{Contact, Endpoint, Fault};
 use super::prompt::for_engine;
-use super::results::{Results, mask_to_png, to_pngs};
+use super::results::{Results, cut_out, mask_to_png, to_pngs};
 use super::servers::{Server as _, Servers, Work};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
@@ -54,17 +56,18 @@ const RESERVED: [&str; 1] = ["embedding:"];
 /// # Errors
 /// A sentence for the operator: there is no workflow, or it cannot be used.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
-    let (Some(graph), Some(mapping)) = (&settings.engine_workflow, &settings.engine_workflow_nodes) else {
-        return Err("--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format, and --engine-workflow-nodes, which names its nodes: see docs/operate/comfyui.md".into());
+    let Some(graph) = &settings.engine_workflow else {
+        return Err(
+            "--engine comfyui needs --engine-workflow, a workflow in ComfyUI's API format: see docs/operate/comfyui.md"
+                .into(),
+        );
     };
     let extra = settings.engine_extra.clone().unwrap_or_default();
-    let workflow = Arc::new(Workflow::read(graph, mapping)?.with(&extra.0)?);
+    let workflow = Arc::new(Workflow::read(graph, settings.engine_workflow_nodes.as_deref())?.with(&extra.0)?);
     let takes = workflow.max_references();
     let max_references = match settings.engine_references {
         Some(more) if more > takes => {
-            return Err(format!(
-                "--engine-references is {more}, but --engine-workflow-nodes has {takes} nodes for images"
-            ));
+            return Err(format!("--engine-references is {more}, but the workflow has {takes} nodes for images"));
         }
         references => references.unwrap_or(takes),
     };
@@ -83,6 +86,9 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let (urls, settings) = (urls.to_vec(), settings.clone());
     Ok(EngineChoice::new(info, move |surroundings| {
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+        if let Some(nodes) = workflow.found() {
+            tracing::debug!(nodes, "found the nodes of the workflow");
+        }
         let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
         let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(surroundings.decoder));
         let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
@@ -140,7 +146,16 @@ impl Driver for ComfyUi {
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
         let negative = brief.settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &RESERVED).ok());
         let settings = RenderSettings { negative_prompt: negative, ..brief.settings };
-        let references: Vec<_> = to_pngs(brief.references).await?.into_iter().map(named).collect();
+        let first = brief.references.first().cloned().filter(|_| self.workflow.masks_its_reference());
+        let cut = match first.zip(brief.mask.clone()) {
+            Some((first, mask)) => Some(cut_out(first, mask).await?),
+            None => None,
+        };
+        let mut references = to_pngs(brief.references).await?;
+        if let (Some(cut), Some(first)) = (cut, references.first_mut()) {
+            *first = cut;
+        }
+        let references: Vec<_> = references.into_iter().map(named).collect();
         let mask = mask_to_png(brief.mask).await?.map(named);
         let steps = Steps::new(progress, brief.seeds.len());
         let previews = Previews::new(progress, &self.results);

@@ -10,6 +10,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tintype_engine::{RenderSettings, Setting};
 
+use super::graph::{Graph, read};
+use super::nodes::{self, NodeInputs};
+
 /// Kinds of values that a mapping may name. An empty one is a fixed value.
 const KINDS: [&str; 13] = [
     "",
@@ -26,14 +29,14 @@ const KINDS: [&str; 13] = [
     "guidance_scale",
     "strength",
 ];
-/// Largest file, in bytes.
-const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A workflow that can be filled in.
 #[derive(Debug)]
 pub(super) struct Workflow {
-    graph: Map<String, Value>,
+    graph: Graph,
     mappings: Vec<Mapping>,
+    /// Whether the mapping was found, not given.
+    is_found: bool,
 }
 
 /// Inputs of nodes that get one value.
@@ -95,43 +98,55 @@ impl From<NodeMapping> for Mapping {
     }
 }
 
+impl From<NodeInputs> for Mapping {
+    fn from(NodeInputs { kind, key, node_ids }: NodeInputs) -> Self {
+        Self { kind: kind.to_owned(), key, node_ids, value: Value::Null }
+    }
+}
+
 impl Workflow {
-    /// Reads the files of a workflow and its mapping.
+    /// Reads the files of a workflow and its mapping. Without one the nodes are found.
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub(super) fn read(graph: &Path, mapping: &Path) -> Result<Self, String> {
-        let read = |path: &Path, setting: &str| {
-            let name = || format!("{setting} {}", path.display());
-            let length = std::fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", name()))?.len();
-            if length > MAX_FILE_BYTES {
-                return Err(format!("{} has {length} bytes: at most {MAX_FILE_BYTES} are read", name()));
-            }
-            std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", name()))
-        };
-        Self::parse(&read(graph, "--engine-workflow")?, &read(mapping, "--engine-workflow-nodes")?)
+    pub(super) fn read(graph: &Path, mapping: Option<&Path>) -> Result<Self, String> {
+        let read = |path: &Path, setting: &str| read(path, &format!("{setting} {}", path.display()));
+        let mapping = mapping.map(|path| read(path, "--engine-workflow-nodes")).transpose()?;
+        Self::parse(&read(graph, "--engine-workflow")?, mapping.as_deref())
     }
 
-    fn parse(graph: &str, mapping: &str) -> Result<Self, String> {
-        let graph: Map<String, Value> =
-            serde_json::from_str(graph).map_err(|error| format!("--engine-workflow is not a JSON object: {error}"))?;
-        if graph.get("nodes").is_some_and(Value::is_array) {
-            return Err(
-                "--engine-workflow is in the format of ComfyUI's editor: export it with \"Export (API)\"".into()
-            );
-        }
+    fn parse(graph: &str, mapping: Option<&str>) -> Result<Self, String> {
+        let graph = Graph::parse(graph, "--engine-workflow")?;
+        let Some(mapping) = mapping else { return Self::find(graph) };
         let entries: Vec<NodeMapping> = serde_json::from_str(mapping).map_err(|error| {
             format!("--engine-workflow-nodes is not a list such as [{{\"type\":\"prompt\",\"key\":\"text\",\"node_ids\":[\"6\"]}}]: {error}")
         })?;
-        let workflow = Self { graph, mappings: entries.into_iter().map(Mapping::from).collect() };
+        let mappings = entries.into_iter().map(Mapping::from).collect();
+        let workflow = Self { graph, mappings, is_found: false };
         workflow.check()?;
         Ok(workflow)
     }
 
-    fn check(&self) -> Result<(), String> {
-        if let Some((id, _)) = self.graph.iter().find(|(_, node)| !node["class_type"].is_string()) {
-            return Err(format!("--engine-workflow: node {id} has no class_type: export it with \"Export (API)\""));
+    fn find(graph: Graph) -> Result<Self, String> {
+        let found = nodes::of(&graph);
+        if let Some(missing) = found.missing.iter().find(|missing| missing.required) {
+            return Err(format!(
+                "no node for {} was found in --engine-workflow: name it in --engine-workflow-nodes (see docs/operate/comfyui.md)",
+                missing.kind
+            ));
         }
+        let mappings = found.nodes.into_iter().map(Mapping::from).collect();
+        Ok(Self { graph, mappings, is_found: true })
+    }
+
+    /// The nodes that were found, for the log.
+    pub(super) fn found(&self) -> Option<String> {
+        let entry =
+            |mapping: &Mapping| format!("{} {} of {}", mapping.kind, mapping.key, mapping.node_ids.join(" and "));
+        self.is_found.then(|| self.mappings.iter().map(entry).collect::<Vec<_>>().join(", "))
+    }
+
+    fn check(&self) -> Result<(), String> {
         for mapping in &self.mappings {
             let kind = &mapping.kind;
             if !KINDS.contains(&kind.as_str()) {
@@ -141,7 +156,7 @@ impl Workflow {
             if mapping.key.is_empty() {
                 return Err("--engine-workflow-nodes has an entry with neither type nor key".into());
             }
-            let lacking = |node: &&String| !self.graph.get(*node).is_some_and(|node| node["inputs"].is_object());
+            let lacking = |node: &&String| !self.graph.0.get(*node).is_some_and(|node| node["inputs"].is_object());
             if let Some(node) = mapping.node_ids.iter().find(lacking) {
                 return Err(format!(
                     "--engine-workflow-nodes gives {} to node {node}, which the workflow lacks",
@@ -180,10 +195,15 @@ impl Workflow {
         self.max_references() > 0 && self.inputs_of("mask").next().is_some()
     }
 
+    /// Whether the node of the first reference loads the mask too, from the transparency of its file.
+    pub(super) fn masks_its_reference(&self) -> bool {
+        let first = self.inputs_of("image").next();
+        first.is_some_and(|first| self.inputs_of("mask").any(|mask| mask == first))
+    }
+
     /// Kinds of nodes that the server must have.
     pub(super) fn node_classes(&self) -> Vec<String> {
-        let mut classes: Vec<_> =
-            self.graph.values().filter_map(|node| node["class_type"].as_str()).map(str::to_owned).collect();
+        let mut classes: Vec<_> = self.graph.ids().map(|id| self.graph.class(id).to_owned()).collect();
         classes.sort();
         classes.dedup();
         classes
@@ -195,7 +215,7 @@ impl Workflow {
     /// A sentence for the operator: a place has no value, or a value no place.
     pub(super) fn with(mut self, values: &Map<String, Value>) -> Result<Self, String> {
         let mut used = BTreeSet::new();
-        for node in self.graph.values_mut() {
+        for node in self.graph.0.values_mut() {
             let inputs = node.get_mut("inputs").and_then(Value::as_object_mut);
             for input in inputs.into_iter().flat_map(Map::values_mut) {
                 let name =
@@ -216,7 +236,7 @@ impl Workflow {
     /// The graph for one picture. Nodes for references beyond the given ones keep the file that the workflow names, and so
     /// does the node for a mask where none is given.
     pub(super) fn fill(&self, values: &Values<'_>) -> Value {
-        let mut graph = self.graph.clone();
+        let mut graph = self.graph.0.clone();
         let mut set = |node: &str, key: &str, value: Value| {
             if let Some(inputs) = graph.get_mut(node).and_then(|node| node["inputs"].as_object_mut()) {
                 inputs.insert(key.to_owned(), value);
@@ -248,7 +268,9 @@ impl Workflow {
         for ((node, key), name) in self.inputs_of("image").zip(values.references) {
             set(node, key, name.as_str().into());
         }
-        for ((node, key), name) in self.inputs_of("mask").zip(values.mask.iter().cycle()) {
+        let is_reference = |mask: &(&String, &String)| self.inputs_of("image").any(|image| image == *mask);
+        let masks = self.inputs_of("mask").filter(|mask| !is_reference(mask));
+        for ((node, key), name) in masks.zip(values.mask.iter().cycle()) {
             set(node, key, (*name).into());
         }
         Value::Object(graph)
@@ -295,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_brief_fills_in_the_inputs_that_the_mapping_names_and_no_others() {
-        let workflow = Workflow::parse(GRAPH, MAPPING).expect("a workflow");
+        let workflow = Workflow::parse(GRAPH, Some(MAPPING)).expect("a workflow");
         assert_eq!(workflow.max_references(), 1);
         assert_eq!(workflow.node_classes(), ["CLIPTextEncode", "CheckpointLoaderSimple", "KSampler", "LoadImage"]);
         assert_eq!(workflow.settings(), [Setting::Seed, Setting::Steps]);
@@ -318,19 +340,43 @@ mod tests {
     fn places_of_the_workflow_get_the_values_of_the_operator() {
         let graph =
             GRAPH.replace("\"a.safetensors\"", "\"{{checkpoint}}\"").replace("\"seed\": 1", "\"steps\": \"{{steps}}\"");
-        let workflow = || Workflow::parse(&graph, MAPPING).expect("a workflow");
+        let workflow = || Workflow::parse(&graph, Some(MAPPING)).expect("a workflow");
         let values = |json: Value| json.as_object().expect("an object").clone();
         let filled = workflow().with(&values(json!({ "checkpoint": "b.safetensors", "steps": 9 }))).expect("filled");
         let filled = filled.fill(&self::values(&RenderSettings::default()));
         assert_eq!(filled["4"]["inputs"]["ckpt_name"], "b.safetensors");
         assert_eq!(filled["3"]["inputs"]["steps"], 9);
         let bare = r#"{"1": {"class_type": "Note"}, "#.to_owned() + &GRAPH[1..];
-        let bare = Workflow::parse(&bare, MAPPING).expect("a workflow").with(&Map::new()).expect("nothing to fill in");
-        assert_eq!(bare.graph["1"], json!({ "class_type": "Note" }));
+        let bare =
+            Workflow::parse(&bare, Some(MAPPING)).expect("a workflow").with(&Map::new()).expect("nothing to fill in");
+        assert_eq!(bare.graph.0["1"], json!({ "class_type": "Note" }));
         let fault = workflow().with(&values(json!({ "steps": 9 }))).expect_err("no value");
         assert!(fault.contains("set checkpoint in [engine.NAME.extra]"), "{fault}");
-        let fault = Workflow::parse(GRAPH, MAPPING).expect("a workflow").with(&values(json!({ "cfg": 1 })));
+        let fault = Workflow::parse(GRAPH, Some(MAPPING)).expect("a workflow").with(&values(json!({ "cfg": 1 })));
         assert!(fault.expect_err("no place").contains("has no place {{cfg}}"));
+    }
+
+    #[test]
+    fn a_workflow_without_a_mapping_gets_the_nodes_that_are_found() {
+        let graph = GRAPH.replace("\"seed\": 1,", "\"seed\": 1, \"positive\": [\"6\", 0],");
+        let workflow = Workflow::parse(&graph, None).expect("a workflow");
+        let nodes = workflow.found().expect("a sentence");
+        assert_eq!(nodes, "prompt text of 6, seed seed of 3, model ckpt_name of 4");
+        assert_eq!(workflow.fill(&values(&RenderSettings::default()))["6"]["inputs"]["text"], "say \"hello\"");
+        assert_eq!(Workflow::parse(&graph, Some(MAPPING)).expect("a workflow").found(), None);
+        let refusal = Workflow::parse(GRAPH, None).expect_err("no prompt");
+        assert!(refusal.contains("no node for prompt was found"), "{refusal}");
+    }
+
+    #[test]
+    fn a_node_with_a_picture_and_its_mask_gets_one_file() {
+        let mapping = MAPPING.replace("[{", r#"[{"type": "mask", "node_ids": ["10"]}, {"#);
+        let workflow = Workflow::parse(GRAPH, Some(&mapping)).expect("a workflow");
+        assert!(workflow.takes_masks() && workflow.masks_its_reference());
+        let (usual, references) = (RenderSettings::default(), ["both.png".to_owned()]);
+        let filled = workflow.fill(&Values { references: &references, mask: Some("mask.png"), ..values(&usual) });
+        assert_eq!(filled["10"]["inputs"]["image"], "both.png");
+        assert!(!Workflow::parse(GRAPH, Some(MAPPING)).expect("a workflow").masks_its_reference());
     }
 
     #[test]
@@ -346,7 +392,7 @@ mod tests {
             (GRAPH, r#"[{"type": "seed", "node_ids": ["3"]}]"#, "no node for prompt"),
             (GRAPH, r#"[{"type": "prompt", "node_ids": ["6"]}]"#, "no node for seed"),
         ] {
-            let refusal = Workflow::parse(graph, mapping).expect_err(reason);
+            let refusal = Workflow::parse(graph, Some(mapping)).expect_err(reason);
             assert!(refusal.contains(reason), "{refusal}");
         }
     }

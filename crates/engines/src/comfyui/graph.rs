@@ -1,0 +1,149 @@
+//! A workflow in ComfyUI's API format: nodes with inputs, some of which are links to outputs of other nodes.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+/// Largest file, in bytes.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+/// Most nodes of a workflow.
+const MAX_NODES: usize = 10_000;
+
+/// The nodes of a workflow by their ids. No node links back to itself.
+#[derive(Debug, Clone)]
+pub(super) struct Graph(pub(super) Map<String, Value>);
+
+/// An input of a node that is an output of another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Link<'a> {
+    /// The name of the input.
+    pub(super) key: &'a str,
+    /// The id of the other node.
+    pub(super) to: &'a str,
+    /// The number of the output.
+    pub(super) output: u64,
+}
+
+/// Reads a file of a workflow or of its mapping. `name` stands for it in errors.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let mut file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?.take(MAX_FILE_BYTES + 1);
+    file.read_to_string(&mut text).map_err(|error| format!("cannot read {name}: {error}"))?;
+    if file.limit() == 0 {
+        return Err(format!("{name} has more than {MAX_FILE_BYTES} bytes, the most that are read"));
+    }
+    Ok(text)
+}
+
+impl Graph {
+    /// The workflow in a text. `name` stands for it in errors.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
+        let nodes: Map<String, Value> =
+            serde_json::from_str(text).map_err(|error| format!("{name} is not a JSON object: {error}"))?;
+        if nodes.get("nodes").is_some_and(Value::is_array) {
+            return Err(format!("{name} is in the format of ComfyUI's editor: export it with \"Export (API)\""));
+        }
+        if nodes.len() > MAX_NODES {
+            return Err(format!("{name} has {} nodes: at most {MAX_NODES} are read", nodes.len()));
+        }
+        if let Some((id, _)) = nodes.iter().find(|(_, node)| !node["class_type"].is_string()) {
+            return Err(format!("{name}: node {id:?} has no class_type: export it with \"Export (API)\""));
+        }
+        let graph = Self(nodes);
+        match graph.circle() {
+            Some(id) => Err(format!("{name}: the links of node {id:?} lead back to it, so ComfyUI cannot run it")),
+            None => Ok(graph),
+        }
+    }
+
+    /// The ids of the nodes, in the order of the file.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    pub(super) fn class(&self, id: &str) -> &str {
+        self.0.get(id).and_then(|node| node["class_type"].as_str()).unwrap_or_default()
+    }
+
+    pub(super) fn inputs(&self, id: &str) -> impl Iterator<Item = (&str, &Value)> {
+        let inputs = self.0.get(id).and_then(|node| node["inputs"].as_object());
+        inputs.into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// The id of the node and the name of its input as the file has them, and the value.
+    pub(super) fn input(&self, id: &str, key: &str) -> Option<(&str, &str, &Value)> {
+        let (id, node) = self.0.get_key_value(id)?;
+        let (key, value) = node["inputs"].as_object()?.get_key_value(key)?;
+        Some((id, key, value))
+    }
+
+    /// The links of a node, in the order of its inputs.
+    pub(super) fn links(&self, id: &str) -> impl Iterator<Item = Link<'_>> {
+        self.inputs(id).filter_map(|(key, value)| {
+            let [to, output] = value.as_array()?.as_slice() else { return None };
+            let (to, _) = self.0.get_key_value(to.as_str()?)?;
+            Some(Link { key, to, output: output.as_u64()? })
+        })
+    }
+
+    pub(super) fn link(&self, id: &str, key: &str) -> Option<Link<'_>> {
+        self.links(id).find(|link| link.key == key)
+    }
+
+    /// All nodes that these depend on, and these, each before those that it depends on. Nothing behind a node for which
+    /// `ends` is true is visited.
+    pub(super) fn behind<'a>(&'a self, from: Vec<&'a str>, ends: impl Fn(&str) -> bool) -> Vec<&'a str> {
+        let (mut seen, mut order) = (HashSet::new(), Vec::new());
+        let mut waiting: Vec<_> = from.into_iter().rev().collect();
+        while let Some(id) = waiting.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            order.push(id);
+            if !ends(id) {
+                let links: Vec<_> = self.links(id).map(|link| link.to).collect();
+                waiting.extend(links.into_iter().rev());
+            }
+        }
+        order
+    }
+
+    /// A node whose links lead back to it.
+    fn circle(&self) -> Option<&str> {
+        let mut users: HashMap<&str, Vec<&str>> = HashMap::new();
+        let mut open: HashMap<&str, usize> = HashMap::new();
+        for id in self.ids() {
+            for link in self.links(id) {
+                users.entry(link.to).or_default().push(id);
+                *open.entry(id).or_default() += 1;
+            }
+        }
+        let mut ready: Vec<_> = self.ids().filter(|id| !open.contains_key(id)).collect();
+        while let Some(id) = ready.pop() {
+            for user in users.get(id).into_iter().flatten() {
+                let left = open.get_mut(user)?;
+                *left -= 1;
+                if *left == 0 {
+                    open.remove(user);
+                    ready.push(user);
+                }
+            }
+        }
+        // What is left is on a circle or depends on one: following such links leads onto it.
+        let mut at = self.ids().find(|id| open.contains_key(id))?;
+        let mut seen = HashSet::new();
+        while seen.insert(at) {
+            at = self.links(at).map(|link| link.to).find(|to| open.contains_key(to))?;
+        }
+        Some(at)
+    }
+}

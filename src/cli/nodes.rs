@@ -1,0 +1,49 @@
+//! `tintype engine nodes` finds the nodes of a workflow in ComfyUI.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::printing::print_line;
+use super::{Failure, Outcome, show, terminal};
+use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Standard output is the file that --engine-workflow-nodes takes, in the form of Open WebUI. A service that gets a workflow \
+and no such file finds the same nodes itself. Standard error names what the workflow lacks. Exits with 1 if it lacks a \
+node for the prompt or the seed.")]
+pub(super) struct NodesArgs {
+    /// Workflow in ComfyUI's API format, as "Export (API)" saves it
+    #[arg(value_name = "FILE")]
+    workflow: PathBuf,
+    /// Print JSON: the nodes, what is missing, and notes
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &NodesArgs) -> Outcome {
+    let found = find(&args.workflow).map_err(Failure)?;
+    if args.json {
+        show(true, &found, String::new)?;
+    } else {
+        print_line(&terminal::visible_json(&mapping(&found)?));
+        for line in found.missing.iter().map(missing).chain(found.notes.iter().cloned()) {
+            eprintln!("{}", terminal::visible(&line));
+        }
+    }
+    Ok(if found.missing.iter().any(|missing| missing.required) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The file of the mapping, with a line for each entry.
+fn mapping(found: &Found) -> Result<String, Failure> {
+    let line = |entry: &NodeInputs| serde_json::to_string(entry).map(|entry| format!("  {entry}"));
+    let lines: Vec<_> = found.nodes.iter().map(line).collect::<Result<_, _>>()?;
+    Ok(format!("[\n{}\n]", lines.join(",\n")))
+}
+
+fn missing(Missing { kind, required, consequence }: &Missing) -> String {
+    let weight = if *required { "required" } else { "optional" };
+    format!("no node for {kind} ({weight}): {consequence}")
+}
