@@ -378,3 +378,32 @@ async fn guidance_below_1_renders_no_negative_prompt_past_the_policy() {
         assert_eq!((asked["guidance_scale"].as_f64(), asked["negative_prompt"].as_str()), (Some(guidance), negative));
     }
 }
+
+#[tokio::test]
+async fn a_server_for_a_data_centre_is_asked_for_its_health_and_for_the_model() {
+    for (dialect, profile) in [(Dialect::VllmOmni, "vllm-omni"), (Dialect::Sglang, "sglang")] {
+        let server = ImagesServer::start(dialect).await;
+        let url = server.engine();
+        let probe = async |model: &[&str]| {
+            engine(&[&["--engine", &url, "--engine-profile", profile][..], model].concat()).probe().await
+        };
+        probe(&["--model", "m"]).await.expect("it is ready");
+        probe(&[]).await.expect("its own model");
+        let paths: Vec<_> = server.all().into_iter().map(|asked| asked.path).collect();
+        assert_eq!(paths, ["/health", "/v1/models", "/health", "/v1/models"], "{profile}");
+        let refusal = probe(&["--model", "org/other"]).await.expect_err("another model");
+        let expected = "does not have the model org/other: give --model one of its names (m), or leave --model out";
+        assert!(matches!(&refusal, EngineError::NotAvailable(cause) if cause.ends_with(expected)), "{refusal}");
+        server.answer_health(Reply::json(404, &json!({ "detail": "Not Found" })));
+        probe(&[]).await.expect("an older server has no such route");
+        server.answer_health(Reply::Whole(503, Vec::new(), Vec::new()));
+        let refusal = probe(&[]).await.expect_err("it is starting");
+        let expected = format!("http://{}/health answered 503", server.address);
+        assert!(matches!(&refusal, EngineError::NotAvailable(cause) if cause.starts_with(&expected)), "{refusal}");
+    }
+    // Other servers have no such route, and may take models that they do not list.
+    let server = ImagesServer::start(Dialect::LocalAi).await;
+    let flags = ["--engine", &server.engine(), "--engine-profile", "localai", "--model", "other"];
+    engine(&flags).probe().await.expect("it lists its models");
+    assert_eq!(server.all().len(), 1);
+}

@@ -41,6 +41,8 @@ struct State {
     /// The reply to requests whose body contains this.
     poison: Option<(&'static str, Reply)>,
     probes_fail: bool,
+    /// The reply at `/health`, of servers that have this route.
+    health: Option<Reply>,
 }
 
 impl ImagesServer {
@@ -99,6 +101,11 @@ impl ImagesServer {
         self.state.lock().unwrap().probes_fail = fail;
     }
 
+    /// The reply at `/health` from now on.
+    pub fn answer_health(&self, reply: Reply) {
+        self.state.lock().unwrap().health = Some(reply);
+    }
+
     /// The requests for pictures so far.
     pub fn asked(&self) -> Vec<Asked> {
         let state = self.state.lock().unwrap();
@@ -122,6 +129,9 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>, dialect: Dialect
         match (posted, state.probes_fail) {
             _ if poison.is_some() => poison.unwrap_or(Reply::Documented),
             (true, _) => state.replies.pop_front().or(state.usual.clone()).unwrap_or(Reply::Documented),
+            (false, _) if asked.path == "/health" && state.health.is_some() => {
+                state.health.clone().unwrap_or(Reply::Documented)
+            }
             (false, true) => Reply::json(503, &json!({ "detail": "loading" })),
             (false, false) => Reply::Documented,
         }
@@ -154,6 +164,7 @@ fn documented(dialect: Dialect, key: Option<&'static str>, asked: &Asked) -> Ans
         return json_answer(401, &error);
     }
     match (asked.method.as_str(), asked.path.as_str()) {
+        ("GET", "/health") if matches!(dialect, Dialect::VllmOmni | Dialect::Sglang) => (200, Vec::new(), Vec::new()),
         ("GET", "/v1/models") => {
             json_answer(200, &json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] }))
         }

@@ -19,6 +19,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, RequestBuilder};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Stage};
@@ -34,6 +35,7 @@ use super::servers::{Server, Servers, Work};
 use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
 use tintype_config::{EngineProfile, EngineSettings};
 use tintype_domain::images_api::GenerationRequest;
+use tintype_outbound::asked_wait;
 
 /// Fields that every call sets itself.
 const RESERVED: [&str; 13] = [
@@ -55,6 +57,9 @@ const RESERVED: [&str; 13] = [
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Largest list of models, in bytes.
 const MAX_MODELS: usize = 4 * 1024 * 1024;
+/// Names of models that an error shows, and characters of each.
+const MAX_NAMES: usize = 5;
+const MAX_NAME: usize = 100;
 /// Bytes of an answer besides its files.
 const MAX_REST: usize = 1024 * 1024;
 
@@ -86,7 +91,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     let build = move |surroundings: Surroundings| {
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
         let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
-        let servers = Servers::new(endpoints.into_iter().map(ImagesServer), dialect.calls_per_server());
+        let servers = endpoints.into_iter().map(|endpoint| ImagesServer::new(endpoint, &dialect));
+        let servers = Servers::new(servers, dialect.calls_per_server());
         let api = ImagesApi { servers, dialect: dialect.clone(), extra: extra.clone(), results, downloads };
         Ok(Arc::new(Driven(api)) as Arc<dyn Engine>)
     };
@@ -169,7 +175,7 @@ impl ImagesApi {
     }
 
     async fn files(&self, server: Arc<ImagesServer>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
-        let ImagesServer(endpoint) = &*server;
+        let endpoint = &server.endpoint;
         let request = self.request(endpoint, call)?;
         // Base64 takes four bytes for three.
         let max_bytes = call.seeds.len() * (MAX_FILE_BYTES / 3 * 4) + MAX_REST;
@@ -264,22 +270,82 @@ fn png_part(png: &Bytes, name: String) -> Result<Part, EngineError> {
     part.map_err(|error| EngineError::Permanent(error.to_string()))
 }
 
-/// One server with OpenAI's Images API. It takes work if it lists its models.
+/// One server with OpenAI's Images API. It takes work if it lists its models, among them the one to ask for.
 #[derive(Debug)]
-struct ImagesServer(Endpoint);
+struct ImagesServer {
+    endpoint: Endpoint,
+    /// Whether it has one set of models and says at `/health` how it is: a server for a data centre.
+    has_health: bool,
+    /// The model to ask for.
+    model: Option<String>,
+}
+
+/// A list of models.
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+impl ImagesServer {
+    fn new(endpoint: Endpoint, dialect: &Dialect) -> Self {
+        let has_health = matches!(dialect.profile, EngineProfile::VllmOmni | EngineProfile::Sglang);
+        Self { endpoint, has_health, model: dialect.model.clone() }
+    }
+
+    /// Asks whether the server is well. One without this route may be.
+    async fn ask_health(&self) -> Result<(), Fault> {
+        let endpoint = &self.endpoint;
+        // Beside `v1`: at the root, unless a proxy has put the server elsewhere.
+        let url = endpoint.resolve("../health");
+        let request = url.and_then(|url| Some((endpoint.request_for(Method::GET, &url)?, url)));
+        let Some((request, url)) = request else { return Ok(()) };
+        let answer = endpoint.send(request, MAX_REST, ANSWER_LIMIT).await?;
+        if answer.status.is_server_error() {
+            let status = answer.status.as_u16();
+            let cause = format!("{url} answered {status}: the server is starting, or its model has failed");
+            return Err(Fault { pause: asked_wait(&answer.headers), ..EngineError::NotAvailable(cause).into() });
+        }
+        Ok(())
+    }
+
+    /// Checks that a server that refuses all models but its own has the one to ask for.
+    fn check_model(&self, list: &[u8]) -> Result<(), EngineError> {
+        let (true, Some(model)) = (self.has_health, &self.model) else { return Ok(()) };
+        let Ok(Models { data }) = serde_json::from_slice(list) else { return Ok(()) };
+        if data.is_empty() || data.iter().any(|listed| listed.id == *model) {
+            return Ok(());
+        }
+        let shown =
+            |listed: &Model| listed.id.chars().filter(char::is_ascii_graphic).take(MAX_NAME).collect::<String>();
+        let names: Vec<_> = data.iter().take(MAX_NAMES).map(shown).collect();
+        Err(EngineError::NotAvailable(format!(
+            "{} does not have the model {model}: give --model one of its names ({}), or leave --model out",
+            self.endpoint.name(),
+            names.join(", ")
+        )))
+    }
+}
 
 #[async_trait]
 impl Server for ImagesServer {
     fn name(&self) -> &str {
-        self.0.name()
+        self.endpoint.name()
     }
 
     async fn probe(&self) -> Result<(), Fault> {
-        let Self(endpoint) = self;
+        let endpoint = &self.endpoint;
+        if self.has_health {
+            self.ask_health().await?;
+        }
         let request = endpoint.request(Method::GET, "models")?;
         let answer = endpoint.send(request, MAX_MODELS, ANSWER_LIMIT).await?;
         if answer.status.is_success() && serde_json::from_slice::<IgnoredAny>(&answer.body).is_ok() {
-            return Ok(());
+            return Ok(self.check_model(&answer.body)?);
         }
         if answer.status.is_success() || answer.status.as_u16() == 404 {
             let cause = format!("{} does not list models at {0}/models: does its URL end in /v1?", endpoint.name());
