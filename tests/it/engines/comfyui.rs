@@ -2,6 +2,7 @@
 
 pub mod contract;
 mod faults;
+mod nodes;
 mod quirks;
 mod real;
 
@@ -411,7 +412,7 @@ fn an_engine_whose_workflow_cannot_be_used_says_what_it_needs() {
     assert!(refusal.contains("needs --engine-workflow"), "{refusal}");
     let files = Files::new();
     let refusal = files.choose("http://127.0.0.1:1", &["--engine-references", "3"]).expect_err("too many references");
-    assert!(refusal.contains("2 nodes for images"), "{refusal}");
+    assert!(refusal.contains("the workflow has 2 nodes for images"), "{refusal}");
     std::fs::remove_file(files.0.path().join("nodes.json")).expect("a file");
     let refusal = files.choose("http://127.0.0.1:1", &[]).expect_err("no file");
     assert!(refusal.contains("cannot read --engine-workflow-nodes"), "{refusal}");
