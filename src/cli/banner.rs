@@ -111,7 +111,7 @@ impl FirstKey {
     }
 }
 
-/// Two lines on how to get real pictures, for a server whose engines all draw sketches, as long as no model is installed.
+/// Three lines on how to get real pictures, for a server whose engines all draw sketches, as long as no model is installed.
 pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Option<String> {
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
     let has_models = !models::entries(data).ok()?.is_empty();
@@ -123,7 +123,8 @@ pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Opt
     let (disk, memory) = (ByteSize(offer.disk_bytes()), ByteSize(offer.memory_bytes()));
     let lines = format!(
         "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
-        It takes {disk} of disk and {memory} of memory{seconds}. Then start the server again.",
+        It takes {disk} of disk and {memory} of memory{seconds}. Then start the server again.\n          \
+        With a GPU or another server: docs/operate/real-pictures.md",
         quoted(data)
     );
     (sketches && !has_models).then_some(lines)
