@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// Largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// Most nodes of a workflow.
-const MAX_NODES: usize = 10_000;
+const MAX_NODES: usize = 2_000;
 
 /// The nodes of a workflow by their ids. No node links back to itself.
 #[derive(Debug, Clone)]

@@ -223,7 +223,8 @@ impl<'a> Finder<'a> {
                 return Some((id, key));
             }
             let to = self.graph.links(id).find(|link| link.key == key)?.to;
-            let named: Vec<_> = VALUES.into_iter().chain([key]).filter_map(|name| self.graph.input(to, name)).collect();
+            let names = self.chosen(to).into_iter().chain(VALUES).chain([key]);
+            let named: Vec<_> = names.filter_map(|name| self.graph.input(to, name)).collect();
             let literal = named.iter().find(|(_, _, value)| is_value(value));
             let joined = self.graph.inputs(to).count() > 1;
             (id, key, value) = match literal.or(named.first()).copied() {
@@ -234,6 +235,16 @@ impl<'a> Finder<'a> {
             };
         }
         None
+    }
+
+    /// The input that a switch passes on, if it has a setting of its own or one of a primitive.
+    fn chosen(&self, id: &str) -> Option<&'static str> {
+        if self.graph.class(id) != "ComfySwitchNode" {
+            return None;
+        }
+        let (at, key) = self.graph.link(id, "switch").map_or((id, "switch"), |link| (link.to, "value"));
+        let (_, _, value) = self.graph.input(at, key)?;
+        Some(if value.as_bool()? { "on_true" } else { "on_false" })
     }
 
     /// The inputs of a node that hold a prompt.
@@ -302,10 +313,11 @@ impl<'a> Finder<'a> {
             let own = if side == Side::Positive { "positive" } else { "negative" };
             let is_both = ["positive", "negative"].iter().all(|side| links.iter().any(|link| link.key == *side));
             let conditions = links.iter().any(|link| link.key.starts_with("cond"));
-            let leads_on = |link: &&Link<'_>| match (is_both, conditions) {
-                (true, _) => link.key == own,
-                (false, true) => link.key.starts_with("cond"),
-                (false, false) => true,
+            let chosen = self.chosen(id);
+            let leads_on = |link: &&Link<'_>| match (is_both, conditions, chosen) {
+                (true, _, _) => link.key == own,
+                (false, true, _) => link.key.starts_with("cond"),
+                (false, false, chosen) => chosen.is_none_or(|chosen| link.key == chosen),
             };
             waiting.extend(links.iter().rev().filter(leads_on).map(|link| link.to));
         }
@@ -336,39 +348,41 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The only input of a node, if that is a link.
+    /// The only input of a node, if that is a link, or the one that a switch passes on.
     fn reroute(&self, id: &str) -> Option<Link<'a>> {
+        if let Some(chosen) = self.chosen(id) {
+            return self.graph.link(id, chosen);
+        }
         let mut links = self.graph.links(id);
         links.next().filter(|_| self.graph.inputs(id).count() == 1)
     }
 
     /// The settings of the samplers that begin with noise or with a picture, not with the result of another one.
     fn runs(&mut self, samplers: &[&'a str]) {
-        let mut has_size = false;
+        let (mut has_size, is_split) = (false, self.is_split(samplers));
+        let known: HashSet<_> = samplers.iter().copied().collect();
         for sampler in samplers {
             let latents = ["latent_image", "latent", "samples", "image", "pixels"];
             let from = latents.into_iter().find_map(|key| self.graph.link(sampler, key)).map(|link| link.to);
-            let behind = self.graph.behind(from.into_iter().collect(), |id| samplers.contains(&id));
-            if behind.iter().any(|id| samplers.contains(id)) {
+            let behind = self.graph.behind(from.into_iter().collect(), |id| known.contains(id));
+            if behind.iter().any(|id| known.contains(id)) {
                 continue;
             }
-            has_size |= self.latents(&behind);
+            let chain = self.latent_chain(from);
+            let source = chain.last().map_or("", |id| self.graph.class(id));
+            let encodes = source.starts_with("VAEEncode") || source == "InpaintModelConditioning";
+            has_size |= self.latents(if encodes { &behind } else { &chain });
             let sigmas = self.graph.link(sampler, "sigmas").map(|link| link.to);
             let schedules = self.graph.behind(sigmas.into_iter().collect(), |_| false);
             let has = |id: &&&str| self.graph.input(id, "steps").is_some();
             let schedule = schedules.iter().find(has).copied().unwrap_or(sampler);
-            if self.is_split(samplers) {
+            if is_split {
                 self.notes.push("several samplers share the steps, so callers and presets cannot set them".into());
             } else {
                 self.number("steps", schedule, &["steps"]);
             }
-            let encodes = |id: &&str| {
-                let class = self.graph.class(id);
-                class.starts_with("VAEEncode") || class == "InpaintModelConditioning"
-            };
             // `VAEEncodeForInpaint` erases what is to be painted anew, so that it begins with noise.
-            let erases = behind.iter().any(|id| self.graph.class(id) == "VAEEncodeForInpaint");
-            if behind.iter().any(encodes) && !erases {
+            if encodes && source != "VAEEncodeForInpaint" {
                 self.number("strength", schedule, &["denoise"]);
             }
         }
@@ -379,6 +393,17 @@ impl<'a> Finder<'a> {
                 keys.iter().for_each(|key| self.number(kind, id, &[key]));
             }
         }
+    }
+
+    /// The nodes from a latent to the one that makes it.
+    fn latent_chain(&self, from: Option<&'a str>) -> Vec<&'a str> {
+        let mut chain: Vec<_> = from.into_iter().collect();
+        let keys = ["samples", "latent", "latent_image"];
+        let next = |at: &str| keys.iter().find_map(|key| self.graph.link(at, key)).or_else(|| self.reroute(at));
+        while let Some(link) = chain.last().and_then(|at| next(at)) {
+            chain.push(link.to);
+        }
+        chain
     }
 
     /// The size of what a sampler begins with. Returns whether there is one to set.
@@ -441,8 +466,9 @@ impl<'a> Finder<'a> {
                 }
                 class if seen.insert(link.to) => {
                     masks.between.insert(link.to);
-                    // Such as `ImageToMask` and `ImageBlur`. Others look for a mask in a picture.
-                    let converts = class.starts_with("Image") && !class.contains("Segment");
+                    // Such as `ImageToMask` and `ImageBlur`. Others look for a mask in a picture, or make one for it.
+                    let converts = ["ImageToMask", "ImageColorToMask"].contains(&class)
+                        || class.starts_with("Image") && link.output == 0;
                     let leads_on =
                         |link: &Link<'_>| ["mask", "masks"].contains(&link.key) || converts && link.key == "image";
                     waiting.extend(self.graph.links(link.to).filter(leads_on));

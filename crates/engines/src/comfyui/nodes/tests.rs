@@ -296,10 +296,13 @@ fn inpainting() {
     assert_eq!(both[..3], ["prompt text 6", "seed seed 3", "negative_prompt text 7"]);
     assert_eq!(both[both.len() - 3..], ["image image 10", "mask image 10", "model ckpt_name 4"]);
 
-    // A mask that another node looks for in the picture is none of the caller's.
+    // A mask that another node looks for in the picture, or makes for it, is none of the caller's.
     graph["13"]["inputs"]["mask"] = json!(["16", 0]);
     graph["16"] = node("CLIPSegMasking", json!({ "image": ["10", 0], "text": "the bench" }));
     let sought = found(&graph);
+    graph["13"]["inputs"]["mask"] = json!(["18", 1]);
+    graph["18"] = node("ImagePadForOutpaint", json!({ "image": ["10", 0], "left": 64, "feathering": 40 }));
+    assert_eq!(lines(&found(&graph)), lines(&sought));
     assert!(missing(&sought).contains(&"mask") && lines(&sought).contains(&"image image 10".to_owned()));
 }
 
@@ -384,9 +387,40 @@ fn a_control_net_with_a_sampler_of_its_own_for_the_depth() {
     graph["21"] = node("ControlNetLoader", json!({ "control_net_name": "depth.safetensors" }));
     graph["3"]["inputs"]["positive"] = json!(["20", 0]);
     graph["3"]["inputs"]["negative"] = json!(["20", 1]);
+    // A number for another input of the latent does not make it one of a picture.
+    graph["5"]["inputs"]["batch_size"] = json!(["22", 2]);
+    graph["22"] = node("GetImageSize", json!({ "image": ["15", 0] }));
     let mut expected = lines(&found(&default_workflow()));
     expected.insert(8, "image image 10".into());
+    expected.remove(5);
     assert_eq!(lines(&found(&graph)), expected);
+}
+
+#[test]
+fn a_switch_passes_on_what_it_chooses() {
+    let mut graph = default_workflow();
+    let switch = |on_false: Value, on_true: Value| {
+        node("ComfySwitchNode", json!({ "switch": ["20", 0], "on_false": on_false, "on_true": on_true }))
+    };
+    graph["20"] = node("PrimitiveBoolean", json!({ "value": false }));
+    graph["21"] = switch(json!(["4", 0]), json!(["22", 0]));
+    graph["22"] = node("LoraLoaderModelOnly", json!({ "lora_name": "fast.safetensors", "model": ["30", 0] }));
+    graph["23"] = switch(json!(["24", 0]), json!(4));
+    graph["24"] = node("PrimitiveInt", json!({ "value": 50 }));
+    graph["25"] = switch(json!(["6", 0]), json!(["7", 0]));
+    graph["30"] = node("UNETLoader", json!({ "unet_name": "other.safetensors" }));
+    graph["3"]["inputs"]["model"] = json!(["21", 0]);
+    graph["3"]["inputs"]["steps"] = json!(["23", 0]);
+    graph["3"]["inputs"]["positive"] = json!(["25", 0]);
+    let off = lines(&found(&graph));
+    for line in ["prompt text 6", "steps value 24", "model ckpt_name 4"] {
+        assert!(off.contains(&line.to_owned()), "{off:?}");
+    }
+    graph["20"]["inputs"]["value"] = true.into();
+    let on = lines(&found(&graph));
+    for line in ["prompt text 7", "steps on_true 23", "model unet_name 30"] {
+        assert!(on.contains(&line.to_owned()), "{on:?}");
+    }
 }
 
 #[test]
@@ -423,17 +457,26 @@ fn hostile_files_are_refused_or_come_to_an_end() {
     let mut graph = default_workflow();
     graph["4"]["inputs"]["vae"] = json!(["8", 0]);
     assert!(refused(&graph.to_string()).contains("lead back to it"));
-    let many: serde_json::Map<_, _> = (0..10_001).map(|id| (id.to_string(), node("A", json!({})))).collect();
-    assert!(refused(&Value::from(many).to_string()).contains("at most 10000"));
+    let many: serde_json::Map<_, _> = (0..2_001).map(|id| (id.to_string(), node("A", json!({})))).collect();
+    assert!(refused(&Value::from(many).to_string()).contains("at most 2000"));
 
     // A long chain takes no stack, and many ways through the same nodes take no time.
     let mut graph = default_workflow();
-    for id in 100..9_000 {
-        let next = if id == 8_999 { "6".to_owned() } else { (id + 1).to_string() };
+    for id in 100..1_900 {
+        let next = if id == 1_899 { "6".to_owned() } else { (id + 1).to_string() };
         let inputs = json!({ "conditioning_1": [next, 0], "conditioning_2": [next, 0] });
         graph[id.to_string()] = node("ConditioningCombine", inputs);
     }
     graph["3"]["inputs"]["positive"] = json!(["100", 0]);
+    assert_eq!(lines(&found(&graph))[0], "prompt text 6");
+    let mut graph = default_workflow();
+    for id in 100..1_900 {
+        let next = if id == 1_899 { "6".to_owned() } else { (id + 1).to_string() };
+        graph[id.to_string()] = node("ComfySwitchNode", json!({ "switch": [next, 0], "on_true": [next, 0] }));
+    }
+    graph["3"]["inputs"]["positive"] = json!(["100", 0]);
+    graph["3"]["inputs"]["steps"] = json!(["100", 0]);
+    graph["3"]["inputs"]["model"] = json!(["100", 0]);
     assert_eq!(lines(&found(&graph))[0], "prompt text 6");
     // Links to nodes that are not there, and inputs of no sense.
     for odd in [json!(["99", 0]), json!([1, 2, 3]), json!(null), json!({ "a": 1 }), json!([["3", 0], 0])] {
