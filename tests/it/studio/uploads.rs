@@ -120,7 +120,7 @@ async fn an_upload_and_a_result_are_references_of_tasks() {
     let file = service.call("GET", &format!("/files/{name}"), &[], "").await;
     assert!(file.body.starts_with(b"\x89PNG") && !file.body.windows(4).any(|part| part == b"home"), "no metadata");
     let picture = Picture::decode(&file.body).expect("a picture");
-    assert_eq!((picture.width(), picture.height()), (1_024, 512));
+    assert_eq!((picture.width(), picture.height()), (1_568, 784));
     let first = ada.refer(&format!("upload:{id}")).await;
     service.work().await;
     assert!(matches!(ada.status(first).await, Status::Completed(images) if images.len() == 2));
