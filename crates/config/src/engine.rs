@@ -60,7 +60,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_LORA", value_name = "FILE[:WEIGHT]", value_delimiter = ',')]
     pub engine_lora: Vec<EngineLora>,
     /// Embedding of textual inversion for the diffusion engine, with the word in prompts that stands for it; several as
-    /// FILE,FILE [default word: the file's name without .safetensors, or the name in the file if it looks like <word>]
+    /// FILE,FILE [default word: the name in the file if it has angle brackets, or else the file's name]
     #[arg(long, env = "TINTYPE_ENGINE_EMBEDDING", value_name = "FILE[=WORD]", value_delimiter = ',')]
     pub engine_embedding: Vec<EngineEmbedding>,
     /// File or folder of a VAE with which the diffusion engine replaces the one of its model [default: the model's own]
