@@ -47,6 +47,41 @@ enum Kind {
 
 /// All readings of a text, each normalised. The first one is the literal reading.
 pub(super) fn readings(text: &str) -> Vec<String> {
+    let mut all = readings_of(text);
+    if let Some(plain) = without_emphasis(text) {
+        let more = readings_of(&plain).into_iter().filter(|reading| !all.contains(reading)).collect::<Vec<_>>();
+        all.extend(more);
+    }
+    all
+}
+
+/// The text without signs of emphasis, such as `(word:1.3)`, which some engines remove: the parts of a word that the signs
+/// divide become one. `None` without a bracket.
+fn without_emphasis(text: &str) -> Option<String> {
+    const BRACKETS: [char; 6] = ['(', ')', '[', ']', '{', '}'];
+    if !text.contains(BRACKETS) {
+        return None;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(|sign: char| BRACKETS.contains(&sign) || matches!(sign, ':' | '\\')) {
+        let (before, signs) = rest.split_at(at);
+        out.push_str(before);
+        let number = signs[1..].trim_start_matches(|sign: char| sign.is_ascii_digit() || "+-. ".contains(sign));
+        rest = match signs.as_bytes()[0] {
+            b':' if number.starts_with([')', ']']) => &number[1..],
+            b':' => {
+                out.push(':');
+                &signs[1..]
+            }
+            _ => &signs[1..],
+        };
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+fn readings_of(text: &str) -> Vec<String> {
     let mut all = vec![words(text, Look::Meant)];
     let mut add = |reading: String| {
         if !all.contains(&reading) {

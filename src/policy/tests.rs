@@ -68,6 +68,13 @@ fn a_word_is_found_in_every_disguise() {
         "B-0-M-B",
         "draw a b*o*m*b now",
         "b o m b a lot",
+        "bo()mb",
+        "bo[]mb",
+        "(bo:1)mb",
+        "bo(mb:1.3)",
+        "((b)o(m: -.5 ))b",
+        "{bo}mb",
+        "b\\(\\omb",
         "draw a b o m b I like",
     ];
     assert_refused(&["bomb"], &disguises);
@@ -86,6 +93,7 @@ fn only_whole_words_are_found() {
     assert_passed(&["bomb"], &["bombast", "a bombed street", "bo mb", "aplomb", ""]);
     assert_passed(&["make a bomb"], &["make a bombshell", "I make a cake; a bomb", "a bomb make"]);
     assert_passed(&["ba"], &["b4 and after"]);
+    assert_passed(&["bomb"], &["bo (mb)", "bo:mb)", "(bo:mb)", "bo:1 (mb)"]);
 }
 
 #[test]

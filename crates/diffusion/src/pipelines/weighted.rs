@@ -5,11 +5,14 @@
 //! before. Its words `BREAK` and `AND`, changes during a render (`[a:b:0.5]`) and the search for a comma at the end of a
 //! chunk are not followed.
 
+use std::ops::RangeInclusive;
+
 /// The weight of a pair of brackets.
 const STRONGER: f64 = 1.1;
 
-/// The largest weight, in both directions. Beyond it no picture is left.
-const MAX_WEIGHT: f64 = 10.0;
+/// The weights of words. Beyond the largest no picture is left; below the smallest a negative prompt would paint what it
+/// names, which the content policy has not judged.
+const WEIGHTS: RangeInclusive<f64> = 0.0..=10.0;
 
 /// Letters with a meaning.
 const SIGNS: [char; 6] = ['\\', '(', ')', '[', ']', ':'];
@@ -56,10 +59,15 @@ pub(super) fn parts(prompt: &str) -> Vec<(String, f32)> {
     joined(parts)
 }
 
+fn bounded(weight: f64) -> f64 {
+    weight.clamp(*WEIGHTS.start(), *WEIGHTS.end())
+}
+
 /// Multiplies the weights since the latest open bracket. `None` if there is none.
 fn closed(parts: &mut [(String, f64)], open: &mut Vec<usize>, factor: f64) -> Option<&'static str> {
     let from = open.pop()?;
-    parts[from..].iter_mut().for_each(|(_, weight)| *weight *= factor);
+    // Within bounds at each step, so that no weight becomes infinite.
+    parts[from..].iter_mut().for_each(|(_, weight)| *weight = bounded(*weight * factor));
     Some("")
 }
 
@@ -69,14 +77,14 @@ fn weight(text: &str) -> Option<(f64, usize)> {
     let digits = number.trim();
     let is_number = digits.strip_prefix(['+', '-']).unwrap_or(digits).chars().all(|x| x.is_ascii_digit() || x == '.');
     let weight = digits.parse().ok().filter(|_| is_number)?;
-    Some((weight, number.len() + 2))
+    Some((bounded(weight), number.len() + 2))
 }
 
 /// Joins neighbours of one weight, so that the tokenizer sees their words whole.
 fn joined(parts: Vec<(String, f64)>) -> Vec<(String, f32)> {
     let mut all: Vec<(String, f32)> = Vec::new();
     for (text, weight) in parts {
-        let weight = weight.clamp(-MAX_WEIGHT, MAX_WEIGHT) as f32;
+        let weight = weight as f32;
         match all.last_mut() {
             Some((before, same)) if same.to_bits() == weight.to_bits() => before.push_str(&text),
             _ => all.push((text, weight)),
@@ -113,7 +121,7 @@ mod tests {
             ("a fox", &[("a fox", 1.0)]),
             ("a (red) fox", &[("a ", 1.0), ("red", up), (" fox", 1.0)]),
             ("a [red] fox", &[("a ", 1.0), ("red", down), (" fox", 1.0)]),
-            ("(red:1.3), (blue: -.5 )", &[("red", 1.3), (", ", 1.0), ("blue", -0.5)]),
+            ("(red:1.3), (blue: +.5 )", &[("red", 1.3), (", ", 1.0), ("blue", 0.5)]),
             ("((a) b:2)", &[("a", 2.2), (" b", 2.0)]),
             ("[[a]]", &[("a", (1.0 / 1.21_f64) as f32)]),
             (r"a \(b\) \[c\] \\ \d", &[(r"a (b) [c] \ d", 1.0)]),
@@ -123,7 +131,7 @@ mod tests {
             ("(a:b:1.2)", &[("a:b", 1.2)]),
             ("(a:1.2.3)", &[("a:1.2.3", up)]),
             ("(a:inf) (b:1e3)", &[("a:inf", up), (" ", 1.0), ("b:1e3", up)]),
-            ("(a:99)(b:-99)", &[("a", 10.0), ("b", -10.0)]),
+            ("(a:99)(b:-99)", &[("a", 10.0), ("b", 0.0)]),
             ("a: b, 16:9", &[("a: b, 16:9", 1.0)]),
             ("(日本:1.2)語", &[("日本", 1.2), ("語", 1.0)]),
             ("()(:2)[]", &[]),
@@ -138,6 +146,8 @@ mod tests {
         }
         let deep = format!("{}a{}", "(".repeat(4_000), ")".repeat(2_000));
         assert_eq!(parts(&deep), [("a".to_owned(), 10.0)]);
+        let endless = format!("((a:{}):0)", "9".repeat(310));
+        assert_eq!(parts(&endless), [("a".to_owned(), 0.0)], "infinity times zero is no number");
     }
 
     #[test]
