@@ -7,9 +7,8 @@
 //! computes with; only tensors that a LoRA changes are in their file, and the others stay in the files of the model.
 //!
 //! A file is written under another name, synced, and renamed when it is whole: the name of a finished file never stands
-//! for half of one. Its header holds a digest of everything in it, which [`verify`] compares, and [`quantise`], which an
-//! engine calls when it starts; opening compares only the length, the version, and the identity of the weights from which
-//! it was made.
+//! for half of one. Its header holds a digest of everything in it, and the identity of the weights from which it was made.
+//! An engine compares both when it starts, for the files that it needs.
 
 mod write;
 
@@ -17,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
@@ -189,7 +189,7 @@ fn made<'w>(
     }
     write::write(&path, part, items, wanted, progress)?;
     lock.sync_all().map_err(|error| unwritable(&path, &error))?;
-    wanted.find(&path).ok_or_else(|| {
+    wanted.open(&path).ok_or_else(|| {
         let path = path.display();
         Error::Model(format!("{path} was written, but not as it was to be; the disk may be damaged"))
     })
@@ -225,8 +225,17 @@ impl Wanted {
         if self.rules.is_some() { EXTENSION } else { MERGED }
     }
 
-    /// The file, if it is there, whole, and suits. Anything else is made anew.
+    /// The file, if it is there, undamaged, and suits. Anything else is made anew.
     fn find(&self, path: &Path) -> Option<Weights> {
+        let found = self.open(path)?;
+        // Nothing else reads all of it: a picture of damaged weights looks like one of a bad model.
+        verify_file(path).ok()?;
+        touch(path);
+        Some(found)
+    }
+
+    /// The file, if it is there and suits.
+    fn open(&self, path: &Path) -> Option<Weights> {
         let found = Weights::open(path).ok()?;
         let notes = self.notes();
         let mut notes = notes.iter().filter(|(key, _)| **key != DIGEST_KEY);
@@ -240,6 +249,12 @@ impl Wanted {
         let notes = [(version, VERSION.to_owned()), (SOURCE_KEY, self.source.clone()), (DIGEST_KEY, blank)];
         notes.into_iter().chain(bits).collect()
     }
+}
+
+/// Notes that a file is in use, so that [`forget`] removes it last. In somebody else's folder it stays as it is.
+#[expect(clippy::disallowed_methods, reason = "it is compared with times that the file system sets")]
+fn touch(path: &Path) {
+    drop(File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));
 }
 
 /// A digest of all that decides about the numbers in a file.
@@ -285,11 +300,6 @@ pub fn quantise(folder: &Path, cache: &Path, progress: &mut dyn FnMut(&Progress)
 /// # Errors
 /// If the model cannot be used, or the files cannot be written.
 pub fn prepare(folder: &Path, options: &Options, progress: &mut dyn FnMut(&Progress)) -> Result<Pipeline> {
-    // Nothing else reads all of them: a picture of damaged weights looks like one of a bad model.
-    let found = options.cache.as_deref().map(files).transpose()?.unwrap_or_default();
-    for path in found.iter().filter(|path| verify_file(path).is_err()) {
-        std::fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
-    }
     Pipeline::open_with(folder, WeightPreparation { options, rules: Rules::of_this_machine(), progress })
 }
 

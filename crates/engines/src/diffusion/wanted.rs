@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tintype_diffusion::config::Config;
 use tintype_diffusion::pipelines::{class_of_file, masks, references};
 use tintype_engine::{Setting, Sizes};
@@ -211,7 +212,7 @@ impl Wanted {
             EngineRuntime::Rten => String::new(),
             other => format!("-{}", other.to_string().replace(':', "-")),
         };
-        let vae = if self.vae.is_some() { "-vae" } else { "" };
+        let vae = self.vae.as_ref().map_or_else(String::new, |vae| format!("-vae-{:016x}", path_hash(vae)));
         let name = format!("speed-{}{runtime}{vae}.json", self.precision(&installed));
         installed.cache.map(|cache| cache.join(name))
     }
@@ -276,6 +277,12 @@ impl Wanted {
             }
         }
     }
+}
+
+/// What tells files with different paths apart, in the name of another file.
+fn path_hash(path: &Path) -> u64 {
+    let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte))
 }
 
 fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
