@@ -49,6 +49,7 @@ pub struct Pace {
     id: Id,
     engine: String,
     max_references: u32,
+    masks: bool,
     slots: u32,
     measured: Mutex<Measured>,
     news: Notify,
@@ -163,6 +164,7 @@ impl Pace {
             id: self.id,
             engine: self.engine.clone(),
             max_references: self.max_references,
+            masks: self.masks,
             slots: self.slots,
             mean: measured.mean(),
             mean_of_image: measured.mean_of_image(),
@@ -200,11 +202,12 @@ impl Backlog {
     }
 
     /// Adds a worker of this process, which counts from its first report or observation on.
-    pub fn add_worker(&self, engine: &str, max_references: u32, slots: usize) -> Arc<Pace> {
+    pub fn add_worker(&self, engine: &str, max_references: u32, masks: bool, slots: usize) -> Arc<Pace> {
         let pace = Arc::new(Pace {
             id: self.ids.next(self.clock.now()),
             engine: engine.to_owned(),
             max_references,
+            masks,
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
             measured: Mutex::default(),
             news: Notify::new(),
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn an_outlier_and_a_single_attempt_do_not_decide_the_mean() {
         let (backlog, _) = backlog();
-        let worker = backlog.add_worker("sketch", 4, 2);
+        let worker = backlog.add_worker("sketch", 4, false, 2);
         let mean = |took: Duration| {
             worker.observe(took, 1);
             worker.measured().mean()
@@ -445,8 +448,8 @@ mod tests {
     #[tokio::test]
     async fn a_task_with_references_waits_for_the_workers_that_take_them() {
         let (backlog, _) = backlog();
-        let text = backlog.add_worker("text", 0, 100);
-        let edit = backlog.add_worker("edit", 2, 1);
+        let text = backlog.add_worker("text", 0, false, 100);
+        let edit = backlog.add_worker("edit", 2, false, 1);
         for _ in 0..MIN_SAMPLES {
             text.observe(SECOND, 1);
             edit.observe(SECOND, 1);
@@ -469,7 +472,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_names_an_engine_waits_for_its_workers_and_delays_nobody_without_one() {
         let (backlog, _) = backlog();
-        let (quick, slow) = (backlog.add_worker("quick", 4, 10), backlog.add_worker("slow", 4, 1));
+        let (quick, slow) = (backlog.add_worker("quick", 4, false, 10), backlog.add_worker("slow", 4, false, 1));
         for _ in 0..MIN_SAMPLES {
             quick.observe(SECOND, 1);
             slow.observe(SECOND * 10, 1);

@@ -8,7 +8,7 @@ use tintype_config::{FileVersion, PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::{EngineInfo, Setting};
-use tintype_store::Origin;
+use tintype_store::{EngineState, Origin};
 use tintype_system::clock::Clock;
 
 /// How often the file may be looked at.
@@ -35,12 +35,27 @@ struct Engines {
 #[derive(Debug, Clone)]
 struct Takes {
     settings: Vec<Setting>,
-    masks: bool,
+    masks: Masks,
 }
 
-/// The engine with this name takes no mask, or no engine does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoMask(pub String);
+/// The masks that an engine takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Masks {
+    are_taken: bool,
+    /// Most reference images of a task.
+    max_references: usize,
+}
+
+/// Why a task with a mask has no engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoEngineForMask {
+    /// The engines with these names, separated by commas, take none.
+    #[error("mask is not supported by the engine {0}: leave it out, or name another model")]
+    NotTaken(String),
+    /// Those that take one take fewer reference images.
+    #[error("With a mask, no engine of this server takes more than {0} images: send fewer")]
+    TooManyReferences(usize),
+}
 
 /// The file as it was last seen.
 #[derive(Debug, Default)]
@@ -64,30 +79,55 @@ impl Presets {
 
     /// Makes the engines of this process known, by their names. `are_all` says that the installation has no others.
     pub fn know<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
-        let takes = |info: &EngineInfo| Takes { settings: info.settings.clone(), masks: info.masks };
+        let takes = |info: &EngineInfo| Takes {
+            settings: info.settings.clone(),
+            masks: Masks { are_taken: info.masks, max_references: info.max_references },
+        };
         let by_name = engines.map(|(name, info)| (name, takes(info))).collect();
         *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = Engines { by_name, are_all };
     }
 
-    /// The engine for a task with a mask, of which a caller or a preset has chosen `engine`, or left the choice to the
-    /// service.
+    /// The engine for a task with a mask and so many reference images, of which a caller or a preset has chosen `engine`, or
+    /// left the choice to the service. `reported` are the engines that workers have, here and in other processes.
     ///
     /// # Errors
-    /// [`NoMask`]: it would paint over all of the picture.
-    pub fn engine_for_mask(&self, engine: Option<String>) -> Result<Option<String>, NoMask> {
-        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(engine) = engine else {
-            if engines.by_name.values().all(|takes| takes.masks) {
-                return Ok(None);
-            }
-            let first = engines.by_name.iter().find(|(_, takes)| takes.masks).map(|(name, _)| name.clone());
-            // Other processes may have one.
-            return if first.is_none() && engines.are_all { Err(NoMask(engines.names())) } else { Ok(first) };
+    /// [`NoEngineForMask`]: it would paint over all of the image, or fail.
+    pub fn engine_for_mask(
+        &self,
+        engine: Option<String>,
+        references: usize,
+        reported: &[EngineState],
+    ) -> Result<Option<String>, NoEngineForMask> {
+        let mut known: BTreeMap<String, Masks> = {
+            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            engines.by_name.iter().map(|(name, takes)| (name.clone(), takes.masks)).collect()
         };
-        match engines.by_name.get(&engine) {
-            Some(takes) if !takes.masks => Err(NoMask(engine)),
-            _ => Ok(Some(engine)),
+        for EngineState { name, max_references, masks, .. } in reported {
+            let other = Masks { are_taken: *masks, max_references: *max_references as usize };
+            // A worker of an earlier release ignores masks, although its engine may take them.
+            let found = known.entry(name.clone()).or_insert(other);
+            found.are_taken &= masks;
         }
+        if let Some(engine) = engine {
+            return match known.get(&engine) {
+                Some(masks) if !masks.are_taken => Err(NoEngineForMask::NotTaken(engine)),
+                _ => Ok(Some(engine)),
+            };
+        }
+        let suits = |masks: &Masks| masks.are_taken && masks.max_references >= references;
+        if known.values().all(suits) {
+            return Ok(None);
+        }
+        let is_up = |name: &String| reported.iter().any(|engine| engine.name == *name && engine.workers > 0);
+        let suitable = || known.iter().filter(|(_, masks)| suits(masks)).map(|(name, _)| name);
+        if let Some(name) = suitable().find(|name| is_up(name)).or_else(|| suitable().next()) {
+            return Ok(Some(name.clone()));
+        }
+        let most = known.values().filter(|masks| masks.are_taken).map(|masks| masks.max_references).max();
+        Err(most.map_or_else(
+            || NoEngineForMask::NotTaken(known.into_keys().collect::<Vec<_>>().join(", ")),
+            NoEngineForMask::TooManyReferences,
+        ))
     }
 
     /// All presets, by name.

@@ -85,7 +85,7 @@ impl Worker {
             policy,
             engine: engine.to_owned(),
             slot_count,
-            pace: shared.backlog.add_worker(engine, renderer.max_references(), slot_count),
+            pace: shared.backlog.add_worker(engine, renderer.max_references(), renderer.masks(), slot_count),
             renderer,
             reference_slots,
             held: RunningAttempts::default(),

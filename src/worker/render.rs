@@ -83,6 +83,11 @@ pub trait Renderer: Send + Sync + 'static {
         ANY_REFERENCES
     }
 
+    /// Whether the engine takes masks.
+    fn masks(&self) -> bool {
+        false
+    }
+
     /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
     fn attempt_limit(&self) -> Option<Duration> {
         None
@@ -161,6 +166,10 @@ impl Renderer for EngineRenderer {
 
     fn max_references(&self) -> u32 {
         u32::try_from(self.info.max_references).unwrap_or(u32::MAX)
+    }
+
+    fn masks(&self) -> bool {
+        self.info.masks
     }
 
     fn attempt_limit(&self) -> Option<Duration> {
@@ -273,7 +282,14 @@ impl EngineRenderer {
 
     /// The mask of a task, for its first reference.
     async fn mask(&self, claim: &Claim, first: Option<&Picture>) -> Result<Option<Mask>, RenderError> {
-        let (Some(own), Some(first)) = (claim.request.own_mask(), first) else { return Ok(None) };
+        if claim.request.settings.mask.is_none() {
+            return Ok(None);
+        }
+        let (Some(own), Some(first)) = (claim.request.own_mask(), first) else {
+            // Without its mask the engine would paint over all of the picture.
+            tracing::error!(task = %claim.lease.task_id, "the mask of the task cannot be read, so the task fails");
+            return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
+        };
         let mask = stored_references::picture(&self.shared, &self.decoder, claim, (0, "mask"), own).await?;
         let size = |picture: &Picture| format!("{}x{}", picture.width(), picture.height());
         let (mask_size, first_size) = (size(&mask), size(first));

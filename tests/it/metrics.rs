@@ -20,7 +20,7 @@ use crate::tidy::root;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exposed(service: &Service) -> String {
-    let engine = EngineState { name: "sketch".into(), max_references: 4, workers: 1, seen_at: NOON };
+    let engine = EngineState { name: "sketch".into(), max_references: 4, masks: false, workers: 1, seen_at: NOON };
     service.shared.metrics.expose(&QueueDepth::default(), &[engine], NOON, Some(1 << 30))
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tintype_engine::Picture;
+use tintype_store::WorkerReport;
 
 use crate::openai_edits::{data_url, error, png, task_of, worked};
 use crate::rigs::http::Answer;
@@ -134,6 +135,54 @@ async fn a_mask_that_cannot_be_used_is_refused_before_the_charge() {
     assert_eq!(error(&service.call("POST", "/v1/images/generations", &headers, body).await, 400).1, "mask");
     assert_eq!(caller.credits().await, 100);
     assert_eq!(service.shared.store.count_uploads(caller.account.id).await.expect("a store"), 0);
+}
+
+#[tokio::test]
+async fn a_mask_of_what_is_cropped_away_is_refused_before_the_charge() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    let send = async |(width, height): (u32, u32), edge: u32, size: &str| {
+        let (image, mask) = (data_url(&png(width, height)), mask(width, height, |x| if x < edge { 0 } else { 255 }));
+        let body = json!({ "prompt": "a boat", "image": image, "mask": data_url(&mask), "size": size });
+        caller.edit(&[("prefer", "respond-async")], "application/json", body.to_string()).await
+    };
+    for (size, edge, wanted) in [((600, 200), 30, "auto"), ((300, 200), 40, "1024x1024")] {
+        let refused = send(size, edge, wanted).await;
+        assert_eq!(error(&refused, 400).1, "mask");
+        let message = refused.json()["error"]["message"].as_str().expect("a message").to_owned();
+        assert!(message.contains("cropped to"), "{message}");
+    }
+    assert_eq!(caller.credits().await, 100);
+    assert_eq!(send((300, 200), 80, "1024x1024").await.status, 202, "a part of it stays");
+}
+
+#[tokio::test]
+async fn a_mask_finds_an_engine_that_takes_it_with_all_images() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 100).await;
+    // The last is of an earlier release, with an engine that this process has.
+    let engines = [("narrow", true, 1), ("plain", false, 4), ("wide", true, 2), ("sketch", false, 4)];
+    for (number, (engine, masks, max_references)) in engines.into_iter().enumerate() {
+        let id = format!("FAAAAAAAAAAAAAAAAAAA{number}").parse().expect("an id");
+        let usual = service.worker.pace().report(true);
+        let report = WorkerReport { engine: engine.into(), max_references, masks, id, ..usual };
+        service.shared.store.report_worker(report).await.expect("a store");
+    }
+    let image = json!({ "image_url": data_url(&png(64, 48)) });
+    let mask = data_url(&left_half(64, 48));
+    let send = async |images: usize| {
+        let body = json!({ "prompt": "a boat", "images": vec![image.clone(); images], "mask": &mask });
+        caller.edit(&[("prefer", "respond-async")], "application/json", body.to_string()).await
+    };
+    for (images, engine) in [(1, "narrow"), (2, "wide")] {
+        assert_eq!(send(images).await.status, 202);
+        let waiting = service.shared.store.waiting_tasks(9).await.expect("a store");
+        assert_eq!(waiting.last().expect("a task").engine.as_deref(), Some(engine), "{images} images");
+    }
+    let refused = send(3).await;
+    assert_eq!(error(&refused, 400).1, "mask");
+    let message = refused.json()["error"]["message"].as_str().expect("a message").to_owned();
+    assert!(message.contains("more than 2 images"), "{message}");
 }
 
 #[tokio::test]

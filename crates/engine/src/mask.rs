@@ -1,10 +1,14 @@
 //! Masks: which part of a picture an edit changes.
 
+use fast_image_resize::FilterType as resizing;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::metadata::Orientation;
 use image::{DynamicImage, ExtendedColorType, GrayImage, ImageDecoder as _, ImageEncoder as _, Luma};
 
-use crate::picture::{Picture, PictureError, open, within};
+use crate::picture::{Picture, PictureError, Scaling, open, within};
+
+/// Scales a mask without overshooting: beside an edge, the filter for pictures would let a little of the kept part change.
+const SMOOTH: resizing = resizing::Bilinear;
 
 /// A mask as a grey picture: white where an edit changes the picture, black where it keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,12 +61,12 @@ impl Mask {
 
     /// The mask of a picture after [`Picture::fit`].
     pub fn fit(self, width: u32, height: u32) -> Self {
-        Self(self.0.fit(width, height))
+        Self(self.0.resized(width, height, Scaling::Cover, SMOOTH))
     }
 
     /// The mask of a picture after [`Picture::stretch`].
     pub fn stretch(self, width: u32, height: u32) -> Self {
-        Self(self.0.stretch(width, height))
+        Self(self.0.resized(width, height, Scaling::EachSide, SMOOTH))
     }
 
     /// `painted` where the mask is white and `original` where it is black, each of the mask's size.
@@ -132,6 +136,21 @@ mod tests {
         assert_eq!(cut.as_raw(), &[1, 2, 3, 0, 4, 5, 6, 255]);
         let wide = Picture::from_rgb(3, 1, vec![0; 9]).expect("a picture");
         assert_eq!(mask.cut_out(&wide), None);
+    }
+
+    #[test]
+    fn scaling_changes_a_mask_beside_its_edge_alone() {
+        let row = |from: usize| (0..64).flat_map(|x| [if x < from { 0 } else { 255 }; 3]).collect::<Vec<u8>>();
+        for edge in 1..64 {
+            let mask = Mask::of(Picture::from_rgb(64, 1, row(edge)).expect("a picture"));
+            for width in [40, 87, 96, 192] {
+                let scaled = mask.clone().stretch(width, 1);
+                let greys: Vec<u8> = scaled.picture().as_rgb().iter().step_by(3).copied().collect();
+                assert!(greys.is_sorted(), "{edge}, {width}: {greys:?}");
+                let mixed = greys.iter().filter(|grey| !matches!(grey, 0 | 255)).count();
+                assert!(mixed <= (width as usize / 64 + 1) * 2, "{edge}, {width}: {greys:?}");
+            }
+        }
     }
 
     #[test]

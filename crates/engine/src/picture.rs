@@ -14,6 +14,15 @@ use image::{
 
 use crate::{colours, jpeg};
 
+/// How a picture of another ratio gets a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scaling {
+    /// It covers the size, and is cropped around its centre.
+    Cover,
+    /// Each side is scaled by itself.
+    EachSide,
+}
+
 /// Longest side of a reference picture, in pixels.
 pub const MAX_SIDE: u32 = 8_192;
 /// Most pixels of a reference picture: enough for a photo of 48 megapixels.
@@ -117,15 +126,16 @@ impl Picture {
 
     /// The picture at exactly `width` x `height`, scaled to cover that size and cropped around the centre.
     pub fn fit(self, width: u32, height: u32) -> Self {
-        self.resized(width, height, &ResizeOptions::new().fit_into_destination(Some((0.5, 0.5))))
+        self.resized(width, height, Scaling::Cover, resizing::Lanczos3)
     }
 
     /// The picture at exactly `width` x `height`, of which each side is scaled by itself.
     pub fn stretch(self, width: u32, height: u32) -> Self {
-        self.resized(width, height, &ResizeOptions::new())
+        self.resized(width, height, Scaling::EachSide, resizing::Lanczos3)
     }
 
-    fn resized(self, width: u32, height: u32, options: &ResizeOptions) -> Self {
+    /// The picture at exactly `width` x `height`.
+    pub(crate) fn resized(self, width: u32, height: u32, scaling: Scaling, filter: resizing) -> Self {
         if self.width() == width && self.height() == height {
             return self;
         }
@@ -133,7 +143,11 @@ impl Picture {
         let source = TypedImageRef::<U8x3>::from_buffer(self.width(), self.height(), self.as_rgb());
         let target = TypedImage::<U8x3>::from_buffer(width, height, &mut pixels);
         let (source, mut target) = source.ok().zip(target.ok()).expect("a picture has three bytes for each pixel");
-        let options = options.resize_alg(ResizeAlg::Convolution(resizing::Lanczos3));
+        let options = match scaling {
+            Scaling::Cover => ResizeOptions::new().fit_into_destination(Some((0.5, 0.5))),
+            Scaling::EachSide => ResizeOptions::new(),
+        };
+        let options = options.resize_alg(ResizeAlg::Convolution(filter));
         // The function for one type of pixel: the one for all of them compiles its kernels a dozen times.
         Resizer::new().resize_typed(&source, &mut target, &options).expect("the crop lies within the picture");
         Self { pixels }

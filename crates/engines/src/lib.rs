@@ -66,7 +66,9 @@ impl EngineChoice {
         info: EngineInfo,
         build: impl Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
     ) -> Self {
-        Self { info, build: Box::new(build) }
+        // A mask is that of a reference.
+        let masks = info.masks && info.max_references > 0;
+        Self { info: EngineInfo { masks, ..info }, build: Box::new(build) }
     }
 
     /// Builds the engine, in a process that renders. It connects to no server yet.

@@ -514,7 +514,8 @@ CREATE TABLE workers (
     mean_ms        bigint CHECK (mean_ms > 0),
     image_ms       bigint CHECK (image_ms > 0),
     is_available   boolean NOT NULL,
-    seen_at        bigint NOT NULL
+    seen_at        bigint NOT NULL,
+    masks          boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 -- ---- Audit log ----

@@ -30,6 +30,8 @@ pub struct WorkerReport {
     pub engine: String,
     /// Most reference images of a task that the engine takes.
     pub max_references: u32,
+    /// Whether the engine takes masks.
+    pub masks: bool,
     /// Number of render slots, at least one.
     pub slots: u32,
     /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until some have ended.
@@ -58,6 +60,8 @@ pub struct EngineState {
     pub name: String,
     /// Most reference images of a task that it takes.
     pub max_references: u32,
+    /// Whether it takes masks, as all of its workers say.
+    pub masks: bool,
     /// Number of workers that are alive and whose engine is available.
     pub workers: u64,
     /// Time of the last report.

@@ -18,14 +18,14 @@ use super::pipeline::repeats::Repeat;
 use super::state::ApiState;
 use super::submitted;
 use crate::service::limits::RateLimit;
-use crate::service::presets::NoMask;
+use crate::service::presets::NoEngineForMask;
 use crate::service::waiters::{Crowd, Seat};
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::AspectRatio;
-use tintype_store::{Attachment, Call, Origin, StoreError, Submission};
+use tintype_store::{Attachment, Call, EngineState, Origin, StoreError, Submission};
 
 use self::hold::Hold;
 use self::pictures::Pictures;
@@ -158,7 +158,11 @@ async fn answer_call(
     let seat = seat(answer, &api, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
-    let chosen = choose(&mut call, &api);
+    let engines = match &call.request.settings.mask {
+        Some(_) => api.shared.store.engines().await?,
+        None => Vec::new(),
+    };
+    let chosen = choose(&mut call, &engines, &api);
     for setting in chosen.iter().flat_map(|chosen| &chosen.ignored) {
         ignored.note(setting.as_str());
     }
@@ -178,8 +182,9 @@ async fn answer_call(
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
 }
 
-/// What the preset of a call makes of its settings, and of the number of its images.
-fn choose(call: &mut ImagesCall, api: &ApiState) -> Result<Chosen, InvalidCall> {
+/// What the preset of a call makes of its settings, of the number of its images, and of its mask, with the engines that
+/// workers have reported.
+fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Result<Chosen, InvalidCall> {
     let model = call.model.as_deref();
     let presets = &api.shared.presets;
     let preset = model.and_then(|model| presets.named(model)).unwrap_or_else(|| {
@@ -192,11 +197,9 @@ fn choose(call: &mut ImagesCall, api: &ApiState) -> Result<Chosen, InvalidCall> 
     }
     let mut chosen = preset.choose(std::mem::take(&mut call.settings))?;
     if call.request.settings.mask.is_some() {
-        let no_mask = |NoMask(engine)| InvalidCall {
-            message: format!("mask is not supported by the engine {engine}: leave it out, or name another model."),
-            param: Some("mask"),
-        };
-        chosen.engine = presets.engine_for_mask(chosen.engine).map_err(no_mask)?;
+        let no_engine = |reason: NoEngineForMask| InvalidCall { message: format!("{reason}."), param: Some("mask") };
+        let references = call.request.reference_images.len();
+        chosen.engine = presets.engine_for_mask(chosen.engine, references, engines).map_err(no_engine)?;
     }
     Ok(chosen)
 }

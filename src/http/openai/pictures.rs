@@ -108,7 +108,7 @@ impl Pictures {
         }
         if let Some(spool) = request.settings.mask.as_ref().and_then(|mask| spools.get(mask)) {
             let mask = spool.decode_mask().await.map_err(of_mask)?;
-            check_mask(&mask, first)?;
+            check_mask(&mask, first, request.aspect_ratio)?;
             decoded.push(mask.into_picture());
         }
         let mut stored = place.store(decoded).await.map_err(refused)?;
@@ -172,20 +172,27 @@ fn of_image(error: UploadError, index: usize) -> ApiError {
     }
 }
 
-/// Checks that a mask changes something, and has the size of the first image, if that came with the call.
-fn check_mask(mask: &Mask, first: Option<(u32, u32)>) -> Result<(), ApiError> {
+/// Checks that a mask changes something in an image of the ratio, and has the size of the first image, if that came with
+/// the call.
+fn check_mask(mask: &Mask, first: Option<(u32, u32)>, ratio: AspectRatio) -> Result<(), ApiError> {
     if mask.keeps_all() {
         return Err(ApiError::bad_mask(
             "mask is opaque everywhere, so nothing would change: make the part to change transparent.",
         ));
     }
     let (width, height) = mask.size();
-    match first.filter(|first| *first != mask.size()) {
-        Some((own_width, own_height)) => Err(ApiError::bad_mask(format!(
+    if let Some((own_width, own_height)) = first.filter(|first| *first != mask.size()) {
+        return Err(ApiError::bad_mask(format!(
             "mask must have the size of the first image: it has {width}x{height} pixels, and the image {own_width}x{own_height}."
-        ))),
-        None => Ok(()),
+        )));
     }
+    let (wide, high) = ratio.size();
+    if mask.clone().fit(wide, high).keeps_all() {
+        return Err(ApiError::bad_mask(format!(
+            "mask is transparent only where the image is cropped to {wide}x{high}, so nothing would change: send an image of this ratio, or another size."
+        )));
+    }
+    Ok(())
 }
 
 /// The error for the mask.

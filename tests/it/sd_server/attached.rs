@@ -128,10 +128,16 @@ async fn with_a_mask_any_model_paints_over_the_first_reference() {
             server.load(model);
             let settings = RenderSettings { strength, ..RenderSettings::default() };
             let mask = Some(Mask::of(picture(255)));
-            let brief = Brief { references: vec![picture(1)], mask, settings, ..brief("a boat", &[1]) };
-            render(&engine, brief).await.expect("pictures");
+            for more in [vec![], vec![picture(2)]] {
+                let references = [vec![picture(1)], more.clone()].concat();
+                let brief =
+                    Brief { references, mask: mask.clone(), settings: settings.clone(), ..brief("a boat", &[1]) };
+                render(&engine, brief).await.expect("pictures");
+                let shown = &server.bodies().pop().expect("a job")["ref_images"];
+                assert_eq!(shown.as_array().map_or(0, Vec::len), more.len(), "{model}");
+            }
             let body = server.bodies().pop().expect("a job");
-            assert!(body["init_image"].is_string() && body.get("ref_images").is_none(), "{model}");
+            assert!(body["init_image"].is_string(), "{model}");
             assert_eq!(body["strength"], expected, "{model}");
             let file = BASE64_STANDARD.decode(body["mask_image"].as_str().expect("a mask")).expect("base64");
             assert_eq!(Mask::decode_within(&file, SIDE).expect("a mask").picture(), &picture(255));

@@ -122,26 +122,33 @@ async fn a_mask_decides_which_part_is_painted() {
     let server = Attached::start(None);
     let engine = server.engine(&[]);
     until_ready(&engine, "an attached server was ready after").await;
-    let half = SIDE as usize * 3 / 2;
+    // So many that the outer quarters are beyond what the autoencoder mixes.
+    let side = 256;
+    let half = side as usize * 3 / 2;
     let mask = |left: u8, right: u8| {
         let row = [vec![left; half], vec![right; half]].concat();
-        Mask::of(Picture::from_rgb(SIDE, SIDE, row.repeat(SIDE as usize)).expect("a picture"))
+        Mask::of(Picture::from_rgb(side, side, row.repeat(side as usize)).expect("a picture"))
     };
-    let painted = async |mask: Option<Mask>| {
-        let original = Picture::from_rgb(SIDE, SIDE, vec![200; half * 2 * SIDE as usize]).expect("a picture");
-        let brief = Brief { references: vec![original], mask, ..brief("a boat", &[5]) };
+    let painted = async |mask: Mask| {
+        let original = Picture::from_rgb(side, side, vec![200; half * 2 * side as usize]).expect("a picture");
+        let brief = Brief { references: vec![original], mask: Some(mask), ..with_side(side, brief("a boat", &[5])) };
         render(&engine, brief).await.expect("a picture").remove(0)
     };
-    let (left, right, nothing) =
-        (painted(Some(mask(255, 0))).await, painted(Some(mask(0, 255))).await, painted(Some(mask(0, 0))).await);
+    let (left, right, nothing) = (painted(mask(255, 0)).await, painted(mask(0, 255)).await, painted(mask(0, 0)).await);
     // What the mask keeps goes through the autoencoder, so it is compared with a picture of which everything was kept.
-    let apart = |one: &Picture, other: &Picture, side: usize| -> u64 {
-        let rows = one.as_rgb().chunks_exact(half * 2).zip(other.as_rgb().chunks_exact(half * 2));
-        let of = |row: &[u8], other: &[u8]| row.iter().zip(other).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
-        rows.map(|(a, b)| of(&a[side * half..][..half], &b[side * half..][..half])).sum()
+    let quarters = |picture: &Picture| {
+        let rows: Vec<_> = picture.as_rgb().chunks_exact(half * 2).collect();
+        let of = |from: usize| rows.iter().flat_map(|row| row[from..][..half / 2].to_vec()).collect::<Vec<u8>>();
+        [of(0), of(half + half / 2)]
     };
-    assert!(apart(&left, &nothing, 0) > 4 * apart(&left, &nothing, 1), "the left half was to be painted");
-    assert!(apart(&right, &nothing, 1) > 4 * apart(&right, &nothing, 0), "the right half was to be painted");
+    let changes = |picture: &Picture| {
+        let pairs = quarters(picture).into_iter().zip(quarters(&nothing));
+        let apart = pairs.map(|(one, other)| one.iter().zip(other).map(|(a, b)| u64::from(a.abs_diff(b))).sum::<u64>());
+        apart.collect::<Vec<_>>()
+    };
+    let (of_left, of_right) = (changes(&left), changes(&right));
+    assert!(of_left[0] > 10 * of_left[1], "the left half was to be painted: {of_left:?}");
+    assert!(of_right[1] > 10 * of_right[0], "the right half was to be painted: {of_right:?}");
 }
 
 #[tokio::test]

@@ -152,6 +152,7 @@ async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
         id: operator.account,
         engine: "sketch".to_owned(),
         max_references: 4,
+        masks: false,
         slots: 1,
         mean: Some(Duration::from_secs(30)),
         mean_of_image: Some(Duration::from_millis(7_500)),

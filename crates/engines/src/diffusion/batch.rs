@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_engine::frames::{Fault, Order, Prompt};
-use tintype_engine::{Brief, CancellationToken, EngineError, Measured, Picture, Progress};
+use tintype_engine::{Brief, CancellationToken, EngineError, Mask, Measured, Picture, Progress};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::link::{Link, Pipes, Trouble};
@@ -280,7 +280,10 @@ impl Renderer {
             seeds: brief.seeds.clone(),
             previews: progress.wants_previews(),
         });
-        let references = tasks.iter().flat_map(|task| task.brief.references.clone());
+        let references = tasks.iter().flat_map(|task| task.brief.references.clone()).collect();
+        let (references, mask) = edited(references, tasks[0].brief.mask.clone(), (width, height));
+        // A picture with a reference is made alone.
+        let batch = if references.is_empty() { self.most((width, height)) } else { 1 };
         // Those of all tasks of a batch.
         let settings = &tasks[0].brief.settings;
         Order {
@@ -288,13 +291,13 @@ impl Renderer {
             prompts: prompts.collect(),
             width,
             height,
-            references: references.collect(),
-            mask: tasks[0].brief.mask.clone(),
+            references,
+            mask,
             steps: self.steps(&tasks[0]),
             guidance_scale: settings.guidance_scale,
             strength: settings.strength,
             negative_prompt: settings.negative_prompt.clone().unwrap_or_default(),
-            batch: self.most((width, height)),
+            batch,
         }
     }
 
@@ -325,6 +328,22 @@ impl Renderer {
     }
 }
 
+/// The reference pictures and the mask of an order of a size. With a mask all of the first picture must come back in its
+/// place, and the child would cut off what does not fit.
+fn edited(
+    mut references: Vec<Picture>,
+    mask: Option<Mask>,
+    (width, height): (u32, u32),
+) -> (Vec<Picture>, Option<Mask>) {
+    let mask = mask.map(|mask| mask.stretch(width, height));
+    if mask.is_some()
+        && let Some(first) = references.first_mut()
+    {
+        *first = first.clone().stretch(width, height);
+    }
+    (references, mask)
+}
+
 /// A render whose child must be replaced unless it comes to its end: when it is abandoned, nothing else stops the child.
 struct Unfinished<'a> {
     supervisor: &'a Supervisor<Link>,
@@ -343,5 +362,25 @@ impl Drop for Unfinished<'_> {
         if !self.has_ended {
             self.supervisor.replace(self.number, "it was working on a render that failed or is no longer wanted");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_an_edited_picture_is_cut_off_at_another_ratio() {
+        // White at both ends, which a crop would lose.
+        let row: Vec<u8> = (0..64).flat_map(|x| [if (2..62).contains(&x) { 0 } else { 255 }; 3]).collect();
+        let picture = Picture::from_rgb(64, 32, row.repeat(32)).expect("a picture");
+        let mask = Mask::of(picture.clone());
+        let (references, mask) = edited(vec![picture.clone(), picture.clone()], Some(mask), (32, 32));
+        let mask = mask.expect("a mask");
+        for found in [&references[0], mask.picture()] {
+            assert_eq!((found.width(), found.height()), (32, 32));
+            assert!(found.as_rgb()[0] > 200 && found.as_rgb()[31 * 3] > 200, "{:?}", &found.as_rgb()[..96]);
+        }
+        assert_eq!(references[1], picture, "the child scales the others itself");
     }
 }

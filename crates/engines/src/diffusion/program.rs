@@ -225,8 +225,10 @@ impl<'a> Watch<'a> {
                 let took = Duration::from_micros(*micros);
                 self.measured.steps.push(took);
                 // The first one loads the model. The speed is that of a picture alone.
-                if (*done > 1 || *of == 1) && *pictures == 1 && self.is_usual {
-                    speed.observe_step(self.all_pixels, took);
+                if (*done > 1 || *of == 1) && *pictures == 1 {
+                    if self.is_usual {
+                        speed.observe_step(self.all_pixels, took);
+                    }
                     if *picture == 0 && self.is_too_large(&speed, *done, *of, took) {
                         self.too_large.cancel();
                     }

@@ -329,6 +329,10 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
                     body["sample_params"]["sample_steps"] = steps.max(2).into();
                 }
             }
+            let others: Vec<_> = pictures.collect();
+            if !others.is_empty() {
+                body["ref_images"] = others.into();
+            }
         }
         ReferenceUse::Shown => {}
     }

@@ -109,7 +109,7 @@ impl Reports for PostgresStore {
     }
 
     async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
-        let sql = "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms,
+        let sql = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms,
                 image_ms, is_available, seen_at
             FROM workers WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id";
         let rows = self.database.read(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?;

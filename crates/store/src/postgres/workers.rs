@@ -22,11 +22,10 @@ const REPORT: &str = "
         SELECT id FROM workers WHERE id <> $1
             AND (engine = $2 AND seen_at <= tintype_now($7) - $8 OR seen_at <= tintype_now($7) - $9)
         FOR UPDATE SKIP LOCKED)))
-    INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, image_ms, is_available, seen_at)
-    VALUES ($1, $2, $3, $4, $5, $10, $6, tintype_now($7))
+    INSERT INTO workers AS w (id, engine, max_references, slots, mean_ms, image_ms, is_available, seen_at, masks)
+    VALUES ($1, $2, $3, $4, $5, $10, $6, tintype_now($7), $11)
     ON CONFLICT (id) DO UPDATE SET engine = $2, max_references = $3, slots = $4, mean_ms = $5, image_ms = $10,
-        is_available = $6,
-        seen_at = tintype_now($7)";
+        is_available = $6, seen_at = tintype_now($7), masks = $11";
 
 /// Condition for a row of `workers` whose worker is alive, with the parameters `$now` and `$silence`. A report from the
 /// future was written before the clock was set back. It is ignored as well.
@@ -46,6 +45,7 @@ pub(super) fn worker(row: &Row) -> Result<WorkerReport> {
         id: row.try_get("id")?,
         engine: row.try_get("engine")?,
         max_references: number(row, "max_references")?,
+        masks: row.try_get("masks")?,
         slots: number(row, "slots")?,
         mean: time("mean_ms")?,
         mean_of_image: time("image_ms")?,
@@ -57,6 +57,7 @@ fn engine(row: &Row) -> Result<EngineState> {
     Ok(EngineState {
         name: row.try_get("engine")?,
         max_references: number(row, "max_references")?,
+        masks: row.try_get("masks")?,
         workers: number(row, "workers")?,
         seen_at: row.try_get("seen_at")?,
     })
@@ -72,20 +73,32 @@ fn files_marker(row: &Row) -> Result<FilesMarker> {
 #[async_trait]
 impl Fleet for PostgresStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        let WorkerReport { id, engine, max_references, slots, mean, mean_of_image, is_available } = report;
+        let WorkerReport { id, engine, max_references, masks, slots, mean, mean_of_image, is_available } = report;
         let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let (max_references, slots) = (small(max_references), small(slots));
         let [mean_ms, image_ms] = [mean, mean_of_image].map(|mean| mean.map(|mean| millis(mean).max(1)));
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        let parameters: [Parameter<'_>; 10] =
-            [&id, &engine, &max_references, &slots, &mean_ms, &is_available, &given, &silence, &forgotten, &image_ms];
+        let [given, silence, forgotten]: [Parameter<'_>; 3] = [&given, &silence, &forgotten];
+        let parameters: [Parameter<'_>; 11] = [
+            &id,
+            &engine,
+            &max_references,
+            &slots,
+            &mean_ms,
+            &is_available,
+            given,
+            silence,
+            forgotten,
+            &image_ms,
+            &masks,
+        ];
         self.database.write(REPORT, &parameters).await?;
         Ok(())
     }
 
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         let sql = format!(
-            "SELECT id, engine, max_references::bigint AS max_references, slots::bigint AS slots, mean_ms, image_ms
+            "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms, image_ms
              FROM workers
              WHERE id <> ALL ($1) AND {} ORDER BY id",
             alive("$2", "$3")
@@ -96,8 +109,8 @@ impl Fleet for PostgresStore {
 
     async fn engines(&self) -> Result<Vec<EngineState>> {
         let sql = format!(
-            "SELECT engine, max(max_references)::bigint AS max_references, count(*) FILTER (WHERE {}) AS workers,
-                 max(seen_at) AS seen_at
+            "SELECT engine, max(max_references)::bigint AS max_references, bool_and(masks) AS masks,
+                 count(*) FILTER (WHERE {}) AS workers, max(seen_at) AS seen_at
              FROM workers WHERE seen_at > tintype_now($1) - $3 GROUP BY engine ORDER BY engine",
             alive("$1", "$2")
         );

@@ -278,9 +278,11 @@ impl Fleet for SqliteStore {
         let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
         for (report, seen_at) in self.workers().values() {
             let name = report.engine.clone();
-            let unseen = EngineState { name: name.clone(), max_references: 0, workers: 0, seen_at: *seen_at };
+            let unseen =
+                EngineState { name: name.clone(), max_references: 0, masks: true, workers: 0, seen_at: *seen_at };
             let engine = engines.entry(name).or_insert(unseen);
             engine.max_references = engine.max_references.max(report.max_references);
+            engine.masks &= report.masks;
             engine.workers += u64::from(report.is_available);
             engine.seen_at = engine.seen_at.max(*seen_at);
         }

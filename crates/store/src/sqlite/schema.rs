@@ -19,6 +19,7 @@ pub const SCHEMA: Schema = Schema {
     changes: &[
         include_str!("../../migrations/sqlite/0101_cause.sql"),
         include_str!("../../migrations/sqlite/0102_settings.sql"),
+        include_str!("../../migrations/sqlite/0103_masks.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

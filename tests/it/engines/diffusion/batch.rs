@@ -50,6 +50,22 @@ async fn tasks_of_one_size_are_rendered_together_as_if_each_were_alone() {
 }
 
 #[tokio::test]
+async fn pictures_with_a_reference_are_made_one_by_one() {
+    let rig = rig(&model("sd15")).await;
+    let reference = Picture::from_rgb(SIDE, SIDE, vec![200; (SIDE * SIDE * 3) as usize]).expect("a picture");
+    for mask in [None, Some(Mask::of(reference.clone()))] {
+        let edit = |seeds: &[u64]| {
+            let (references, mask) = (vec![reference.clone()], mask.clone());
+            Brief { references, mask, ..brief("a boat", seeds) }
+        };
+        let both = rig.render(edit(&[1, 2])).await.expect("pictures");
+        for (seed, picture) in (1..).zip(&both) {
+            assert_eq!(*picture, rig.render(edit(&[seed])).await.expect("pictures")[0], "{seed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn tasks_beyond_a_batch_or_of_another_size_get_a_turn_of_their_own() {
     let rig = rig(&model("lcm")).await;
     let wide = Brief { width: 128, ..brief("a boat", &[9]) };

@@ -284,6 +284,7 @@ async fn a_report_deletes_the_rows_of_silent_workers() -> Result<()> {
         id: id.parse().expect("an id"),
         engine: "sketch".into(),
         max_references: 4,
+        masks: false,
         slots: 1,
         mean: None,
         mean_of_image: None,

@@ -201,6 +201,7 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
             Backend::Postgres => {
                 let schema = schema(fx.directory.path());
                 cluster().execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings"));
+                cluster().execute(&format!("ALTER TABLE {schema}.workers DROP COLUMN masks"));
             }
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));

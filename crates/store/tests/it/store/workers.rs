@@ -19,6 +19,7 @@ fn worker(number: u8) -> WorkerReport {
         id: id(number),
         engine: format!("engine-{number}"),
         max_references: 4,
+        masks: false,
         slots: number.into(),
         mean: None,
         mean_of_image: None,

@@ -1,0 +1,1 @@
+-- Workers report whether their engine takes masks. Here they report to the only process, and to no table.
