@@ -18,7 +18,8 @@ use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
 use tintype_engine::{
-    Brief, CancellationToken, Device, Engine, EngineInfo, MAX_SEED, Measured, Picture, Progress, RenderSettings, Sizes,
+    Brief, CancellationToken, Device, Engine, EngineInfo, LoraSource, MAX_SEED, Measured, Picture, Progress,
+    RenderSettings, Sizes,
 };
 use tintype_engines::diffusion::{Asked, Distance};
 use tintype_engines::{EngineChoice, Surroundings};
@@ -100,6 +101,10 @@ struct Shown {
     description: String,
     sizes: Vec<String>,
     max_references: usize,
+    /// Whether it takes a mask for its first reference image.
+    masks: bool,
+    /// The LoRAs that presets may name: `files` of its machine, or those of its `server`.
+    loras: Option<&'static str>,
     /// The settings that callers and presets may give.
     settings: Vec<&'static str>,
     slots: usize,
@@ -114,15 +119,27 @@ impl Shown {
         let slots = engine.slots.map_or(info.slots, usize::from);
         let (engine, description) = (engine.name.clone(), info.description.clone());
         let settings = info.settings.iter().map(|setting| setting.as_str()).collect();
-        Self { engine, description, sizes, max_references: info.max_references, settings, slots }
+        let loras = match info.loras {
+            LoraSource::Nowhere => None,
+            LoraSource::Files => Some("files"),
+            LoraSource::Server => Some("server"),
+        };
+        let EngineInfo { max_references, masks, .. } = *info;
+        Self { engine, description, sizes, max_references, masks, loras, settings, slots }
     }
 
     fn text(&self) -> String {
-        let Self { engine, description, sizes, max_references, settings, slots } = self;
+        let Self { engine, description, sizes, max_references, masks, loras, settings, slots } = self;
+        let masks = if *masks { " with masks" } else { "" };
+        let loras = match *loras {
+            None => "none",
+            Some("files") => "files of this machine",
+            Some(_) => "those of its server",
+        };
         let sizes = sizes.join(", ");
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         format!(
-            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}; tasks at a time: {slots}\n  settings: {settings}"
+            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}{masks}; tasks at a time: {slots}\n  settings: {settings}; LoRAs: {loras}"
         )
     }
 }

@@ -199,7 +199,9 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
     };
     let noted = match opened {
         Ok(_) => installed.note_check(&data.data, None),
-        Err(complaint) if complaint.of_model => installed.note_check(&data.data, Some(complaint.words)),
+        Err(complaint) if complaint.fault == diffusion::OpenFault::Model => {
+            installed.note_check(&data.data, Some(complaint.words))
+        }
         // Another machine or user may open it, or this one later.
         Err(complaint) => Err(complaint.words),
     };

@@ -237,6 +237,7 @@ async fn open_parts(
     let shared = Shared::new(server, clock, store, files, directories);
     let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
     shared.presets.know(known, role == Role::Everything && !shared.store.is_shared());
+    shared.presets.check()?;
     let api = match url {
         Some(url) => {
             check_engines(server, &shared, &engines).await?;

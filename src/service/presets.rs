@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use tintype_config::{FileVersion, PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::GenerateRequest;
-use tintype_engine::{EngineInfo, Setting};
+use tintype_engine::{EngineInfo, Lora, LoraSource, Setting};
 use tintype_store::{EngineState, Origin};
 use tintype_system::clock::Clock;
 
@@ -36,6 +37,7 @@ struct Engines {
 struct Takes {
     settings: Vec<Setting>,
     masks: Masks,
+    loras: LoraSource,
 }
 
 /// The masks that an engine takes.
@@ -81,10 +83,21 @@ impl Presets {
     pub fn know<'a>(&self, engines: impl Iterator<Item = (String, &'a EngineInfo)>, are_all: bool) {
         let takes = |info: &EngineInfo| Takes {
             settings: info.settings.clone(),
+            loras: info.loras,
             masks: Masks { are_taken: info.masks, max_references: info.max_references },
         };
         let by_name = engines.map(|(name, info)| (name, takes(info))).collect();
         *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = Engines { by_name, are_all };
+    }
+
+    /// Checks the presets of the settings.
+    ///
+    /// # Errors
+    /// A sentence for the operator: an engine that this process knows cannot render with one.
+    pub fn check(&self) -> Result<(), String> {
+        let presets = self.all();
+        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        presets.iter().try_for_each(|preset| engines.check_loras(preset))
     }
 
     /// The engine for a task with a mask and so many reference images, of which a caller or a preset has chosen `engine`, or
@@ -196,11 +209,41 @@ impl Engines {
         self.by_name.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// The presets, unless one names an engine that the installation does not have.
+    /// Checks that the engines of this process that may render with a preset take its LoRAs, and that there are such files.
+    fn check_loras(&self, Preset { name, engine, settings, .. }: &Preset) -> Result<(), String> {
+        if settings.loras.is_empty() {
+            return Ok(());
+        }
+        let may_render = |own: &String| engine.as_ref().is_none_or(|engine| engine == own);
+        for (own, takes) in self.by_name.iter().filter(|(own, _)| may_render(own)) {
+            match takes.loras {
+                LoraSource::Nowhere => {
+                    return Err(format!(
+                        "[preset.{name}] has a LoRA, and the engine {own} takes none: name one that does"
+                    ));
+                }
+                LoraSource::Files => {
+                    for Lora { path, .. } in &settings.loras {
+                        let unusable =
+                            |reason: &dyn fmt::Display| format!("[preset.{name}] lora: cannot read {path}: {reason}");
+                        let found = fs::metadata(path).map_err(|error| unusable(&error))?;
+                        if !found.is_file() {
+                            return Err(unusable(&"it is no file"));
+                        }
+                    }
+                }
+                LoraSource::Server => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The presets, unless an engine that one names does not exist or cannot render with it.
     fn check(&self, presets: Vec<Preset>) -> Result<Vec<Preset>, String> {
         let lacks = |preset: &&Preset| {
             preset.engine.as_ref().is_some_and(|engine| self.are_all && !self.by_name.contains_key(engine))
         };
+        presets.iter().try_for_each(|preset| self.check_loras(preset))?;
         let Some(Preset { name, engine, .. }) = presets.iter().find(lacks) else { return Ok(presets) };
         let engine = engine.as_deref().unwrap_or_default();
         let known = self.names();

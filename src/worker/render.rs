@@ -16,7 +16,9 @@ use tintype_config::WorkerSettings;
 use tintype_domain::model::{FailureCause, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Progress, RenderSettings};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Mask, Progress, RenderSettings,
+};
 use tintype_outbound::references::{FaultKind, ReferenceFault, ReferenceOptions, References, TrustedTestHost};
 use tintype_store::{ANY_REFERENCES, Claim};
 use tintype_system::sandbox::Decoder;
@@ -135,6 +137,10 @@ impl Renderer for EngineRenderer {
         }
         if claim.request.settings.mask.is_some() && !self.info.masks {
             tracing::warn!(task = %claim.lease.task_id, engine = self.info.name, "the engine takes no mask, so the task fails: give its preset an engine that takes one");
+            return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
+        }
+        if !claim.request.settings.render.loras.is_empty() && self.info.loras == LoraSource::Nowhere {
+            tracing::warn!(task = %claim.lease.task_id, engine = self.info.name, "the engine takes no LoRA, so the task fails: give its preset an engine that takes one");
             return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
         }
         let references = self.references(claim).await?;

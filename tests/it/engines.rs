@@ -9,7 +9,9 @@ use serde_json::json;
 use tintype::worker::Worker;
 use tintype_config::LEASE;
 use tintype_domain::model::{FailureCause, TaskId};
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Sizes, Stage,
+};
 use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
@@ -79,6 +81,7 @@ fn info() -> EngineInfo {
         max_references: 4,
         masks: false,
         settings: Vec::new(),
+        loras: LoraSource::Nowhere,
         max_pictures: None,
         typical_duration: Duration::from_secs(1),
         attempt_limit: None,

@@ -306,6 +306,38 @@ fn presets_of_the_config_file_are_checked_and_listed() {
 }
 
 #[test]
+fn a_preset_with_a_lora_needs_an_engine_that_takes_one_and_a_file() {
+    let data = TempDir::new().expect("a directory");
+    let write = |text: &str| fs::write(data.path().join("tintype.toml"), text).expect("a file");
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    write("[preset.ink]\nlora = \"/nowhere/ink.safetensors:0.8\"\n");
+    let told = refused(data.path(), &serve);
+    assert!(told.contains("[preset.ink] has a LoRA, and the engine sketch takes none: name one that does"), "{told}");
+    let model = root().join("crates/diffusion/tests/parity/sd15");
+    let model = model.to_str().expect("text");
+    let told = refused(data.path(), &[&serve[..], &["--engine", "diffusion", "--model", model]].concat());
+    assert!(told.contains("[preset.ink] lora: cannot read /nowhere/ink.safetensors: No such file"), "{told}");
+    let shown = printed_json(data.path(), &["preset", "list"]);
+    assert_eq!(shown[0]["settings"], json!({ "loras": [{ "path": "/nowhere/ink.safetensors", "weight": 0.8 }] }));
+    let listed = printed_json(data.path(), &["engine", "list", "--engine", "diffusion", "--model", model]);
+    assert_eq!((&listed["configured"][0]["loras"], &listed["configured"][0]["masks"]), (&json!("files"), &json!(true)));
+}
+
+#[tokio::test]
+async fn callers_name_no_lora() {
+    let rig = Rig::start(PORTRAIT).await;
+    let caller = rig.service.caller("ada", 100).await;
+    let loras = json!([{ "path": "/etc/passwd", "weight": 1 }]);
+    let answer = call(&caller, json!({ "prompt": "a boat", "model": "portrait", "loras": &loras })).await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-ignored-fields")), (202, "loras"));
+    assert_eq!(settings_of(&caller, &answer).await.render.loras, []);
+    // A file that no engine of this process could use changes nothing.
+    rig.change(&format!("{PORTRAIT}lora = \"ink\"\n"));
+    let answer = call(&caller, json!({ "prompt": "a boat", "model": "portrait" })).await;
+    assert_eq!(settings_of(&caller, &answer).await.render.loras, []);
+}
+
+#[test]
 fn the_command_line_generates_with_a_preset_and_a_seed() {
     let data = TempDir::new().expect("a directory");
     fs::write(data.path().join("tintype.toml"), "[preset.draft]\ncallers = [\"seed\"]\n").expect("a file");

@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tintype_engine::Lora;
 use url::Url;
 
 use super::engines::NamedEngine;
@@ -15,8 +16,6 @@ use super::environment::secret_in;
 
 /// The program that `--engine sd-server` runs unless another is named.
 pub(super) const DEFAULT_PROGRAM: &str = "sd-server";
-/// The largest weight of a LoRA file, in both directions.
-const MAX_LORA_WEIGHT: f64 = 10.0;
 /// Most servers of one engine.
 const MAX_SERVERS: usize = 64;
 
@@ -58,7 +57,7 @@ pub struct EngineSettings {
     /// LoRA file that the diffusion engine merges into its model, with a weight from -10 to 10; several as FILE,FILE
     /// [default weight: 1]
     #[arg(long, env = "TINTYPE_ENGINE_LORA", value_name = "FILE[:WEIGHT]", value_delimiter = ',')]
-    pub engine_lora: Vec<EngineLora>,
+    pub engine_lora: Vec<Lora>,
     /// Embedding of textual inversion for the diffusion engine, with the word in prompts that stands for it; several as
     /// FILE,FILE [default word: the name in the file if it has angle brackets, or else the file's name]
     #[arg(long, env = "TINTYPE_ENGINE_EMBEDDING", value_name = "FILE[=WORD]", value_delimiter = ',')]
@@ -109,35 +108,6 @@ pub struct EngineSettings {
     /// The tables of the config file, as the layers of settings pass them on
     #[arg(long, hide = true, value_name = "JSON")]
     pub engine_table: Vec<NamedEngine>,
-}
-
-/// A LoRA file of the diffusion engine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EngineLora {
-    /// The safetensors file.
-    pub path: PathBuf,
-    /// How strongly it changes the model.
-    pub weight: f64,
-}
-
-impl FromStr for EngineLora {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // A colon without a number after it is part of the name.
-        let (path, weight) = match text.rsplit_once(':').map(|(path, weight)| (path, weight.trim().parse())) {
-            Some((path, Ok(weight))) => (path, weight),
-            _ => (text, 1.0),
-        };
-        let path = path.trim();
-        if path.is_empty() {
-            return Err(format!("{text:?} is not a file with a weight, such as detail.safetensors:0.8"));
-        }
-        if !(-MAX_LORA_WEIGHT..=MAX_LORA_WEIGHT).contains(&weight) {
-            return Err(format!("the weight {weight} of {path} is not from -{MAX_LORA_WEIGHT} to {MAX_LORA_WEIGHT}"));
-        }
-        Ok(Self { path: path.into(), weight })
-    }
 }
 
 /// An embedding of textual inversion for the diffusion engine.
@@ -532,10 +502,10 @@ mod tests {
             ("a:b.safetensors", "a:b.safetensors", 1.0),
             ("a: 0", "a", 0.0),
         ] {
-            assert_eq!(text.parse(), Ok(EngineLora { path: path.into(), weight }), "{text}");
+            assert_eq!(text.parse(), Ok(Lora { path: path.into(), weight }), "{text}");
         }
         for text in ["", " ", ":0.8", "a:10.5", "a:-11", "a:inf", "a:NaN"] {
-            assert!(text.parse::<EngineLora>().is_err(), "{text}");
+            assert!(text.parse::<Lora>().is_err(), "{text}");
         }
     }
 
@@ -563,8 +533,8 @@ mod tests {
             NamedEngine::from_table("painter", &flags)
         };
         let loras = table("diffusion").expect("an engine").settings.engine_lora;
-        let found: Vec<_> = loras.iter().map(|lora| (lora.path.to_str(), lora.weight)).collect();
-        assert_eq!(found, [(Some("a"), 0.5), (Some("b"), 1.0), (Some("c"), -2.0)]);
+        let found: Vec<_> = loras.iter().map(|lora| (lora.path.as_str(), lora.weight)).collect();
+        assert_eq!(found, [("a", 0.5), ("b", 1.0), ("c", -2.0)]);
         assert!(table("sketch").expect_err("another engine").contains("set kind to diffusion"));
     }
 

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_domain::timestamp::Timestamp;
-use tintype_engine::{RenderSettings, Setting};
+use tintype_engine::{Lora, MAX_LORAS, RenderSettings, Setting};
 use toml::de::DeValue;
 
 use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
 
 /// The settings of a preset, in the order of the documentation.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "engine",
     "description",
     "seed",
@@ -26,6 +26,7 @@ const NAMES: [&str; 9] = [
     "steps",
     "guidance-scale",
     "strength",
+    "lora",
     "callers",
     "references",
 ];
@@ -204,7 +205,9 @@ impl PresetTable {
 
 fn texts(key: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
     match value {
-        DeValue::Array(items) if key == "callers" => items.iter().map(|item| one_text(key, item.get_ref())).collect(),
+        DeValue::Array(items) if ["callers", "lora"].contains(&key) => {
+            items.iter().map(|item| one_text(key, item.get_ref())).collect()
+        }
         DeValue::Array(_) => Err(format!("{key} takes one value, not a list")),
         _ if key == "callers" => Err("callers takes a list, such as [\"seed\", \"steps=10..50\"]".into()),
         value => Ok(vec![one_text(key, value)?]),
@@ -229,6 +232,16 @@ fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (u
     text.parse().map(Some).map_err(|_| (*line, format!("{key} must be {what}")))
 }
 
+/// The LoRAs of a table.
+fn loras(found: &Found) -> Result<Vec<Lora>, (usize, String)> {
+    let Some((line, texts)) = found.get("lora") else { return Ok(Vec::new()) };
+    if texts.len() > MAX_LORAS {
+        return Err((*line, format!("lora: {} are too many: at most {MAX_LORAS} are used", texts.len())));
+    }
+    let read = texts.iter().map(|text| text.parse());
+    read.collect::<Result<_, _>>().map_err(|reason: String| (*line, format!("lora: {reason}")))
+}
+
 fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
     let line_of = |key: &str| found.get(key).map_or(1, |(line, _)| *line);
     let settings = RenderSettings {
@@ -237,6 +250,7 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
         steps: one(found, "steps", "a whole number")?,
         guidance_scale: one(found, "guidance-scale", "a number")?,
         strength: one(found, "strength", "a number")?,
+        loras: loras(found)?,
     };
     for setting in settings.given() {
         let key = setting.as_str().replace('_', "-");
@@ -296,7 +310,7 @@ mod tests {
         let found = read(
             "listen = \":1\"\n[preset.portrait]\nengine = \"sdxl\"\ndescription = \"Faces\"\nsteps = 30\n\
              guidance-scale = 6.5\ncallers = [\"seed\", \"steps=10..50\", \"guidance-scale=1..12.5\"]\nreferences = 1\n\
-             [preset.draft]\n",
+             lora = [\"/loras/detail.safetensors:0.8\", \"ink\"]\n[preset.draft]\nlora = \"ink:2\"\n",
         );
         let found = found.expect("presets");
         assert_eq!(found.len(), 2);
@@ -307,6 +321,11 @@ mod tests {
         assert_eq!(portrait.callers[&Setting::GuidanceScale], 1.0..=12.5);
         assert_eq!(portrait.callers.len(), 3);
         let draft = found.iter().find(|preset| preset.name == "draft").expect("a preset");
+        let loras = |preset: &Preset| -> Vec<_> {
+            preset.settings.loras.iter().map(|lora| (lora.path.clone(), lora.weight)).collect()
+        };
+        assert_eq!(loras(portrait), [("/loras/detail.safetensors".to_owned(), 0.8), ("ink".to_owned(), 1.0)]);
+        assert_eq!(loras(draft), [("ink".to_owned(), 2.0)]);
         assert_eq!(draft.callers.keys().copied().collect::<Vec<_>>(), USUALLY_OPEN);
     }
 
@@ -325,6 +344,10 @@ mod tests {
             ("[preset.a]\ncallers = \"seed\"", "2: [preset.a] callers takes a list"),
             ("[preset.a]\ncallers = [\"colour\"]", "2: [preset.a] callers: there is no setting \"colour\""),
             ("[preset.a]\ncallers = [\"steps=0..5\"]", "2: [preset.a] callers: \"steps=0..5\" must be steps=MIN..MAX"),
+            ("[preset.a]\nlora = \"ink:99\"", "2: [preset.a] lora: the weight 99 of ink is not from -10 to 10"),
+            ("[preset.a]\nlora = [\":1\"]", "2: [preset.a] lora: \":1\" is not a file with a weight"),
+            ("[preset.a]\nlora = [1]", "2: [preset.a] lora: "),
+            ("[preset.a]\ncallers = [\"lora\"]", "2: [preset.a] callers: there is no setting \"lora\""),
             ("[preset.a]\ncallers = [\"steps=9..5\"]", "2: [preset.a] callers: \"steps=9..5\" must be"),
         ] {
             let told = read(text).expect_err(text);

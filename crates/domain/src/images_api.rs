@@ -39,9 +39,23 @@ pub struct GenerationRequest {
     /// Of LocalAI: steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
+    /// Of vLLM-Omni.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraRequest>,
     /// Of LocalAI only: reference pictures in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ref_images: Option<Vec<String>>,
+}
+
+/// A LoRA as vLLM-Omni takes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoraRequest {
+    /// What the server calls it from then on.
+    pub name: String,
+    /// The file or folder on the server's machine.
+    pub path: String,
+    /// How strongly it changes the model.
+    pub scale: f64,
 }
 
 /// The answer to a generation or an edit.

@@ -80,6 +80,8 @@ impl Preset {
         }
         let preset = (!self.name.is_empty()).then(|| self.name.clone());
         let engine = self.engine.clone();
+        // Callers name no files of the operator.
+        asked.loras.clear();
         Ok(Chosen { engine, settings: TaskSettings { preset, mask: None, render: asked.or(&self.settings) }, ignored })
     }
 

@@ -20,7 +20,7 @@ mod settings;
 
 pub use mask::Mask;
 pub use picture::Picture;
-pub use settings::{MAX_NEGATIVE_CHARS, MAX_SEED, RenderSettings, Setting};
+pub use settings::{Lora, MAX_LORA_WEIGHT, MAX_LORAS, MAX_NEGATIVE_CHARS, MAX_SEED, RenderSettings, Setting};
 
 /// An engine as the service and its operator see it, known without building it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct EngineInfo {
     pub masks: bool,
     /// Settings of a brief that it takes. It ignores the others.
     pub settings: Vec<Setting>,
+    /// Which LoRAs it takes.
+    pub loras: LoraSource,
     /// Most pictures of one brief, if the engine has a limit.
     pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
@@ -46,6 +48,17 @@ pub struct EngineInfo {
     /// Tasks that it takes at the same time, at least one. An engine that waits for another machine takes more than this
     /// machine has cores; one that works on the cores itself limits how many of its tasks do so at a time.
     pub slots: usize,
+}
+
+/// The LoRAs that an engine takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoraSource {
+    /// None.
+    Nowhere,
+    /// Files of the machine that renders.
+    Files,
+    /// Those of its server, by the names that this has for them.
+    Server,
 }
 
 /// Sizes that an engine renders natively.

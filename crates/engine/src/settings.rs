@@ -11,6 +11,40 @@ pub const MAX_SEED: u32 = (1 << 31) - 1;
 /// The longest negative prompt, in characters.
 pub const MAX_NEGATIVE_CHARS: usize = 4_000;
 
+/// The largest weight of a LoRA, in both directions.
+pub const MAX_LORA_WEIGHT: f64 = 10.0;
+/// Most LoRAs of a render.
+pub const MAX_LORAS: usize = 16;
+
+/// A LoRA: a small file that changes a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lora {
+    /// The safetensors file, or the name that the engine's server has for it.
+    pub path: String,
+    /// How strongly it changes the model.
+    pub weight: f64,
+}
+
+impl FromStr for Lora {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A colon without a number after it is part of the name.
+        let (path, weight) = match text.rsplit_once(':').map(|(path, weight)| (path, weight.trim().parse())) {
+            Some((path, Ok(weight))) => (path, weight),
+            _ => (text, 1.0),
+        };
+        let path = path.trim();
+        if path.is_empty() {
+            return Err(format!("{text:?} is not a file with a weight, such as detail.safetensors:0.8"));
+        }
+        if !(-MAX_LORA_WEIGHT..=MAX_LORA_WEIGHT).contains(&weight) {
+            return Err(format!("the weight {weight} of {path} is not from -{MAX_LORA_WEIGHT} to {MAX_LORA_WEIGHT}"));
+        }
+        Ok(Self { path: path.to_owned(), weight })
+    }
+}
+
 /// The settings of a render. `None` leaves the choice to the engine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,6 +64,9 @@ pub struct RenderSettings {
     /// How far the picture may be from its reference, from 0 (not at all) to 1 (as far as without a reference).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strength: Option<f64>,
+    /// LoRAs beside those that the engine always uses. Only a preset chooses them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loras: Vec<Lora>,
 }
 
 /// All numbers are finite: whatever reads settings from outside checks them against their bounds.
@@ -110,6 +147,7 @@ impl RenderSettings {
             steps: self.steps.or(others.steps),
             guidance_scale: self.guidance_scale.or(others.guidance_scale),
             strength: self.strength.or(others.strength),
+            loras: if self.loras.is_empty() { others.loras.clone() } else { self.loras },
         }
     }
 

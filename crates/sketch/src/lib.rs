@@ -42,7 +42,7 @@ use self::painting::Painting;
 use self::reference::Reference;
 use self::scene::Scene;
 use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Setting, Sizes, Stage,
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Setting, Sizes, Stage,
 };
 
 /// Tasks at the same time. While some paint, others store their files or sit out a delay that they rehearse.
@@ -92,6 +92,7 @@ impl Sketch {
             // The service keeps what a mask keeps of any picture.
             masks: true,
             settings: vec![Setting::Seed],
+            loras: LoraSource::Nowhere,
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
             attempt_limit: None,

@@ -5,6 +5,7 @@ mod broken;
 mod faults;
 #[path = "../../../crates/diffusion/tests/parity/library.rs"]
 mod library;
+mod loras;
 mod onnxruntime;
 
 use std::fs;

@@ -274,6 +274,7 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
         negative_prompt: Some("rain | fog".into()),
         steps: Some(9),
         guidance_scale: Some(6.5),
+        loras: vec!["/loras/ink.safetensors:0.8".parse().expect("a LoRA")],
         ..RenderSettings::default()
     };
     let extra = r#"{"quality": "high", "num_inference_steps": 40, "flow": {"shift": 3}}"#;
@@ -284,6 +285,7 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
             json!({
                 "prompt": "a boat", "negative_prompt": "rain | fog", "num_inference_steps": 9, "guidance_scale": 6.5,
                 "quality": "high", "flow": { "shift": 3 },
+                "lora": { "name": "ink", "path": "/loras/ink.safetensors", "scale": 0.8 },
             }),
         ),
         (
@@ -313,7 +315,12 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
     let brief = Brief { settings, ..brief("a boat", &[7], vec![flat([1, 2, 3])]) };
     render(&engine(&flags), brief).await.expect("a picture");
     let form = String::from_utf8_lossy(&server.asked()[0].body).into_owned();
-    for field in ["\"quality\"\r\n\r\nhigh", "\"num_inference_steps\"\r\n\r\n9", "\"flow\"\r\n\r\n{\"shift\":3}"] {
+    for field in [
+        "\"quality\"\r\n\r\nhigh",
+        "\"num_inference_steps\"\r\n\r\n9",
+        "\"flow\"\r\n\r\n{\"shift\":3}",
+        "\"lora\"\r\n\r\n{\"name\":\"ink\"",
+    ] {
         assert!(form.contains(field), "{field}: {form}");
     }
 }

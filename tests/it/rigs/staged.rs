@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype::worker::Worker;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Sizes, Stage,
+};
 use tokio::sync::Notify;
 
 use super::service::Service;
@@ -48,6 +50,7 @@ impl Staged {
             max_references: 0,
             masks: false,
             settings: Vec::new(),
+            loras: LoraSource::Nowhere,
             max_pictures: None,
             typical_duration: Duration::from_secs(1),
             attempt_limit: None,

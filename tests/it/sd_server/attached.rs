@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tintype_config::LEASE;
 use tintype_domain::model::TaskId;
-use tintype_engine::{Mask, Stage};
+use tintype_engine::{LoraSource, Mask, Stage};
 
 use super::contract::{Contract, Mood, colour};
 use super::*;
@@ -115,6 +115,18 @@ async fn a_reference_is_never_painted_over_so_strongly_that_nothing_of_it_is_lef
     server.paint_in(1);
     let refused = render(&engine, brief).await.map(|pictures| pictures.len());
     assert!(matches!(&refused, Err(EngineError::Permanent(text)) if text.contains("one step")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn loras_go_by_the_names_of_the_server() {
+    let server = Contract::start(Mood::Working).await;
+    let (info, engine) = engine(&["--engine", &server.engine()]);
+    assert_eq!(info.loras, LoraSource::Server);
+    let loras = ["ink.safetensors:0.8", "detail"].map(|text| text.parse().expect("a LoRA")).to_vec();
+    let settings = RenderSettings { loras, ..RenderSettings::default() };
+    render(&engine, Brief { settings, ..brief("a boat", &[1]) }).await.expect("pictures");
+    let expected = json!([{ "path": "ink.safetensors", "multiplier": 0.8 }, { "path": "detail", "multiplier": 1.0 }]);
+    assert_eq!(server.bodies().pop().expect("a job")["lora"], expected);
 }
 
 #[tokio::test]

@@ -20,7 +20,9 @@ use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tintype_engine::{Brief, Device, EngineError, EngineInfo, MAX_SEED, Picture, Progress, RenderSettings, Sizes};
+use tintype_engine::{
+    Brief, Device, EngineError, EngineInfo, LoraSource, MAX_SEED, Picture, Progress, RenderSettings, Sizes,
+};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -78,6 +80,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references,
         masks: workflow.takes_masks(),
         settings: workflow.settings(),
+        loras: LoraSource::Nowhere,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,

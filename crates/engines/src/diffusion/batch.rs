@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_engine::frames::{Fault, Order, Prompt};
-use tintype_engine::{Brief, CancellationToken, EngineError, Mask, Measured, Picture, Progress};
+use tintype_engine::{Brief, CancellationToken, EngineError, Lora, Mask, Measured, Picture, Progress};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::link::{Link, Pipes, Trouble};
 use super::program::{Shared, Watch, locked};
 use super::speed::{LEAST_SIDE, Plan, Speed};
+use super::{Complaint, OpenFault, open_with};
 use crate::supervisor::{Running, Supervisor};
 use tintype_system::clock::Clock;
 
@@ -95,7 +96,7 @@ impl Renderer {
 
     /// Waits until the child is free, and has it render the next batch, if a task still waits.
     pub(super) async fn take_turn(self: Arc<Self>) {
-        let mut turn = match self.free_child().await {
+        let mut turn = match self.suitable_child().await {
             Ok(turn) => turn,
             Err(error) => {
                 let first = locked(&self.waiting).pop_front();
@@ -120,15 +121,63 @@ impl Renderer {
         }
     }
 
-    /// The child, once it is free.
+    /// The child, once it is free and has the LoRA files of the task that waits longest. A task whose files cannot be used is
+    /// answered.
+    async fn suitable_child(&self) -> Result<Turn, EngineError> {
+        loop {
+            let turn = self.free_child().await?;
+            let loras = {
+                let mut waiting = locked(&self.waiting);
+                waiting.retain(|task| !task.cancelled.is_cancelled());
+                match waiting.front() {
+                    Some(task) if !self.shared.has_loras(&task.brief.settings.loras) => {
+                        task.brief.settings.loras.clone()
+                    }
+                    _ => return Ok(turn),
+                }
+            };
+            match open_with(&self.shared.wanted, &loras, &self.shared.program).await {
+                Ok(_) => {
+                    tracing::info!(files = loras.len(), "restarting the engine process with other LoRA files");
+                    self.shared.give_next(loras);
+                    self.supervisor.restart(turn.number);
+                    self.supervisor.started().await?;
+                }
+                Err(complaint) => self.refuse(&loras, &complaint),
+            }
+        }
+    }
+
+    /// Answers the tasks that wait for LoRA files with which the model cannot be opened.
+    fn refuse(&self, loras: &[Lora], Complaint { words, fault }: &Complaint) {
+        let refused: VecDeque<Waiting> = {
+            let mut waiting = locked(&self.waiting);
+            let (refused, others) = waiting.drain(..).partition(|task| task.brief.settings.loras == loras);
+            *waiting = others;
+            refused
+        };
+        tracing::error!(cause = words, "a preset has LoRA files that the engine cannot use: correct its `lora`");
+        for task in refused {
+            task.answer(Err(match fault {
+                OpenFault::Model | OpenFault::Addition => EngineError::Permanent(words.clone()),
+                OpenFault::Other => EngineError::Temporary(words.clone()),
+            }));
+        }
+    }
+
+    /// The child, once it is free. One that is restarted with other LoRA files is waited for.
     async fn free_child(&self) -> Result<Turn, EngineError> {
         loop {
-            let Running { link, number, .. } = self.supervisor.running()?;
+            let Running { link, number, .. } = match self.supervisor.is_restarting() {
+                true => self.supervisor.started().await?,
+                false => self.supervisor.running()?,
+            };
             let pipes = link.take().await;
             // It may have been replaced meanwhile.
-            if self.supervisor.running()?.number == number {
-                return Ok(Turn { link, pipes, number });
+            if self.supervisor.is_restarting() || self.supervisor.running()?.number != number {
+                continue;
             }
+            return Ok(Turn { link, pipes, number });
         }
     }
 

@@ -18,7 +18,7 @@ use tintype_engine::{CancellationToken, Mask};
 
 use super::machine;
 use crate::models::library;
-use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EnginePrompt, EngineRuntime};
+use tintype_config::{EngineEmbedding, EnginePrecision, EnginePrompt, EngineRuntime};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
@@ -33,7 +33,7 @@ const NO_RUNTIME: u8 = 2;
 const NO_START: u8 = 3;
 /// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its sentence
 /// says what to do.
-const NO_ADDITION: u8 = 4;
+pub(super) const NO_ADDITION: u8 = 4;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(super) struct Setup {
     pub runtime: EngineRuntime,
     pub library: Option<PathBuf>,
     /// LoRA files, which are merged into the model.
-    pub loras: Vec<EngineLora>,
+    pub loras: Vec<tintype_engine::Lora>,
     /// Embeddings of textual inversion.
     pub embeddings: Vec<EngineEmbedding>,
     /// The VAE that replaces the one of the model.
@@ -264,9 +264,9 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     };
     // A child that only looks at the files need not merge them.
     let merges = setup.work != Work::Opens;
-    let lora = |EngineLora { path, weight }: &EngineLora| {
-        let weight = if merges { *weight } else { 0.0 };
-        Lora { path: path.clone(), weight }
+    let lora = |lora: &tintype_engine::Lora| {
+        let weight = if merges { lora.weight } else { 0.0 };
+        Lora { path: PathBuf::from(&lora.path), weight }
     };
     let loras = setup.loras.iter().map(lora).collect();
     let embedding =
@@ -538,7 +538,10 @@ mod tests {
             precision: EnginePrecision::F32,
             runtime: EngineRuntime::Rten,
             library: None,
-            loras: vec![EngineLora { path: parity.join("lora").join(lora), weight: 0.7 }],
+            loras: vec![tintype_engine::Lora {
+                path: parity.join("lora").join(lora).display().to_string(),
+                weight: 0.7,
+            }],
             embeddings: Vec::new(),
             vae: None,
             prompt: EnginePrompt::Plain,

@@ -20,13 +20,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::Loaded;
-use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Measured, Picture, Progress, Sizes};
+use tintype_engine::{
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, Lora, LoraSource, Measured, Picture, Progress, Sizes,
+};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Child;
 use tracing::Instrument as _;
 
 use self::batch::Renderer;
-use self::child::{NO_MODEL, Setup, Work};
+use self::child::{NO_ADDITION, NO_MODEL, Setup, Work};
 use self::link::Link;
 use self::program::{Shared, locked};
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
@@ -63,6 +65,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
         max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
         masks: wanted.takes_masks(),
         settings: wanted.taken_settings(),
+        loras: LoraSource::Files,
         max_pictures: None,
         typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),
         attempt_limit: Some(ATTEMPT_LIMIT),
@@ -84,13 +87,24 @@ pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) ->
 pub struct Complaint {
     /// A sentence for the operator.
     pub words: String,
-    /// Whether it is the model itself, which no machine could open.
-    pub of_model: bool,
+    /// What cannot be used.
+    pub fault: OpenFault,
+}
+
+/// What a child could not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFault {
+    /// The model itself, which no machine could open.
+    Model,
+    /// A file beside the model, such as a LoRA.
+    Addition,
+    /// Something of this machine. It may be otherwise later.
+    Other,
 }
 
 impl From<String> for Complaint {
     fn from(words: String) -> Self {
-        Self { words, of_model: false }
+        Self { words, fault: OpenFault::Other }
     }
 }
 
@@ -100,24 +114,28 @@ impl From<String> for Complaint {
 /// [`Complaint`].
 pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, Complaint> {
     let wanted = Wanted::new(settings, data)?;
-    let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false)? };
-    if setup.precision == EnginePrecision::W8a8 {
-        // The weights in 8 bits may not be there, and take minutes to make.
-        setup.precision = EnginePrecision::F32;
-    }
-    let start = start(decoder.program());
-    let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
-    let link = Link::new(&mut child)?;
-    let opened = tokio::time::timeout(CHECK_LIMIT, link.open()).await;
-    let opened = opened.map_err(|_| format!("the model was not open after {} s", CHECK_LIMIT.as_secs()))?;
-    let Ok(loaded) = opened else {
-        return Err(complaint(&mut child, &wanted).await);
-    };
+    let loaded = open_with(&wanted, &[], decoder.program()).await?;
     let mut speed = wanted.remembered();
     speed.on(&loaded);
     let confinement = if loaded.confined { "" } else { "; this kernel does not filter system calls" };
     let Loaded { family, processor, .. } = &loaded;
     Ok(format!("{}: {family} on {processor}{confinement}", wanted.describe(&speed)))
+}
+
+/// Opens the model with these LoRA files beside the engine's own, in a child process that ends at once.
+async fn open_with(wanted: &Wanted, loras: &[Lora], program: &Path) -> Result<Loaded, Complaint> {
+    let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false, loras)? };
+    if setup.precision == EnginePrecision::W8a8 {
+        // The weights in 8 bits may not be there, and take minutes to make.
+        setup.precision = EnginePrecision::F32;
+    }
+    let mut child = supervisor::spawn(&start(program), &setup.arguments()?).await.map_err(|error| error.to_string())?;
+    let link = Link::new(&mut child)?;
+    let opened = tokio::time::timeout(CHECK_LIMIT, link.open()).await;
+    match opened.map_err(|_| format!("the model was not open after {} s", CHECK_LIMIT.as_secs()))? {
+        Ok(loaded) => Ok(loaded),
+        Err(_) => Err(complaint(&mut child, wanted).await),
+    }
 }
 
 /// The complaint of a child that ends, for the operator.
@@ -128,9 +146,12 @@ async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
     }
     let words = words.trim();
     let ended = child.wait().await.ok().and_then(|status| status.code());
-    let of_model = ended == Some(i32::from(NO_MODEL));
-    let words = if of_model { format!("{words}: {}", wanted.remedy()) } else { words.to_owned() };
-    Complaint { words, of_model }
+    let is = |status: u8| ended == Some(i32::from(status));
+    if is(NO_MODEL) {
+        return Complaint { words: format!("{words}: {}", wanted.remedy()), fault: OpenFault::Model };
+    }
+    let fault = if is(NO_ADDITION) { OpenFault::Addition } else { OpenFault::Other };
+    Complaint { words: words.to_owned(), fault }
 }
 
 /// Compares the model of the settings with the same in 32 bits, in a child process.
@@ -139,7 +160,7 @@ async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
 /// A sentence for the operator: the model cannot be used.
 pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
     let wanted = Wanted::new(settings, data)?;
-    let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps)? };
+    let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps, &[])? };
     let start = start(Surroundings::default().decoder.program());
     let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
     let mut text = String::new();
@@ -175,8 +196,9 @@ struct Diffusion(Arc<Renderer>);
 impl Diffusion {
     /// Starts a child, in a runtime.
     fn new(wanted: Wanted, surroundings: &Surroundings) -> Self {
-        let shared = Arc::new(Shared::new(wanted, surroundings.keeps));
-        let supervisor = Supervisor::new(shared.clone(), start(surroundings.decoder.program()));
+        let program = surroundings.decoder.program();
+        let shared = Arc::new(Shared::new(wanted, surroundings.keeps, program));
+        let supervisor = Supervisor::new(shared.clone(), start(program));
         Self(Arc::new(Renderer::new(supervisor, shared)))
     }
 }

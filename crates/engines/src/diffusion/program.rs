@@ -1,12 +1,13 @@
 //! The child as a program that the supervisor runs, and the measurement of its renders.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order, Prompt};
-use tintype_engine::{CancellationToken, EngineError, Measured, Progress, Stage};
+use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, Stage};
 
 use super::child::NO_MODEL;
 use super::link::Link;
@@ -41,6 +42,18 @@ pub(super) struct Shared {
     pub measured: Mutex<Option<Measured>>,
     /// Keeps the model of the running child from being removed.
     hold: Mutex<Option<Hold>>,
+    loras: Mutex<Loras>,
+    /// This program, which the child runs.
+    pub program: PathBuf,
+}
+
+/// LoRA files beside the engine's own.
+#[derive(Debug, Default)]
+struct Loras {
+    /// Of the child that was started last.
+    present: Vec<Lora>,
+    /// Of the next one. A child that is started after a crash has none, so that no file can stop the engine.
+    next: Vec<Lora>,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,9 +61,20 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(wanted: Wanted, keeps: bool) -> Self {
+    pub(super) fn new(wanted: Wanted, keeps: bool, program: &Path) -> Self {
         let speed = Mutex::new(wanted.remembered());
-        Self { wanted, keeps, speed, measured: Mutex::default(), hold: Mutex::default() }
+        let (measured, hold, loras) = Default::default();
+        Self { wanted, keeps, speed, measured, hold, loras, program: program.to_owned() }
+    }
+
+    /// Whether the child has these LoRA files beside the engine's own.
+    pub(super) fn has_loras(&self, loras: &[Lora]) -> bool {
+        locked(&self.loras).present == loras
+    }
+
+    /// Gives the next child these LoRA files.
+    pub(super) fn give_next(&self, loras: Vec<Lora>) {
+        locked(&self.loras).next = loras;
     }
 
     /// Writes the speed down for the next start, if it has changed.
@@ -78,7 +102,12 @@ impl Program for Arc<Shared> {
     fn next(&self) -> Result<Next<Link>, String> {
         let installed = self.wanted.find()?;
         *locked(&self.hold) = Some(installed.hold()?);
-        let arguments = self.wanted.setup(&installed, self.keeps)?.arguments()?;
+        let loras = {
+            let mut loras = locked(&self.loras);
+            loras.present = std::mem::take(&mut loras.next);
+            loras.present.clone()
+        };
+        let arguments = self.wanted.setup(&installed, self.keeps, &loras)?.arguments()?;
         Ok(Next { arguments, link: Box::new(Link::new) })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use tintype_diffusion::config::Config;
 use tintype_diffusion::pipelines::{class_of_file, masks, references};
-use tintype_engine::{Setting, Sizes};
+use tintype_engine::{Lora, Setting, Sizes};
 
 use super::child::{Setup, Work};
 use super::machine;
@@ -14,7 +14,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
-use tintype_config::{EngineEmbedding, EngineLora, EnginePrecision, EnginePrompt, EngineRuntime, EngineSettings};
+use tintype_config::{EngineEmbedding, EnginePrecision, EnginePrompt, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -56,7 +56,7 @@ pub(super) struct Wanted {
     runtime: EngineRuntime,
     /// Pictures of 512x512 that take each step together; `None` for as many as suit the runtime.
     batch: Option<u32>,
-    loras: Vec<EngineLora>,
+    loras: Vec<Lora>,
     embeddings: Vec<EngineEmbedding>,
     vae: Option<PathBuf>,
     prompt: EnginePrompt,
@@ -112,12 +112,13 @@ impl Wanted {
         matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime)
     }
 
-    /// The setup of a child, which writes beside the model only if it `keeps` files there.
+    /// The setup of a child with these LoRA files beside the engine's own. It writes beside the model only if it `keeps` files
+    /// there.
     ///
     /// # Errors
     /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder
     /// for weights in 8 bits.
-    pub(super) fn setup(&self, installed: &Installed, keeps: bool) -> Result<Setup, String> {
+    pub(super) fn setup(&self, installed: &Installed, keeps: bool, loras: &[Lora]) -> Result<Setup, String> {
         let precision = self.precision(installed);
         if precision == EnginePrecision::W8a8 && installed.cache.is_none() {
             return Err(format!(
@@ -132,7 +133,7 @@ impl Wanted {
             precision,
             runtime: self.runtime,
             library: self.library()?,
-            loras: self.loras.clone(),
+            loras: [&self.loras, loras].concat(),
             embeddings: self.embeddings.clone(),
             vae: self.vae.clone(),
             prompt: self.prompt,
@@ -317,12 +318,12 @@ mod tests {
             precision: Some(precision),
             runtime: EngineRuntime::Rten,
             batch: None,
-            loras: vec![EngineLora { path: "detail.safetensors".into(), weight: 0.8 }],
+            loras: vec![Lora { path: "detail.safetensors".into(), weight: 0.8 }],
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
             vae: Some("vae.safetensors".into()),
             prompt: EnginePrompt::Weighted,
         };
-        let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true);
+        let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true, &[]);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);

@@ -1,6 +1,9 @@
 //! The dialects of OpenAI's Images API: fields that a server takes, sizes that it knows, and names of its parts.
 
-use tintype_engine::{EngineError, Setting, Sizes};
+use std::path::Path;
+
+use tintype_domain::images_api::LoraRequest;
+use tintype_engine::{EngineError, Lora, Setting, Sizes};
 use url::Url;
 
 use super::super::prompt::for_engine;
@@ -139,6 +142,27 @@ impl Dialect {
             EngineProfile::OpenAi => Some("mask"),
             EngineProfile::VllmOmni => Some("mask_image"),
             EngineProfile::Sglang | EngineProfile::LocalAi => None,
+        }
+    }
+
+    /// Whether the server takes a LoRA.
+    pub(super) fn takes_lora(&self) -> bool {
+        self.profile == EngineProfile::VllmOmni
+    }
+
+    /// The LoRA of a call, to a server that takes one.
+    ///
+    /// # Errors
+    /// [`EngineError::Permanent`]: there are several.
+    pub(super) fn lora(&self, loras: &[Lora]) -> Result<Option<LoraRequest>, EngineError> {
+        match loras {
+            [] => Ok(None),
+            _ if !self.takes_lora() => Ok(None),
+            [Lora { path, weight }] => {
+                let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or(path).to_owned();
+                Ok(Some(LoraRequest { name, path: path.clone(), scale: *weight }))
+            }
+            _ => Err(EngineError::Permanent("the server takes one LoRA at a time: leave one in the preset".into())),
         }
     }
 

@@ -22,7 +22,9 @@ use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Stage};
+use tintype_engine::{
+    Brief, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings, Setting, Stage,
+};
 use url::Url;
 
 use self::answer::File;
@@ -81,6 +83,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
         masks: dialect.mask_part().is_some(),
         settings: dialect.settings(),
+        loras: if dialect.takes_lora() { LoraSource::Server } else { LoraSource::Nowhere },
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,
@@ -207,6 +210,7 @@ impl ImagesApi {
             num_inference_steps: steps.filter(|_| by_field(Setting::Steps)),
             guidance_scale: guidance_scale.filter(|_| takes(Setting::GuidanceScale)),
             step: steps.filter(|_| self.dialect.profile == EngineProfile::LocalAi),
+            lora: self.dialect.lora(&call.settings.loras)?,
             ref_images: None,
         };
         match (call.references.is_empty(), self.dialect.references()) {
@@ -252,6 +256,7 @@ fn edit_form(
         ("num_inference_steps", body.num_inference_steps.map(|steps| steps.to_string())),
         ("guidance_scale", body.guidance_scale.map(|scale| scale.to_string())),
         ("step", body.step.map(|steps| steps.to_string())),
+        ("lora", body.lora.and_then(|lora| serde_json::to_string(&lora).ok())),
     ];
     let form = Form::new().text("prompt", body.prompt);
     let given: Vec<_> = fields.into_iter().filter_map(|(field, value)| value.map(|value| (field, value))).collect();

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
-use tintype_engine::{Brief, Device, EngineError, EngineInfo, Picture, Progress, RenderSettings, Setting, Sizes};
+use tintype_engine::{
+    Brief, Device, EngineError, EngineInfo, LoraSource, Picture, Progress, RenderSettings, Setting, Sizes,
+};
 use url::Url;
 
 use self::api::{Api, Capabilities};
@@ -50,6 +52,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         max_references,
         masks: max_references > 0,
         settings: Setting::ALL.to_vec(),
+        loras: LoraSource::Server,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
-use tintype_engine::{Brief, EngineError, Picture, Progress, Stage};
+use tintype_engine::{Brief, EngineError, Lora, Picture, Progress, Stage};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -316,6 +316,10 @@ fn body(extra: &Map<String, Value>, brief: &Brief, prompt: &str, seed: u64, refe
     }
     if let Some(scale) = settings.guidance_scale {
         body["sample_params"]["guidance"]["txt_cfg"] = scale.into();
+    }
+    if !settings.loras.is_empty() {
+        let lora = |Lora { path, weight }: &Lora| json!({ "path": path, "multiplier": weight });
+        body["lora"] = settings.loras.iter().map(lora).collect();
     }
     let mut pictures = brief.references.iter().map(|picture| BASE64_STANDARD.encode(picture.to_png()));
     match references {

@@ -121,6 +121,8 @@ pub type Steps = watch::Receiver<Option<(u32, u32)>>;
 enum ChildState<L> {
     /// The first child is starting.
     Starting,
+    /// A child is being started in the place of one that was well.
+    Restarting,
     Running(Running<L>),
     /// A child has ended and the reason is being looked for, or it is being killed.
     Ending,
@@ -132,7 +134,7 @@ enum ChildState<L> {
 #[derive(Debug)]
 pub struct Supervisor<L> {
     state: watch::Sender<ChildState<L>>,
-    replacements: mpsc::UnboundedSender<(u64, String)>,
+    replacements: mpsc::UnboundedSender<(u64, End)>,
     _life: AbortOnDropHandle<()>,
 }
 
@@ -152,7 +154,9 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     pub fn running(&self) -> Result<Running<L>, EngineError> {
         match &*self.state.borrow() {
             ChildState::Running(running) => Ok(running.clone()),
-            ChildState::Starting => Err(EngineError::NotAvailable("its process is starting".into())),
+            ChildState::Starting | ChildState::Restarting => {
+                Err(EngineError::NotAvailable("its process is starting".into()))
+            }
             ChildState::Ending => Err(EngineError::NotAvailable("its process has ended".into())),
             ChildState::Down(why) => Err(EngineError::NotAvailable(why.clone())),
         }
@@ -165,15 +169,22 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
     pub async fn started(&self) -> Result<Running<L>, EngineError> {
         let mut state = self.state.subscribe();
         // The sender lives as long as this supervisor.
-        let _ = state.wait_for(|state| !matches!(state, ChildState::Starting | ChildState::Ending)).await;
+        let is_going =
+            |state: &ChildState<L>| matches!(state, ChildState::Starting | ChildState::Restarting | ChildState::Ending);
+        let _ = state.wait_for(|state| !is_going(state)).await;
         self.running()
+    }
+
+    /// Whether a child is being started after [`Supervisor::restart`].
+    pub fn is_restarting(&self) -> bool {
+        matches!(&*self.state.borrow(), ChildState::Restarting)
     }
 
     /// Waits a moment for the reason why the child of this number has gone.
     pub async fn end_of(&self, number: u64) -> Option<String> {
         let mut state = self.state.subscribe();
         let has_gone = |state: &ChildState<L>| match state {
-            ChildState::Starting | ChildState::Ending => false,
+            ChildState::Starting | ChildState::Restarting | ChildState::Ending => false,
             ChildState::Running(running) => running.number != number,
             ChildState::Down(_) => true,
         };
@@ -183,21 +194,33 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
 
     /// Kills a child by its number and starts another one at once. Does nothing if it has gone.
     pub fn replace(&self, number: u64, why: &str) {
+        self.end(number, ChildState::Ending, End::Replaced(why.to_owned()));
+    }
+
+    /// The same with a child that is well, for which no other work is lost.
+    pub fn restart(&self, number: u64) {
+        self.end(number, ChildState::Restarting, End::Restarted);
+    }
+
+    fn end(&self, number: u64, then: ChildState<L>, end: End) {
         // The keeper hears of it later. Until then nobody may give work to a child that is about to be killed.
         self.state.send_if_modified(|state| {
             let runs = matches!(state, ChildState::Running(running) if running.number == number);
             if runs {
-                *state = ChildState::Ending;
+                *state = then;
             }
             runs
         });
         // The receiver lives as long as `_life`.
-        let _ = self.replacements.send((number, why.to_owned()));
+        let _ = self.replacements.send((number, end));
     }
 }
 
 /// The end of a child.
+#[derive(Debug)]
 enum End {
+    /// It was to start again.
+    Restarted,
     /// It was to be replaced.
     Replaced(String),
     /// It ended or failed by itself.
@@ -208,7 +231,7 @@ struct Keeper<P: Program> {
     program: Arc<P>,
     start: Start,
     report: watch::Sender<ChildState<P::Link>>,
-    requests: mpsc::UnboundedReceiver<(u64, String)>,
+    requests: mpsc::UnboundedReceiver<(u64, End)>,
     number: u64,
 }
 
@@ -219,16 +242,23 @@ impl<P: Program> Keeper<P> {
             self.number += 1;
             let output = Output::default();
             let end = self.one_child(&output).await;
-            let (End::Replaced(why) | End::Failed(why)) = &end;
-            self.report.send_replace(ChildState::Down(why.clone()));
             if output.is_healthy() {
                 pause = FIRST_PAUSE;
             }
             let engine = &self.start.name;
-            if let End::Replaced(why) = end {
-                tracing::warn!(engine, cause = why, "killed the engine process; restarting it");
-                continue;
-            }
+            let why = match end {
+                End::Restarted => {
+                    self.report.send_replace(ChildState::Restarting);
+                    continue;
+                }
+                End::Replaced(why) => {
+                    tracing::warn!(engine, cause = why, "killed the engine process; restarting it");
+                    self.report.send_replace(ChildState::Down(why));
+                    continue;
+                }
+                End::Failed(why) => why,
+            };
+            self.report.send_replace(ChildState::Down(why.clone()));
             let seconds = pause.as_secs();
             tracing::error!(engine, cause = why, "the engine process failed; restarting it in {seconds} s");
             tokio::time::sleep(pause).await;
@@ -255,11 +285,11 @@ impl<P: Program> Keeper<P> {
         let reading = output.read(&self.start.name, &mut child.child);
         let failed = tokio::select! {
             end = self.watch(link, process, output) => match end {
-                End::Replaced(why) => {
-                    child.kill().await;
-                    return End::Replaced(why);
-                }
                 End::Failed(why) => why,
+                end => {
+                    child.kill().await;
+                    return end;
+                }
             },
             _ = child.child.wait() => String::new(),
         };
@@ -299,7 +329,7 @@ impl<P: Program> Keeper<P> {
         loop {
             let request = tokio::time::timeout(ASK_WHILE_RUNNING, self.requests.recv()).await;
             match request {
-                Ok(Some((number, why))) if number == self.number => return End::Replaced(why),
+                Ok(Some((number, end))) if number == self.number => return end,
                 // About a child that has gone.
                 Ok(_) => continue,
                 Err(_) => {}

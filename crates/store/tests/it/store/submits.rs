@@ -63,6 +63,10 @@ pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
                     steps: (turn % 4 == 0).then_some(7),
                     guidance_scale: (turn % 4 == 1).then_some(6.5),
                     strength: (turn % 4 == 1).then_some(0.8),
+                    loras: (turn % 4 == 2)
+                        .then(|| "detail.safetensors:0.5".parse().expect("a LoRA"))
+                        .into_iter()
+                        .collect(),
                 },
             },
             request_id: Some(format!("request-{turn}")),
