@@ -56,6 +56,7 @@ mod printing;
 mod privileges;
 mod progress;
 mod queue;
+mod rendering;
 mod restore;
 mod serve;
 mod signals;

@@ -1,9 +1,10 @@
 //! `tintype model`: fetches, lists, verifies and removes the models of the diffusion engine.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
@@ -18,9 +19,13 @@ use tintype_engines::models::catalogue::{Offer, is_usable, offer, offers};
 use tintype_engines::models::hub::{Hub, Patience};
 use tintype_engines::models::manifest::{Licence, Manifest};
 use tintype_engines::models::pull::{self, Begun, Pull};
-use tintype_engines::models::{self, Installed, eight_bits};
+use tintype_engines::models::{self, Busy, Installed, NotRemoved, eight_bits};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::Decoder;
+
+/// Longest wait for a server to let go of a model: as long as a task may take.
+const RELEASE_LIMIT: Duration = Duration::from_secs(10 * 60);
+const RELEASE_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ModelCommand {
@@ -145,7 +150,7 @@ pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
         ModelCommand::Add(args) => add(args, data).await,
         ModelCommand::List(args) => list(args, data),
         ModelCommand::Verify(args) => verify(args, data).await,
-        ModelCommand::Remove(args) => remove(args, data),
+        ModelCommand::Remove(args) => remove(args, data).await,
     }
 }
 
@@ -158,7 +163,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     let transfer = Arc::new(Transfer::new(!json));
     let work = async {
         let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref()).await? {
-            Begun::Installed(installed) => return Ok(*installed),
+            Begun::Installed(installed) => return Ok((*installed, None)),
             Begun::Ready(pull) => pull,
         };
         if !json {
@@ -169,14 +174,18 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
             pull.accept(&Clock::system())?;
         }
         pull.check_space()?;
-        pull.run(&hub, &*transfer).await
+        let busy = Busy::with(&data.data, pull.name())?;
+        Ok::<_, String>((pull.run(&hub, &*transfer).await?, Some(busy)))
     };
     let installed = tokio::select! {
         installed = work => installed,
         _ = tokio::signal::ctrl_c() => Err("interrupted: the same command continues".into()),
     };
-    let installed = checked(installed.inspect_err(|_| transfer.end())?, data).await?;
+    // Running servers take it up when it has been checked and prepared.
+    let (installed, busy) = installed.inspect_err(|_| transfer.end())?;
+    let installed = checked(installed, data).await?;
     let installed = prepare(installed, &transfer).await?;
+    drop(busy);
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
         let note = unusable_note(&installed);
@@ -284,9 +293,12 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let name = name.or_else(|| models::name_of(&path));
     let name = name.ok_or("its name is not a valid model name: choose one with --name")?;
     let transfer = Arc::new(Transfer::new(!json));
+    // Running servers take it up when it has been checked and prepared.
+    let busy = models::is_name(&name).then(|| Busy::with(&data.data, &name)).transpose()?;
     let added = models::add(&data.data, &path, &name, hash, &*transfer);
     let installed = checked(added.inspect_err(|_| transfer.end())?, data).await?;
     let installed = prepare(installed, &transfer).await?;
+    drop(busy);
     let manifest = installed.manifest.as_ref().ok_or("the model has no manifest: report this as a bug")?;
     show(json, &Shown::new(&installed, manifest), || {
         let (path, note) = (installed.path(), unusable_note(&installed));
@@ -459,12 +471,34 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
+/// Removes a model. One that a running server uses is waited for: the server lets go of it when its tasks have ended.
+async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
+    let mut busy = None;
+    let begun = Clock::system().elapsed();
+    loop {
+        match models::remove(data, name) {
+            Err(NotRemoved::InUse(_)) if Clock::system().elapsed().saturating_sub(begun) < RELEASE_LIMIT => {
+                if busy.is_none() {
+                    busy = Some(Busy::with(data, name)?);
+                    eprintln!("waiting until the running server has finished its tasks with {name}");
+                }
+                tokio::time::sleep(RELEASE_PAUSE).await;
+            }
+            outcome => return Ok(outcome.map_err(|error| error.to_string())?),
+        }
+    }
+}
+
+async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
     let RemoveArgs { name, yes, json } = args;
     if !yes && !ask(&format!("Remove the model {name}?")).ok_or("without a terminal, say --yes")? {
         return Err(Failure("nothing was removed".into()));
     }
-    if !models::remove(&data.data, &name)? {
+    let removed = tokio::select! {
+        removed = remove_when_free(&data.data, &name) => removed?,
+        _ = tokio::signal::ctrl_c() => return Err(Failure("interrupted: nothing was removed".into())),
+    };
+    if !removed {
         return Err(Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are")));
     }
     show(json, &serde_json::json!({ "removed": name }), || {

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::banner::FirstKey;
 use super::logging::{LogFormat, Logging};
+use super::rendering::{self, Chosen, Rendering};
 use super::signals::{Reloaded, Signals};
 use super::started::{Ready, shows_secrets};
 use super::systemd;
@@ -24,19 +25,13 @@ use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use crate::worker::Worker;
-use crate::worker::render::EngineRenderer;
-use tintype_config::{
-    DataSettings, DatabaseUrl, EngineTarget, FileUrls, LOCK_PATIENCE, NamedEngine, ServerSettings, WorkerSettings,
-};
-use tintype_engines::{EngineChoice, Surroundings, models};
+use tintype_config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres::PostgresStore;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{Rescue, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
-use tintype_system::sandbox::Decoder;
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
@@ -60,21 +55,6 @@ pub(super) struct Parts {
     /// In a process with the API.
     deliverer: Option<Arc<Deliverer>>,
     pub(super) rendering: Option<Rendering>,
-}
-
-/// The parts of a process that renders.
-pub(super) struct Rendering {
-    /// One for each engine.
-    workers: Vec<Arc<Worker>>,
-    pub(super) policy: Arc<Policy>,
-    /// Description of each engine, one sentence.
-    pub(super) engines: Vec<String>,
-}
-
-/// An engine that was chosen and is not built yet.
-struct Chosen {
-    engine: NamedEngine,
-    choice: EngineChoice,
 }
 
 /// The sockets of a server process.
@@ -196,7 +176,7 @@ async fn start(
     let url = listeners.url(server)?;
     let parts = open_parts(server, data, &database, clock, role, url.as_deref()).await?;
     // Before the first sweep, which fails the tasks that no known engine can do.
-    let mut workers: Vec<_> = parts.rendering.iter().flat_map(|rendering| &rendering.workers).collect();
+    let mut workers: Vec<_> = parts.rendering.iter().flat_map(Rendering::workers).collect();
     // Another process may sweep meanwhile.
     workers.sort_by_key(|worker| Reverse(worker.max_references()));
     for worker in workers {
@@ -233,10 +213,10 @@ async fn open_parts(
         directories.push(data_dir::directory_of(path).to_owned());
     }
     // An API needs no file of an engine, such as a workflow.
-    let engines = if role == Role::Api { Vec::new() } else { choose_engines(server, &data.data)? };
+    let engines = if role == Role::Api { Vec::new() } else { rendering::choose_at_start(&server.worker, &data.data)? };
     let shared = Shared::new(server, clock, store, files, directories);
-    let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
-    shared.presets.know(known, role == Role::Everything && !shared.store.is_shared());
+    let are_all = role == Role::Everything && !shared.store.is_shared();
+    rendering::know(&shared, &engines, are_all);
     shared.presets.check()?;
     let api = match url {
         Some(url) => {
@@ -247,7 +227,7 @@ async fn open_parts(
                     "this process counts rate limits on its own; to share counts between processes, give each of them --redis"
                 );
             }
-            Some(ApiState::open(settings, shared.clone(), quickest(server, &engines)?).await?)
+            Some(ApiState::open(settings, shared.clone(), rendering::quickest(server, &engines)?).await?)
         }
         None => None,
     };
@@ -255,10 +235,7 @@ async fn open_parts(
         Role::Api => None,
         Role::Everything | Role::Worker => {
             let policy = Policy::open(server.policy.policy.as_deref()).await?;
-            let worker = |chosen: &Chosen| worker(&server.worker, &shared, &policy, chosen);
-            let workers = engines.iter().map(worker).collect::<Result<Vec<_>, _>>()?;
-            let engines = engines.into_iter().map(|chosen| chosen.choice.info.description).collect();
-            Some(Rendering { workers, policy, engines })
+            Some(Rendering::open(&server.worker, &data.data, &shared, policy, engines, are_all)?)
         }
     };
     // Workers may stand where they reach nobody, so the processes with the API tell receivers.
@@ -303,47 +280,6 @@ async fn check_engines(server: &ServerSettings, shared: &Shared, engines: &[Chos
     Ok(())
 }
 
-/// How long a task usually takes on the quickest engine: callers wait that long before they poll.
-fn quickest(server: &ServerSettings, engines: &[Chosen]) -> Result<Duration, Failure> {
-    let chosen = engines.iter().map(|chosen| chosen.choice.info.typical_duration).min();
-    let assumed = || server.worker.engine.engines().map(|all| all.iter().map(assumed_duration).min());
-    Ok(chosen.map_or_else(assumed, |chosen| Ok(Some(chosen)))?.ok_or("there is no engine")?)
-}
-
-fn assumed_duration(engine: &NamedEngine) -> Duration {
-    tintype_engines::typical_duration(&engine.settings)
-}
-
-fn choose_engines(server: &ServerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
-    let choose = |engine: NamedEngine| {
-        // A model that is damaged may be mended while the server runs; a name without a model is a mistake.
-        if let (Some(EngineTarget::Diffusion), Some(model)) = (&engine.settings.engine, &engine.settings.model)
-            && !models::exists(data, model)
-        {
-            return Err(Failure(format!("--model {model}: {}", models::missing(data, model))));
-        }
-        let choice = tintype_engines::choose(&engine.settings, data);
-        let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
-        Ok(Chosen { engine, choice })
-    };
-    tintype_engines::configured(&server.worker.engine, data)?.into_iter().map(choose).collect()
-}
-
-/// Builds an engine and its worker.
-fn worker(
-    settings: &WorkerSettings,
-    shared: &Arc<Shared>,
-    policy: &Arc<Policy>,
-    Chosen { engine, choice }: &Chosen,
-) -> Result<Arc<Worker>, Failure> {
-    let decoder = Decoder::new(&settings.test_picture_decoder);
-    let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
-    let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
-    let renderer = EngineRenderer::new(settings, shared.clone(), policy.clone(), choice.info.clone(), built)?;
-    let slots = settings.render_slots(engine, choice.info.slots);
-    Ok(Worker::new(settings.clone(), &engine.name, slots, shared.clone(), policy.clone(), Arc::new(renderer)))
-}
-
 /// Runs the parts until a signal or until one of them ends, then stops the worker at once and the listeners after `delay`.
 async fn work(
     parts: Parts,
@@ -373,11 +309,9 @@ async fn work(
     if !listeners.metrics.is_empty() {
         running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));
     }
-    if let Some(Rendering { workers, policy, .. }) = rendering {
-        for worker in workers {
-            running.spawn(worker.run(stop.clone()));
-        }
-        running.spawn(policy.watch(stop.clone()));
+    if let Some(rendering) = rendering {
+        running.spawn(rendering.policy.clone().watch(stop.clone()));
+        running.spawn(rendering.run(stop.clone()));
     }
     if let Some(deliverer) = deliverer {
         running.spawn(deliverer.run(stop.clone()));

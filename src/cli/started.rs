@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::banner::{FirstKey, FirstLink, towards_real_pictures};
 use super::logging::LogFormat;
+use super::rendering::Rendering;
 use super::serve::Parts;
 use super::{Failure, say, systemd};
 use tintype_config::{DataSettings, DatabaseUrl, ServerSettings};
@@ -68,7 +69,7 @@ impl Ready<'_> {
 
     /// Writes one event.
     fn log(&self) -> Result<(), Failure> {
-        let engines: Vec<_> = self.parts.rendering.iter().flat_map(|rendering| rendering.engines.clone()).collect();
+        let engines: Vec<_> = self.parts.rendering.iter().flat_map(Rendering::descriptions).collect();
         let database = self.database()?;
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -101,7 +102,7 @@ impl Ready<'_> {
         if parts.shared.files.directory().is_none() {
             say(&format!("  Files   {}", parts.shared.files.describe()));
         }
-        for engine in parts.rendering.iter().flat_map(|rendering| &rendering.engines) {
+        for engine in parts.rendering.iter().flat_map(Rendering::descriptions) {
             say(&format!("  Engine  {engine}"));
         }
         if parts.rendering.is_some()

@@ -172,6 +172,11 @@ impl Pace {
         }
     }
 
+    /// The id of the worker.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
     /// Makes the next report due at once.
     pub fn report_soon(&self) {
         self.news.notify_one();
@@ -214,6 +219,11 @@ impl Backlog {
         });
         self.own().push(pace.clone());
         pace
+    }
+
+    /// Removes a worker that has ended.
+    pub fn remove_worker(&self, id: Id) {
+        self.own().retain(|pace| pace.id != id);
     }
 
     /// Counts one more waiting task of this account, with this many references.

@@ -104,6 +104,12 @@ impl Worker {
     /// Works until `stop`. Then releases the tasks that have no render slot, lets running renders finish for the drain
     /// time, and cancels and releases the rest.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        self.run_until(stop.clone(), stop).await;
+    }
+
+    /// The same, until `leave` or `stop`. After `leave` alone running renders take as long as they need.
+    pub async fn run_until(self: Arc<Self>, leave: CancellationToken, stop: CancellationToken) {
+        let (stop, process) = (leave, stop);
         let slots = RenderSlots::new(self.slot_count, stop.clone());
         let mut heartbeat = tokio::spawn(self.clone().send_heartbeats());
         let working = stop.child_token();
@@ -141,7 +147,7 @@ impl Worker {
             while running.try_join_next().is_some() {}
         }
         working.cancel();
-        self.drain(running).await;
+        self.drain(running, &process).await;
         heartbeat.abort();
         // A report that is not withdrawn expires soon.
         drop(tokio::time::timeout(LAST_REPORT_LIMIT, reporting).await);
@@ -437,12 +443,18 @@ impl Worker {
         }
     }
 
-    async fn drain(&self, mut running: JoinSet<()>) {
+    async fn drain(&self, mut running: JoinSet<()>, stop: &CancellationToken) {
         if !running.is_empty() {
             tracing::info!(renders = running.len(), "waiting for running renders");
         }
-        if tokio::time::timeout(self.settings.drain_timeout, join_all(&mut running)).await.is_ok() {
-            return;
+        let no_longer = async {
+            stop.cancelled().await;
+            tokio::time::sleep(self.settings.drain_timeout).await;
+        };
+        tokio::select! {
+            biased;
+            () = join_all(&mut running) => return,
+            () = no_longer => {}
         }
         let unfinished = self.held.cancel_all();
         // Engines get a moment to stop; the attempts that are still under way then are aborted.

@@ -222,6 +222,26 @@ async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_release
     assert_eq!((depth.waiting, depth.leased), (1, 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_gives_way_lets_its_render_end_unless_the_process_stops() {
+    let service = Service::start_with(&["--drain-timeout", "5s"]).await;
+    let caller = service.caller("ada", 100).await;
+    let task_id = caller.submit_prompt("a boat").await;
+    let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
+    let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
+    let running = tokio::spawn(worker(&service, info(), &engine).run_until(leave.clone(), stop.clone()));
+    engine.began.notified().await;
+    leave.cancel();
+    caller.submit_prompt("a second boat").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!running.is_finished() && !engine.cancelled.load(Ordering::SeqCst));
+    assert_eq!(engine.asked.load(Ordering::SeqCst), 1, "it claims nothing more");
+    stop.cancel();
+    running.await.expect("no panic");
+    assert!(engine.cancelled.load(Ordering::SeqCst));
+    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+}
+
 #[tokio::test]
 async fn pictures_of_another_size_become_the_size_of_the_ratio() {
     let service = Service::start().await;

@@ -3,6 +3,7 @@
 mod hostile;
 mod installed;
 mod interrupted;
+mod running_server;
 
 use std::path::Path;
 

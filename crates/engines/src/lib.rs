@@ -25,6 +25,7 @@ use std::time::Duration;
 use tintype_engine::{Engine, EngineInfo, Sizes};
 use tintype_sketch::Sketch;
 
+use self::models::ModelVersion;
 use tintype_config::{EngineSettings, EngineTarget, NamedEngine, ServerKind};
 use tintype_system::sandbox::Decoder;
 
@@ -110,6 +111,26 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
     let mut engines = settings.engines()?;
     diffusion::share_memory(&mut engines)?;
     Ok(engines)
+}
+
+/// What an engine of a process renders with, so that a change shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineModel {
+    /// The name of the engine.
+    pub engine: String,
+    /// Of the built-in engine: the model, and its version if it is an installed one.
+    pub model: Option<(String, Option<ModelVersion>)>,
+}
+
+impl EngineModel {
+    /// Of an engine, in an installation with its models in this data directory.
+    pub fn of(engine: &NamedEngine, data: &Path) -> Self {
+        let is_built_in = engine.settings.target() == EngineTarget::Diffusion;
+        let model = || engine.settings.model.clone().or_else(|| diffusion::default_model(data));
+        let model = is_built_in.then(model).flatten();
+        let model = model.map(|model| (model.clone(), models::version(data, &model)));
+        Self { engine: engine.name.clone(), model }
+    }
 }
 
 /// The engine that the settings name, in an installation with its models in this data directory. Reads no key, connects to

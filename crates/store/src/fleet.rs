@@ -144,6 +144,9 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
     /// those of the same engine by workers that are gone.
     async fn report_worker(&self, report: WorkerReport) -> Result<()>;
 
+    /// Takes back the reports of a worker that will send no more.
+    async fn withdraw_worker(&self, id: Id) -> Result<()>;
+
     /// The reports of the workers of other processes whose engines are available. `own` are the workers of this
     /// process.
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>>;

@@ -36,8 +36,8 @@ const USUAL_SIDE: u32 = 1_024;
 /// The installed model that is used when none is named: the first usable one, in the order of the
 /// catalogue and then of the names.
 pub fn default_model(data: &Path) -> Option<String> {
-    let usable = models::installed(data).ok()?.into_iter();
-    let usable = usable.filter(|found| found.usable().is_ok());
+    let found = models::entries(data).ok()?.into_iter().filter_map(|listed| listed.found.ok());
+    let usable = found.filter(|found| found.usable().is_ok() && models::version(data, &found.name).is_some());
     let rank = |name: &str| offers().iter().position(|offer| offer.name == name).unwrap_or(usize::MAX);
     usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
 }

@@ -7,11 +7,13 @@
 //! models/NAME/cache/             made from its files, and made again if it is gone: quantised weights
 //! models/.NAME.part/             an unfinished pull
 //! models/.NAME.gone/             an unfinished removal
+//! models/.NAME.busy              locked while a command adds or removes the model
 //! ```
 //!
 //! A folder without a manifest is no model.
 
 mod add;
+mod busy;
 pub mod catalogue;
 mod download;
 pub mod eight_bits;
@@ -23,11 +25,13 @@ mod remove;
 mod selection;
 
 pub use self::add::{add, name_of};
+pub use self::busy::Busy;
 pub use self::download::Watch;
-pub use self::remove::remove;
+pub use self::remove::{NotRemoved, remove};
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +70,24 @@ pub struct Installed {
     pub manifest: Option<Manifest>,
     /// Why the engine could not open it when it was installed or last verified.
     pub unusable: Option<String>,
+}
+
+/// What tells a model from another one that had its name before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelVersion {
+    inode: u64,
+    /// The last change of its manifest, in seconds since 1970 and nanoseconds.
+    changed: (i64, i64),
+}
+
+/// The present version of an installed model; `None` if there is none, or a command is adding or removing it.
+pub fn version(data_dir: &Path, name: &str) -> Option<ModelVersion> {
+    let models = directory(data_dir);
+    if !is_name(name) || busy::is_busy(&models, name) {
+        return None;
+    }
+    let found = std::fs::metadata(models.join(name).join(MANIFEST)).ok()?;
+    Some(ModelVersion { inode: found.ino(), changed: (found.mtime(), found.mtime_nsec()) })
 }
 
 /// Keeps a model from being removed. The operating system releases it when the process ends.
@@ -135,15 +157,20 @@ impl Installed {
     /// Keeps the model from being removed for as long as the result lives.
     ///
     /// # Errors
-    /// A sentence for the operator: it is being removed.
+    /// A sentence for the operator: a command is adding or removing it.
     pub fn hold(&self) -> Result<Hold, String> {
         let Some(cache) = &self.cache else { return Ok(Hold { _file: None }) };
         let manifest = cache.with_file_name(MANIFEST);
+        let busy = format!("the model {} is being added or removed", self.name);
+        let models = cache.parent().and_then(Path::parent);
+        if models.is_some_and(|models| busy::is_busy(models, &self.name)) {
+            return Err(busy);
+        }
         let unusable = |error: io::Error| format!("cannot hold the model {}: {error}", self.name);
         let file = File::open(manifest).map_err(unusable)?;
         match file.try_lock_shared() {
             Ok(()) => Ok(Hold { _file: Some(file) }),
-            Err(TryLockError::WouldBlock) => Err(format!("the model {} is being removed", self.name)),
+            Err(TryLockError::WouldBlock) => Err(busy),
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
     }
@@ -242,22 +269,6 @@ pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
     Ok(found)
 }
 
-/// The models that can be used, in the order of names. Each other one is in the log.
-///
-/// # Errors
-/// As of [`entries`].
-pub fn installed(data_dir: &Path) -> Result<Vec<Installed>, String> {
-    let usable = |listed: ListedModel| match listed.found {
-        Ok(installed) => Some(installed),
-        Err(reason) => {
-            let advice = "a model cannot be used: remove it with `tintype model remove`, and pull or add it again";
-            tracing::warn!(model = listed.name, reason, "{advice}");
-            None
-        }
-    };
-    Ok(entries(data_dir)?.into_iter().filter_map(usable).collect())
-}
-
 /// The model that `--model` names: an installed one, or else a folder or a file.
 ///
 /// # Errors
@@ -346,6 +357,10 @@ mod tests {
     use super::manifest::ModelFile;
     use super::*;
 
+    fn installed(data: &Path) -> Vec<Installed> {
+        entries(data).expect("readable").into_iter().filter_map(|listed| listed.found.ok()).collect()
+    }
+
     fn install(data: &Path, name: &str) -> PathBuf {
         let folder = directory(data).join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -366,7 +381,7 @@ mod tests {
             find(data.path(), "a").expect("a model").note_check(data.path(), unusable.clone()).expect("noted");
             assert_eq!(find(data.path(), "a").expect("a model").unusable, unusable);
             assert_eq!(std::fs::read(folder.join(MANIFEST)).expect("a manifest"), manifest);
-            assert!(remove(data.path(), "a").is_err_and(|error| error.contains("a server uses")));
+            assert!(remove(data.path(), "a") == Err(NotRemoved::InUse("a".into())));
         }
         drop(hold);
         assert_eq!(remove(data.path(), "a"), Ok(true));
@@ -375,10 +390,10 @@ mod tests {
     #[test]
     fn models_are_found_by_name_and_by_folder() {
         let data = tempfile::tempdir().expect("a folder");
-        assert!(installed(data.path()).expect("none").is_empty());
+        assert!(installed(data.path()).is_empty());
         let folder = install(data.path(), "one");
         install(data.path(), ".two.part");
-        let found = installed(data.path()).expect("one");
+        let found = installed(data.path());
         assert_eq!(found.iter().map(|found| found.name.as_str()).collect::<Vec<_>>(), ["one"]);
         assert_eq!(find(data.path(), "one"), Ok(found[0].clone()));
         assert_eq!(found[0].cache, Some(folder.join("cache")));
@@ -395,7 +410,7 @@ mod tests {
         std::fs::write(folder.join(INDEX), "{ }").expect("written");
         let error = find(data.path(), "one").expect_err("damaged");
         assert!(error.ends_with("has 3 bytes instead of 2"), "{error}");
-        assert!(installed(data.path()).expect("readable").is_empty());
+        assert!(installed(data.path()).is_empty());
         assert_eq!(entries(data.path()).expect("readable").len(), 1);
         std::fs::remove_dir_all(&folder).expect("removed");
         std::os::unix::fs::symlink("/", &folder).expect("a link");

@@ -1,5 +1,6 @@
 //! Removes an installed model.
 
+use std::fmt;
 use std::fs::{self, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -7,15 +8,39 @@ use std::path::Path;
 use super::manifest::{MANIFEST, open};
 use super::{directory, is_name, staging};
 
+/// Why a model was not removed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotRemoved {
+    /// A server or another command uses the model of this name.
+    InUse(String),
+    /// A sentence for the operator.
+    Failed(String),
+}
+
+impl fmt::Display for NotRemoved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(name) => write!(f, "the model {name} is in use: stop the server or the command that uses it"),
+            Self::Failed(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl From<String> for NotRemoved {
+    fn from(sentence: String) -> Self {
+        Self::Failed(sentence)
+    }
+}
+
 /// Removes a model, damaged or not, and everything that an unfinished pull of it has left. The files of a folder that
 /// `tintype model add` named stay, and so does everything that a symbolic link leads to. Returns whether there was
 /// anything.
 ///
 /// # Errors
-/// A sentence for the operator: a server uses the model, or something cannot be removed.
-pub fn remove(data_dir: &Path, name: &str) -> Result<bool, String> {
+/// [`NotRemoved`].
+pub fn remove(data_dir: &Path, name: &str) -> Result<bool, NotRemoved> {
     if !is_name(name) {
-        return Err(format!("{name:?} is not a model name"));
+        return Err(format!("{name:?} is not a model name").into());
     }
     let target = directory(data_dir).join(name);
     let gone = directory(data_dir).join(format!(".{name}.gone"));
@@ -27,7 +52,7 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, String> {
             found = true;
             let manifest = open(&target, MANIFEST).ok();
             if let Some(Err(TryLockError::WouldBlock)) = manifest.as_ref().map(|manifest| manifest.try_lock()) {
-                return Err(format!("a server uses the model {name}: stop it first"));
+                return Err(NotRemoved::InUse(name.to_owned()));
             }
             // Renamed first, so that a crash leaves no half of a model under its name.
             fs::rename(&target, &gone).map_err(failed)?;
@@ -38,13 +63,13 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, String> {
             found = true;
             fs::remove_file(&target).map_err(failed)?;
         }
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed(error).into()),
     }
     let part = staging(data_dir, name);
     if fs::symlink_metadata(&part).is_ok_and(|metadata| metadata.is_dir()) {
         let held = fs::File::open(&part).map_err(failed)?;
         if let Err(TryLockError::WouldBlock) = held.try_lock() {
-            return Err(format!("another command is fetching {name}: wait for its end"));
+            return Err(format!("another command is fetching {name}: wait for its end").into());
         }
     }
     found |= clear(&part).map_err(failed)?;

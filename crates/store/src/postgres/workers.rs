@@ -96,6 +96,11 @@ impl Fleet for PostgresStore {
         Ok(())
     }
 
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        self.database.write("DELETE FROM workers WHERE id = $1", &[&id]).await?;
+        Ok(())
+    }
+
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
         let sql = format!(
             "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms, image_ms

@@ -270,6 +270,11 @@ impl Fleet for SqliteStore {
         Ok(())
     }
 
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        self.workers().remove(&id);
+        Ok(())
+    }
+
     async fn other_workers(&self, _: &[Id]) -> Result<Vec<WorkerReport>> {
         Ok(Vec::new())
     }

@@ -1,0 +1,58 @@
+//! Models that a command is adding or removing. Running servers leave them alone.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use tintype_system::data_dir;
+
+use super::directory;
+
+/// While it lives, no server begins to use a model, and one that uses it lets go when its tasks have ended. It goes with the
+/// process, so a crash leaves nothing behind.
+#[derive(Debug)]
+pub struct Busy {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Busy {
+    /// Tells running servers that a command is adding or removing a model.
+    ///
+    /// # Errors
+    /// A sentence for the operator: another command does so, or the folder of models cannot be written.
+    pub fn with(data_dir: &Path, name: &str) -> Result<Self, String> {
+        let path = path(&directory(data_dir), name);
+        let unusable = |error: std::io::Error| format!("cannot lock {}: {error}", path.display());
+        data_dir::create(&directory(data_dir))?;
+        let open = || OpenOptions::new().write(true).create_new(true).open(&path);
+        // What a crash has left may belong to another user. To lock a file it need not be writable.
+        let locked = File::open(&path).or_else(|_| open()).map_err(unusable)?;
+        // The server may run as another user, and must see the lock.
+        drop(locked.set_permissions(Permissions::from_mode(0o644)));
+        match locked.try_lock() {
+            Ok(()) => Ok(Self { path, _locked: locked }),
+            Err(TryLockError::WouldBlock) => {
+                Err(format!("another command is adding or removing {name}: wait for its end"))
+            }
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // One that stays says nothing without its lock.
+        drop(fs::remove_file(&self.path));
+    }
+}
+
+fn path(models: &Path, name: &str) -> PathBuf {
+    models.join(format!(".{name}.busy"))
+}
+
+/// Whether a command is adding or removing the model of this name in the folder of models.
+pub(super) fn is_busy(models: &Path, name: &str) -> bool {
+    let locked = File::open(path(models, name)).map(|file| file.try_lock_shared());
+    matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+}

@@ -1,0 +1,259 @@
+//! The engines of a process and their workers. They follow the models that are installed: whoever adds or removes one need
+//! not restart anything.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::select_all;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Failure;
+use crate::policy::Policy;
+use crate::service::Shared;
+use crate::worker::Worker;
+use crate::worker::render::EngineRenderer;
+use tintype_config::{EngineTarget, NamedEngine, ServerSettings, WorkerSettings};
+use tintype_engine::EngineInfo;
+use tintype_engines::{EngineChoice, EngineModel, Surroundings, models};
+use tintype_system::sandbox::Decoder;
+
+/// How often the installed models are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// An engine that was chosen and is not built yet.
+pub(super) struct Chosen {
+    pub(super) engine: NamedEngine,
+    choice: EngineChoice,
+    model: EngineModel,
+}
+
+/// The parts of a process that renders.
+pub(super) struct Rendering {
+    settings: WorkerSettings,
+    data: PathBuf,
+    shared: Arc<Shared>,
+    pub(super) policy: Arc<Policy>,
+    /// One for each engine.
+    members: Vec<Member>,
+    /// Engines that cannot be used with the present models.
+    refused: Vec<EngineModel>,
+    /// Whether the installation has no other engines.
+    are_all: bool,
+}
+
+/// A worker with its engine.
+struct Member {
+    worker: Arc<Worker>,
+    model: EngineModel,
+    info: EngineInfo,
+}
+
+/// A worker that runs.
+struct Running {
+    member: Member,
+    /// Cancelled when it is to end.
+    leave: CancellationToken,
+    task: AbortOnDropHandle<()>,
+}
+
+impl Running {
+    fn start(member: Member, stop: &CancellationToken) -> Self {
+        let leave = stop.child_token();
+        let work = member.worker.clone().run_until(leave.clone(), stop.clone());
+        Self { member, leave, task: AbortOnDropHandle::new(tokio::spawn(work)) }
+    }
+}
+
+/// Completes when one of these workers has ended.
+async fn any_end(running: &mut [Running]) {
+    // Without a usable engine there may be none.
+    if running.is_empty() {
+        std::future::pending::<()>().await;
+    }
+    drop(select_all(running.iter_mut().map(|running| &mut running.task)).await);
+}
+
+/// The engines of the settings.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
+    for listed in models::entries(data)? {
+        if let Err(reason) = listed.found {
+            let advice = "a model cannot be used: remove it with `tintype model remove`, and pull or add it again";
+            tracing::warn!(model = listed.name, reason, "{advice}");
+        }
+    }
+    for engine in tintype_engines::configured(&settings.engine, data)? {
+        // A model that is damaged may be mended while the server runs; a name without a model is a mistake.
+        if let (Some(EngineTarget::Diffusion), Some(model)) = (&engine.settings.engine, &engine.settings.model)
+            && !models::exists(data, model)
+        {
+            return Err(Failure(format!("--model {model}: {}", models::missing(data, model))));
+        }
+    }
+    let engines = present(settings, data)?.into_iter();
+    Ok(engines.map(|engine| choose(engine, data)).collect::<Result<_, _>>()?)
+}
+
+/// The engines of the settings with the models that they would render with now.
+fn present(settings: &WorkerSettings, data: &Path) -> Result<Vec<(NamedEngine, EngineModel)>, String> {
+    let engines = tintype_engines::configured(&settings.engine, data)?.into_iter();
+    Ok(engines.map(|engine| (engine.clone(), EngineModel::of(&engine, data))).collect())
+}
+
+fn choose((engine, model): (NamedEngine, EngineModel), data: &Path) -> Result<Chosen, String> {
+    let choice = tintype_engines::choose(&engine.settings, data);
+    let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
+    Ok(Chosen { engine, choice, model })
+}
+
+/// Makes the engines known to the presets. `are_all` says that the installation has no others.
+pub(super) fn know(shared: &Shared, engines: &[Chosen], are_all: bool) {
+    let known = engines.iter().map(|chosen| (chosen.engine.name.clone(), &chosen.choice.info));
+    shared.presets.know(known, are_all);
+}
+
+/// How long a task usually takes on the quickest engine: callers wait that long before they poll.
+pub(super) fn quickest(server: &ServerSettings, engines: &[Chosen]) -> Result<Duration, Failure> {
+    let chosen = engines.iter().map(|chosen| chosen.choice.info.typical_duration).min();
+    let assumed = |engine: &NamedEngine| tintype_engines::typical_duration(&engine.settings);
+    let assumed = || server.worker.engine.engines().map(|all| all.iter().map(assumed).min());
+    Ok(chosen.map_or_else(assumed, |chosen| Ok(Some(chosen)))?.ok_or("there is no engine")?)
+}
+
+impl Rendering {
+    /// Builds the engines and their workers.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn open(
+        settings: &WorkerSettings,
+        data: &Path,
+        shared: &Arc<Shared>,
+        policy: Arc<Policy>,
+        engines: Vec<Chosen>,
+        are_all: bool,
+    ) -> Result<Self, Failure> {
+        let (settings, data, shared) = (settings.clone(), data.to_owned(), shared.clone());
+        let (members, refused) = Default::default();
+        let mut rendering = Self { settings, data, shared, policy, members, refused, are_all };
+        rendering.members = engines.iter().map(|chosen| rendering.member(chosen)).collect::<Result<_, _>>()?;
+        Ok(rendering)
+    }
+
+    /// Its workers.
+    pub(super) fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.members.iter().map(|member| &member.worker)
+    }
+
+    /// A sentence on each engine.
+    pub(super) fn descriptions(&self) -> impl Iterator<Item = String> {
+        self.members.iter().map(|member| member.info.description.clone())
+    }
+
+    /// Builds an engine and its worker.
+    fn member(&self, Chosen { engine, choice, model }: &Chosen) -> Result<Member, String> {
+        let (settings, shared) = (&self.settings, &self.shared);
+        let decoder = Decoder::new(&settings.test_picture_decoder);
+        let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
+        let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
+        let renderer = EngineRenderer::new(settings, shared.clone(), self.policy.clone(), choice.info.clone(), built)?;
+        let slots = settings.render_slots(engine, choice.info.slots);
+        let (shared, policy, renderer) = (shared.clone(), self.policy.clone(), Arc::new(renderer));
+        let worker = Worker::new(settings.clone(), &engine.name, slots, shared, policy, renderer);
+        Ok(Member { worker, model: model.clone(), info: choice.info.clone() })
+    }
+
+    /// Renders until `stop`, or until a worker ends by itself.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let members = std::mem::take(&mut self.members);
+        let mut running: Vec<_> = members.into_iter().map(|member| Running::start(member, &stop)).collect();
+        loop {
+            let known = running.iter().map(|running| &running.member.model).chain(&self.refused).cloned().collect();
+            let engines = tokio::select! {
+                () = stop.cancelled() => break,
+                () = any_end(&mut running) => break,
+                engines = self.other_engines(known) => engines,
+            };
+            running = self.replace(running, engines, &stop).await;
+        }
+        for Running { leave, task, .. } in running {
+            leave.cancel();
+            // One that ended by itself has been polled to its end.
+            if !task.is_finished() {
+                drop(task.await);
+            }
+        }
+    }
+
+    /// Waits until the engines would render with other models than these.
+    async fn other_engines(&self, known: Vec<EngineModel>) -> Vec<(NamedEngine, EngineModel)> {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (settings, data) = (self.settings.clone(), self.data.clone());
+            let look = tokio::task::spawn_blocking(move || present(&settings, &data));
+            let Ok(Ok(engines)) = look.await else { continue };
+            let is_known = |(_, model): &(NamedEngine, EngineModel)| known.contains(model);
+            if engines.len() != known.len() || !engines.iter().all(is_known) {
+                return engines;
+            }
+        }
+    }
+
+    /// Ends the workers whose models have changed, when their renders are done, and starts those of other models.
+    async fn replace(
+        &mut self,
+        running: Vec<Running>,
+        engines: Vec<(NamedEngine, EngineModel)>,
+        stop: &CancellationToken,
+    ) -> Vec<Running> {
+        let stays = |running: &Running| engines.iter().any(|(_, model)| *model == running.member.model);
+        let (mut running, old): (Vec<_>, Vec<_>) = running.into_iter().partition(stays);
+        let mut ended = Vec::new();
+        for Running { member: Member { worker, info, .. }, leave, task } in old {
+            let engine = info.description;
+            tracing::info!(engine, "the installed models have changed: the engine ends when its tasks are done");
+            leave.cancel();
+            drop(task.await);
+            ended.push(worker.pace().id());
+        }
+        // The old engines are gone now, and so is the memory that they took.
+        self.refused.clear();
+        for (engine, model) in engines {
+            if stop.is_cancelled() || running.iter().any(|running| running.member.model == model) {
+                continue;
+            }
+            match choose((engine, model.clone()), &self.data).and_then(|chosen| self.member(&chosen)) {
+                Ok(member) => {
+                    tracing::info!(
+                        engine = member.info.description,
+                        "the installed models have changed: an engine starts"
+                    );
+                    if let Err(error) = member.worker.register().await {
+                        tracing::warn!(%error, "could not make the engine known; its next report does");
+                    }
+                    running.push(Running::start(member, stop));
+                }
+                Err(reason) => {
+                    tracing::error!(reason, "an engine cannot be used until the installed models change again");
+                    self.refused.push(model);
+                }
+            }
+        }
+        let known = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
+        self.shared.presets.know(known, self.are_all);
+        if let Err(reason) = self.shared.presets.check() {
+            tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
+        }
+        for id in ended {
+            self.shared.backlog.remove_worker(id);
+            if let Err(error) = self.shared.store.withdraw_worker(id).await {
+                tracing::warn!(%error, "could not withdraw the report of a worker that has ended; it expires soon");
+            }
+        }
+        running
+    }
+}
