@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use super::person::link_of_account;
 use super::{Failure, find_account, say};
 use crate::service::people::LINK_LIFE;
-use tintype_config::{EngineTarget, NamedEngine, program};
+use tintype_config::{EngineSettings, EngineTarget, program};
 use tintype_domain::key::KeySecret;
 use tintype_engines::models;
 use tintype_engines::models::catalogue::{is_usable, offers};
@@ -112,18 +112,21 @@ impl FirstKey {
 }
 
 /// Three lines on how to get real pictures, for a server whose engines all draw sketches, as long as no model is installed.
-pub(super) fn towards_real_pictures(engines: &[NamedEngine], data: &Path) -> Option<String> {
+pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> Option<String> {
+    let engines = tintype_engines::configured(settings, data).ok()?;
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
     let has_models = !models::entries(data).ok()?.is_empty();
     let offer = offers().iter().find(|offer| is_usable(&offer.pipeline) && offer.licence.commercial)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seconds = offer.cpu_seconds.map(|seconds| (seconds / cores as f64).ceil());
     let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s per image"));
+    let follows = settings.engine.is_none() && settings.engine_table.is_empty();
+    let then = if follows { "This server then uses it." } else { "Then start the server without an engine." };
     let (program, name) = (quoted(&program()), &offer.name);
     let (disk, memory) = (ByteSize(offer.disk_bytes()), ByteSize(offer.memory_bytes()));
     let lines = format!(
         "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
-        It takes {disk} of disk and {memory} of memory{seconds}. Then start the server again.\n          \
+        It takes {disk} of disk and {memory} of memory{seconds}. {then}\n          \
         With a GPU or another server: docs/operate/real-pictures.md",
         quoted(data)
     );

@@ -106,8 +106,7 @@ impl Ready<'_> {
             say(&format!("  Engine  {engine}"));
         }
         if parts.rendering.is_some()
-            && let Some(lines) =
-                towards_real_pictures(&tintype_engines::configured(&server.worker.engine, &data.data)?, &data.data)
+            && let Some(lines) = towards_real_pictures(&server.worker.engine, &data.data)
         {
             say(&lines);
         }

@@ -270,6 +270,7 @@ fn a_server_that_draws_sketches_says_how_to_get_real_pictures() {
     let lines: Vec<_> = first.lines().skip_while(|line| !line.contains("These are sketches")).take(3).collect();
     assert!(lines[0].contains("model pull lcm-dreamshaper-v7 --data "), "{first}");
     assert!(lines[1].contains("4.0 GiB of disk and 4.7 GiB of memory, about "), "{first}");
+    assert!(lines[1].ends_with("Then start the server without an engine."), "it would not take up the model: {first}");
     assert!(lines[2].ends_with(": docs/operate/real-pictures.md"), "{first}");
     hub.pulled(data.path(), &[]);
     assert!(!said().contains("These are sketches"));
