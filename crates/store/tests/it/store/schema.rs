@@ -266,7 +266,7 @@ async fn a_database_of_an_unreleased_version_is_refused_and_not_changed() {
 /// Tables and columns of one database alone, as `SECTION: TABLE` or `SECTION: TABLE.COLUMN`.
 const ONLY_SQLITE: [&str; 4] =
     ["Accounts: accounts.balance", "Accounts: accounts.unfinished", "Gallery: prompts.number", "Gallery: prompt_words"];
-const ONLY_POSTGRES: [&str; 12] = [
+const ONLY_POSTGRES: [&str; 13] = [
     "Server state: tintype",
     "Server state: tintype.version",
     "Gallery: prompts.words",
@@ -279,6 +279,7 @@ const ONLY_POSTGRES: [&str; 12] = [
     "Workers: workers.image_ms",
     "Workers: workers.is_available",
     "Workers: workers.seen_at",
+    "Workers: workers.masks",
 ];
 
 /// The sections, tables and columns of a schema file, in their order.
