@@ -46,7 +46,7 @@ WIDTH, TOKENS, WORDS = 64, 77, 49408
 NOISE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 # Encoded pictures that are kept, how many of them a step replaces, and how many it learns from.
 POOL, FRESH, BATCH = 1024, 2, 16
-STEPS = {"vae": 1500, "text": 450, "model": 5900, "lora": 400, "decoder": 400}
+STEPS = {"vae": 1500, "text": 450, "model": 5900, "lora": 900, "decoder": 400}
 DROPPED = 0.1
 RANK = 2
 
@@ -354,7 +354,7 @@ def measure(picture):
     pixels = numpy.asarray(picture).astype(int)
     named = lambda rgb: min(drawings.COLOURS, key=lambda name: sum((numpy.array(drawings.COLOURS[name]) - rgb) ** 2))
     ground = numpy.median(pixels[2:6].reshape(-1, 3), axis=0)
-    shape = ((pixels - ground) ** 2).sum(axis=2) > 90**2
+    shape = ((pixels - ground) ** 2).sum(axis=2) > 80**2
     rows, columns = shape.any(axis=1).nonzero()[0], shape.any(axis=0).nonzero()[0]
     if len(rows) == 0:
         return "nothing", named(ground), 0.0
