@@ -1,6 +1,6 @@
 //! A small trained model: a picture shows what its prompt says. `train.py` trained the model and the LoRA beside this
-//! file with the drawings of `drawings.py`. They are test data: they know three shapes and ten colours at 64 pixels. The
-//! tokenizer is CLIP's, whose license is in `src/tokenizer/openai_clip`.
+//! file with the drawings of `drawings.py`. They are test data: they know three shapes and ten colours at 64 pixels.
+//! The tokenizer is CLIP's, whose license is in `src/tokenizer/openai_clip`.
 //!
 //! The thresholds leave room for other seeds; `train.py WORK check` counts how many prompts come out right.
 
