@@ -24,113 +24,34 @@ pub struct Step {
     pub page: u32,
 }
 
+/// What happens. A grant expires after `life` milliseconds, if there is one. A crowd is the same submit many times at
+/// once, beside a write that fails. A claim passes some accounts over. A restart ends the process, and another one opens
+/// the database in its place.
 #[derive(Debug, Clone)]
 pub enum Act {
-    CreateAccount {
-        name: Name,
-        credits: i64,
-    },
-    CreateFirstAccount {
-        name: Name,
-        credits: i64,
-        key: KeyOrder,
-    },
-    CreateKey {
-        account: Option<usize>,
-        key: KeyOrder,
-    },
-    ChangeKey {
-        key: Option<usize>,
-        change: KeyChange,
-    },
-    RotateKey {
-        key: Option<usize>,
-        secret: u8,
-        overlap: Duration,
-    },
-    TouchKeys {
-        uses: Vec<(Option<usize>, Timestamp)>,
-    },
-    Grant {
-        account: Option<usize>,
-        amount: i64,
-        note: bool,
-        /// Milliseconds until the credits expire.
-        life: Option<i64>,
-    },
-    Take {
-        account: Option<usize>,
-        amount: i64,
-    },
+    CreateAccount { name: Name, credits: i64 },
+    CreateFirstAccount { name: Name, credits: i64, key: KeyOrder },
+    CreateKey { account: Option<usize>, key: KeyOrder },
+    ChangeKey { key: Option<usize>, change: KeyChange },
+    RotateKey { key: Option<usize>, secret: u8, overlap: Duration },
+    TouchKeys { uses: Vec<(Option<usize>, Timestamp)> },
+    Grant { account: Option<usize>, amount: i64, note: bool, life: Option<i64> },
+    Take { account: Option<usize>, amount: i64 },
     Lapse,
-    Submit {
-        account: Option<usize>,
-        surface: Surface,
-        order: Order,
-        max_unfinished: u32,
-    },
-    /// The same submit many times at once, beside a write that fails.
-    Crowd {
-        account: usize,
-        surface: Surface,
-        order: Order,
-        max_unfinished: u32,
-        times: usize,
-    },
-    Claim {
-        max: usize,
-        /// Most references of a task to claim.
-        max_references: u32,
-        lease: Duration,
-        /// Accounts that the claim skips.
-        passed_over: Vec<usize>,
-    },
-    Renew {
-        leases: Vec<Held>,
-        lease: Duration,
-    },
-    Release {
-        lease: Held,
-        delay: Duration,
-    },
-    Retry {
-        lease: Held,
-        delay: Duration,
-        error: u8,
-    },
-    Complete {
-        lease: Held,
-        images: u8,
-    },
-    Fail {
-        lease: Held,
-        error: u8,
-    },
-    Refuse {
-        lease: Held,
-        error: u8,
-        rule: Option<StrikeRule>,
-    },
-    FailUnleased {
-        task: Option<usize>,
-        error: u8,
-    },
-    Rescue {
-        which: Rescue,
-        error: u8,
-    },
-    Expire {
-        cutoff: Timestamp,
-        error: u8,
-    },
-    FailBeyond {
-        max_references: u32,
-        error: u8,
-    },
-    SetClock {
-        to: Timestamp,
-    },
-    /// The process ends, and another one opens the database in its place.
+    Submit { account: Option<usize>, surface: Surface, order: Order, max_unfinished: u32 },
+    Crowd { account: usize, surface: Surface, order: Order, max_unfinished: u32, times: usize },
+    Claim { max: usize, max_references: u32, lease: Duration, passed_over: Vec<usize> },
+    Renew { leases: Vec<Held>, lease: Duration },
+    Release { lease: Held, delay: Duration },
+    Retry { lease: Held, delay: Duration, error: u8 },
+    Complete { lease: Held, images: u8 },
+    Fail { lease: Held, error: u8 },
+    Refuse { lease: Held, error: u8, rule: Option<StrikeRule> },
+    FailUnleased { task: Option<usize>, error: u8 },
+    Rescue { which: Rescue, error: u8 },
+    Expire { cutoff: Timestamp, error: u8 },
+    FailBeyond { max_references: u32, error: u8 },
+    SetClock { to: Timestamp },
     Restart,
     Ping,
 }

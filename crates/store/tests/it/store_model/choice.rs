@@ -65,7 +65,7 @@ fn acts(model: &Model, by: usize) -> Choices {
     }
     if !model.accounts.is_empty() {
         choices.extend(submits(model));
-        let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now(by))) { 100 } else { 14 };
+        let claims = if model.tasks.iter().any(|task| is_at_an_edge(task, model.now_of(by))) { 100 } else { 14 };
         choices.push((claims, claim(model)));
     }
     if !model.leases.is_empty() {
@@ -83,7 +83,7 @@ fn acts(model: &Model, by: usize) -> Choices {
 
 /// Steps to the exact milliseconds at which grants expire and budgets start anew, if there are any.
 fn ends_of_time(model: &Model, by: usize) -> Choices {
-    let now = model.now(by);
+    let now = model.now_of(by);
     let mut moments: Vec<_> =
         model.grants.iter().filter(|grant| grant.lapsed.is_none()).map(|grant| grant.expires_at).collect();
     moments.extend(model.keys.iter().filter_map(|key| Some(key.key.budget?.period.around(now).1)));
@@ -171,10 +171,10 @@ fn key_acts(model: &Model, by: usize) -> Choices {
     ]);
     let change = prop_oneof![3 => change, 2 => budget().prop_map(KeyChange::Budget)];
     let overlap = prop_oneof![Just(0), Just(1), 0..20 * MINUTE as u64].prop_map(Duration::from_millis);
-    let create = (any_account(model), key_order(model, model.now(by)))
+    let create = (any_account(model), key_order(model, model.now_of(by)))
         .prop_map(|(account, key)| Act::CreateKey { account, key });
     let changed = (key.clone(), change).prop_map(|(key, change)| Act::ChangeKey { key, change });
-    let now = model.now(by);
+    let now = model.now_of(by);
     let use_of = (key.clone(), -11 * MINUTE..=11 * MINUTE).prop_map(move |(key, millis)| (key, moved(now, millis)));
     let touched = proptest::collection::vec(use_of, 0..4).prop_map(|uses| Act::TouchKeys { uses });
     let rotated =
@@ -192,7 +192,7 @@ fn key_acts(model: &Model, by: usize) -> Choices {
 
 /// Steps forward and back, and to the exact milliseconds of deadlines.
 fn clock(model: &Model, by: usize) -> BoxedStrategy<Act> {
-    let now = model.now(by);
+    let now = model.now_of(by);
     let lead = i64::try_from(MAX_LEAD.as_millis()).expect("a short time");
     let step = prop_oneof![
         3 => 1..5_i64,
@@ -232,7 +232,7 @@ fn order() -> impl Strategy<Value = Order> {
 fn submits(model: &Model) -> Choices {
     let mut choices = Vec::new();
     for (index, account) in model.accounts.iter().enumerate() {
-        let full = account.unfinished as u32;
+        let full = account.unfinished;
         let cap = prop_oneof![4 => Just(0), 1 => 1..6_u32, 2 => full.max(1)..=full + 1];
         let submit = (surface(), order(), cap.clone()).prop_map(move |(surface, order, max_unfinished)| Act::Submit {
             account: Some(index),
@@ -297,7 +297,7 @@ fn is_unfinished(model: &Model, lease: usize) -> bool {
 
 /// The limit and the window of strikes; some windows end at the exact age of a strike.
 fn strike_rule(model: &Model, by: usize) -> BoxedStrategy<Option<StrikeRule>> {
-    let now = model.now(by);
+    let now = model.now_of(by);
     let ages: Vec<_> = model.keys.iter().flat_map(|key| &key.strikes).map(|at| now.since(*at)).collect();
     let window = prop_oneof![1 => Just(0), 2 => 1..11 * MINUTE as u64, 3 => Just(60 * MINUTE as u64)];
     let mut windows = vec![(1, window.prop_map(Duration::from_millis).boxed())];

@@ -1,7 +1,8 @@
-//! Keys in the model.
+//! Keys and their budgets in the model.
 
 use std::time::Duration;
 
+use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::key::{ApiKey, KeyHash, Suspension};
 use tintype_store::{KeyChange, NewKey, StrikeRule};
 use tintype_system::clock::Timestamp;
@@ -37,24 +38,18 @@ impl Model {
         self.keys.iter().any(|key| key.hash == hash(secret))
     }
 
-    pub fn create_key(
-        &mut self,
-        by: usize,
-        account: Option<usize>,
-        order: KeyOrder,
-        said: Option<&Outcome>,
-    ) -> Outcome {
-        self.processes[by].may_use_an_id();
+    pub fn create_key(&mut self, account: Option<usize>, order: KeyOrder) -> Outcome {
+        self.processes[self.by].may_use_an_id();
         let Some(account) = self.account(account) else { return Outcome::Key(None) };
         if self.is_used(order.secret) {
             return Outcome::Refused;
         }
-        Outcome::Key(Some(self.add_key(by, account, order, said)))
+        Outcome::Key(Some(self.add_key(account, order)))
     }
 
-    pub fn add_key(&mut self, by: usize, account: usize, order: KeyOrder, said: Option<&Outcome>) -> ApiKey {
+    pub fn add_key(&mut self, account: usize, order: KeyOrder) -> ApiKey {
         let NewKey { hash, hint, name, submit_rate, read_rate, budget, expires_at } = new_key(order);
-        let id = self.new_id(by, said.and_then(Outcome::key_id));
+        let id = self.new_id(self.said.key_id());
         let key = ApiKey {
             id,
             first_id: id,
@@ -78,8 +73,8 @@ impl Model {
         key
     }
 
-    pub fn change_key(&mut self, by: usize, key: Option<usize>, change: KeyChange) -> Outcome {
-        let now = self.now(by);
+    pub fn change_key(&mut self, key: Option<usize>, change: KeyChange) -> Outcome {
+        let now = self.now();
         let Some(index) = self.key(key) else { return Outcome::Key(None) };
         if let KeyChange::Budget(budget) = change {
             self.set_budget(index, budget);
@@ -104,7 +99,8 @@ impl Model {
     }
 
     /// Counts one strike, and returns whether it suspends the key.
-    pub fn strike(&mut self, key: usize, rule: StrikeRule, now: Timestamp) -> bool {
+    pub fn strike(&mut self, key: usize, rule: StrikeRule) -> bool {
+        let now = self.now();
         let Key { key, strikes, .. } = &mut self.keys[key];
         strikes.retain(|at| *at > now.saturating_sub(rule.window));
         strikes.push(now);
@@ -125,15 +121,8 @@ impl Model {
         Outcome::Quiet
     }
 
-    pub fn rotate_key(
-        &mut self,
-        by: usize,
-        key: Option<usize>,
-        secret: u8,
-        overlap: Duration,
-        said: Option<&Outcome>,
-    ) -> Outcome {
-        self.processes[by].may_use_an_id();
+    pub fn rotate_key(&mut self, key: Option<usize>, secret: u8, overlap: Duration) -> Outcome {
+        self.processes[self.by].may_use_an_id();
         let Some(index) = self.key(key).filter(|index| self.keys[*index].key.revoked_at.is_none()) else {
             return Outcome::Key(None);
         };
@@ -141,14 +130,37 @@ impl Model {
             return Outcome::Refused;
         }
         let old = self.keys[index].key.clone();
-        let end = self.now(by).saturating_add(overlap);
+        let end = self.now().saturating_add(overlap);
         self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
-        let id = self.new_id(by, said.and_then(Outcome::key_id));
+        let id = self.new_id(self.said.key_id());
         let new =
             ApiKey { id, hint: hint(secret), created_at: id.timestamp(), leaked_at: None, last_used_at: None, ..old };
         let strikes = std::mem::take(&mut self.keys[index].strikes);
         let line = self.keys[index].line;
         self.keys.push(Key { hash: hash(secret), key: new.clone(), line, strikes });
         Outcome::Key(Some(new))
+    }
+
+    /// Sets the budget of a key and of those with which it shares one.
+    fn set_budget(&mut self, key: usize, budget: Option<Budget>) {
+        let line = self.keys[key].line;
+        for Key { key, .. } in self.keys.iter_mut().filter(|key| key.line == line) {
+            (key.budget, key.operator_budget) = (budget, budget.is_some());
+        }
+    }
+
+    /// The use of the budget of a key in the period that contains `at`: what its tasks of that period cost, without
+    /// those that were refunded.
+    pub fn allowance(&self, key: usize, at: Timestamp) -> Option<Allowance> {
+        let budget = self.keys[key].key.budget?;
+        let (begin, resets_at) = budget.period.around(at);
+        let line = self.keys[key].line;
+        let counts = self.tasks.iter().filter(|task| {
+            let made = task.id.timestamp();
+            let is_of_line = task.key.is_some_and(|key| self.keys[key].line == line);
+            is_of_line && task.status.as_str() != "failed" && made >= begin && made < resets_at
+        });
+        let spent = counts.map(|task| task.request.cost()).sum();
+        Some(Allowance { budget, spent, resets_at })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Status, TaskFailure};
 use tintype_store::{
     Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue, Rescued, Retry,
@@ -11,7 +12,7 @@ use tintype_store::{
 use tintype_system::clock::Timestamp;
 
 use super::act::{Held, file_names, sentence};
-use super::model::Model;
+use super::model::{Model, Ticket};
 use super::outcome::Outcome;
 
 fn failed(cause: FailureCause, error: u8) -> Status {
@@ -37,24 +38,16 @@ impl Model {
         oldest
     }
 
-    pub fn claim(
-        &mut self,
-        by: usize,
-        max: usize,
-        max_references: u32,
-        lease: Duration,
-        passed_over: &[usize],
-        said: Option<&Outcome>,
-    ) -> Outcome {
-        let now = self.now(by);
+    pub fn claim(&mut self, max: usize, max_references: u32, lease: Duration, passed_over: &[usize]) -> Outcome {
+        let now = self.now();
         let passed_over: Vec<Id> = passed_over.iter().map(|account| self.account_id(Some(*account))).collect();
-        let said = said.map_or(&[][..], Outcome::claimed);
+        let said: Vec<Lease> = self.said.claimed().iter().map(|claim| claim.lease).collect();
         let mut claims = Vec::new();
         for turn in 0..max {
             let mut claimable = self.claimable(now, max_references);
             claimable.retain(|account, _| !passed_over.contains(account));
-            let Some(foreseen) = self.processes[by].next_in_turn(max_references, &claimable) else { break };
-            let said = said.get(turn).map(|claim| claim.lease);
+            let Some(foreseen) = self.processes[self.by].next_in_turn(max_references, &claimable) else { break };
+            let said = said.get(turn);
             let index = match said {
                 Some(said) => self.tasks.iter().position(|task| task.id == said.task_id).expect("a task that exists"),
                 None => claimable[&foreseen],
@@ -64,8 +57,8 @@ impl Model {
             assert_eq!(claimable.get(&account), Some(&index), "{id} is not the oldest that waits of its account");
             let epoch = said.map_or(before + 1, |said| said.epoch);
             assert!(epoch > before, "the epoch of {id} did not rise above {before}: {epoch}");
-            self.processes[by].serve(max_references, account, &claimable);
-            self.processes[1 - by].served_elsewhere(account);
+            self.processes[self.by].serve(max_references, account, &claimable);
+            self.processes[1 - self.by].served_elsewhere(account);
             let task = &mut self.tasks[index];
             task.epoch = Some(epoch);
             task.lease_until = Some(now.saturating_add(lease));
@@ -79,8 +72,8 @@ impl Model {
         Outcome::Claims(claims)
     }
 
-    pub fn renew(&mut self, by: usize, leases: &[Held], lease: Duration) -> Outcome {
-        let until = self.now(by).saturating_add(lease);
+    pub fn renew(&mut self, leases: &[Held], lease: Duration) -> Outcome {
+        let until = self.now().saturating_add(lease);
         let mut lost = Vec::new();
         for held in leases {
             match self.held(*held) {
@@ -91,122 +84,107 @@ impl Model {
         Outcome::Lost(lost)
     }
 
-    pub fn release(&mut self, by: usize, lease: Held, delay: Duration) -> Outcome {
+    pub fn release(&mut self, lease: Held, delay: Duration) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
-        self.requeue(by, index, delay);
+        self.requeue(index, delay);
         Outcome::Write(LeaseWrite::Done)
     }
 
-    pub fn retry(&mut self, by: usize, lease: Held, delay: Duration, error: u8) -> Outcome {
+    pub fn retry(&mut self, lease: Held, delay: Duration, error: u8) -> Outcome {
         Outcome::Retry(match self.held(lease) {
-            Some(index) => self.lose(by, index, delay, error),
+            Some(index) => self.lose(index, delay, error),
             None => Retry::Lost,
         })
     }
 
     /// Takes the lease of a task away.
-    fn requeue(&mut self, by: usize, index: usize, delay: Duration) {
-        let ready_at = Some(self.now(by).saturating_add(delay.min(LONGEST_DELAY))).filter(|_| !delay.is_zero());
+    fn requeue(&mut self, index: usize, delay: Duration) {
+        let ready_at = Some(self.now().saturating_add(delay.min(LONGEST_DELAY))).filter(|_| !delay.is_zero());
         let task = &mut self.tasks[index];
         task.lease_until = None;
         task.ready_at = ready_at;
         task.delayed_until = ready_at.or(task.delayed_until);
     }
 
-    fn lose(&mut self, by: usize, index: usize, delay: Duration, error: u8) -> Retry {
-        let now = self.now(by);
-        self.requeue(by, index, delay);
-        let task = &mut self.tasks[index];
-        task.lost_leases += 1;
-        if task.lost_leases < MAX_LOST_LEASES {
+    fn lose(&mut self, index: usize, delay: Duration, error: u8) -> Retry {
+        self.requeue(index, delay);
+        self.tasks[index].lost_leases += 1;
+        if self.tasks[index].lost_leases < MAX_LOST_LEASES {
             return Retry::Queued;
         }
-        self.end(index, failed(FailureCause::Lost, error), now);
+        self.end(index, failed(FailureCause::Lost, error));
         Retry::Failed
     }
 
-    pub fn complete(&mut self, by: usize, lease: Held, images: u8) -> Outcome {
+    pub fn complete(&mut self, lease: Held, images: u8) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
         if images == 0 {
             return Outcome::Refused;
         }
-        self.end(index, Status::Completed(file_names(images)), self.now(by));
+        self.end(index, Status::Completed(file_names(images)));
         Outcome::Write(LeaseWrite::Done)
     }
 
-    pub fn fail(&mut self, by: usize, lease: Held, error: u8) -> Outcome {
+    pub fn fail(&mut self, lease: Held, error: u8) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Write(LeaseWrite::Lost) };
-        self.end(index, failed(FailureCause::Engine, error), self.now(by));
+        self.end(index, failed(FailureCause::Engine, error));
         Outcome::Write(LeaseWrite::Done)
     }
 
-    pub fn refuse(&mut self, by: usize, lease: Held, error: u8, rule: Option<StrikeRule>) -> Outcome {
+    pub fn refuse(&mut self, lease: Held, error: u8, rule: Option<StrikeRule>) -> Outcome {
         let Some(index) = self.held(lease) else { return Outcome::Refusal(Refusal::Lost) };
-        let now = self.now(by);
-        self.end(index, failed(FailureCause::Policy, error), now);
-        let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule, now));
+        self.end(index, failed(FailureCause::Policy, error));
+        let struck = self.tasks[index].key.zip(rule).filter(|(key, rule)| self.strike(*key, *rule));
         if struck.is_some() {
-            // For the entry in the audit log.
-            self.processes[by].may_use_an_id();
+            self.tell(self.tasks[index].account, EventType::KeySuspended, None, self.now());
         }
         Outcome::Refusal(Refusal::Done { suspended: struck.map(|(key, _)| self.keys[key].key.id) })
     }
 
-    pub fn fail_unleased(&mut self, by: usize, task: Option<usize>, error: u8) -> Outcome {
+    pub fn fail_unleased(&mut self, task: Option<usize>, error: u8) -> Outcome {
         let processing = self.task(task).filter(|index| !self.tasks[*index].status.is_terminal());
         if let Some(index) = processing {
-            self.end(index, failed(FailureCause::Operator, error), self.now(by));
+            self.end(index, failed(FailureCause::Operator, error));
         }
         Outcome::Failed(processing.map(|index| self.ended(index)))
     }
 
-    /// All tasks in the order of their ids, in which sweeps refund them.
-    fn by_id(&self) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..self.tasks.len()).collect();
+    /// The tasks that have not ended and meet a condition, in the order of their ids, in which sweeps refund them.
+    fn unfinished(&self, condition: impl Fn(&Ticket) -> bool) -> Vec<usize> {
+        let meets = |index: &usize| !self.tasks[*index].status.is_terminal() && condition(&self.tasks[*index]);
+        let mut all: Vec<usize> = (0..self.tasks.len()).filter(meets).collect();
         all.sort_by_key(|index| self.tasks[*index].id);
         all
     }
 
-    pub fn rescue(&mut self, by: usize, which: Rescue, error: u8) -> Outcome {
-        let now = self.now(by);
+    pub fn rescue(&mut self, which: Rescue, error: u8) -> Outcome {
+        let now = self.now();
+        let is_lost = |until| which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE);
         let mut rescued = Rescued::default();
-        for index in self.by_id() {
-            let Some(until) = self.tasks[index].lease_until else { continue };
-            if which == Rescue::All || until <= now || until > now.saturating_add(LONGEST_LEASE) {
-                match self.lose(by, index, Duration::ZERO, error) {
-                    Retry::Failed => rescued.failed.push(self.ended(index)),
-                    _ => rescued.queued += 1,
-                }
+        for index in self.unfinished(|task| task.lease_until.is_some_and(is_lost)) {
+            match self.lose(index, Duration::ZERO, error) {
+                Retry::Failed => rescued.failed.push(self.ended(index)),
+                _ => rescued.queued += 1,
             }
         }
-        Outcome::Rescued(rescued).sorted()
+        Outcome::Rescued(rescued)
     }
 
-    pub fn expire(&mut self, by: usize, cutoff: Timestamp, error: u8) -> Outcome {
-        let now = self.now(by);
-        let overdue = |index: &usize| {
-            let task = &self.tasks[*index];
-            !task.status.is_terminal() && task.id.timestamp() <= cutoff
-        };
-        let overdue: Vec<_> = self.by_id().into_iter().filter(overdue).collect();
-        for index in &overdue {
-            self.end(*index, failed(FailureCause::Expired, error), now);
-        }
-        Outcome::Expired(overdue.into_iter().map(|index| self.ended(index)).collect()).sorted()
+    pub fn expire(&mut self, cutoff: Timestamp, error: u8) -> Outcome {
+        self.fail_all(self.unfinished(|task| task.id.timestamp() <= cutoff), FailureCause::Expired, error)
     }
 
-    pub fn fail_beyond(&mut self, by: usize, max_references: u32, error: u8) -> Outcome {
-        let now = self.now(by);
-        let beyond = |index: &usize| {
-            let task = &self.tasks[*index];
-            let waits = !task.status.is_terminal() && task.lease_until.is_none();
-            waits && task.request.reference_images.len() > max_references as usize
-        };
-        let beyond: Vec<_> = self.by_id().into_iter().filter(beyond).collect();
-        for index in &beyond {
-            self.end(*index, failed(FailureCause::Engine, error), now);
+    pub fn fail_beyond(&mut self, max_references: u32, error: u8) -> Outcome {
+        let is_beyond = |task: &Ticket| task.request.reference_images.len() > max_references as usize;
+        let beyond = self.unfinished(|task| task.lease_until.is_none() && is_beyond(task));
+        self.fail_all(beyond, FailureCause::Engine, error)
+    }
+
+    fn fail_all(&mut self, tasks: Vec<usize>, cause: FailureCause, error: u8) -> Outcome {
+        for index in &tasks {
+            self.end(*index, failed(cause, error));
         }
-        Outcome::Expired(beyond.into_iter().map(|index| self.ended(index)).collect()).sorted()
+        Outcome::Expired(tasks.into_iter().map(|index| self.ended(index)).collect())
     }
 
     /// The record that a write returns for a task that it ends.

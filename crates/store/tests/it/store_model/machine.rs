@@ -9,7 +9,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::act::Step;
 use super::choice::{self, Taste};
+use super::laws::Shown;
 use super::model::Model;
+use super::outcome::Outcome;
 use super::real::Real;
 use super::view;
 use tintype_rigs::database::Backend;
@@ -50,7 +52,7 @@ impl ReferenceStateMachine for Model {
     }
 
     fn apply(mut model: Self, step: &Step) -> Self {
-        model.take(step, None);
+        model.take(step, Outcome::Quiet);
         model
     }
 }
@@ -61,6 +63,8 @@ pub struct Case {
     real: Real,
     /// Takes its ids from the real store, while the model that chose the steps has invented them.
     model: Model,
+    /// What the store showed after the step before.
+    shown: Shown,
 }
 
 #[derive(Debug)]
@@ -74,16 +78,19 @@ impl<D: Driver> StateMachineTest for Machine<D> {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         // Drivers may need a runtime.
         let real = runtime.block_on(async { Real::new(D::BACKEND, initial) });
-        Case { runtime, real, model: initial.clone() }
+        Case { runtime, real, model: initial.clone(), shown: Shown::default() }
     }
 
     fn apply(mut case: Case, _: &Model, step: Step) -> Case {
         case.runtime.block_on(async {
             let said = case.real.take(&case.model, &step).await;
-            let due = case.model.take(&step, Some(&said));
+            let due = case.model.take(&step, said.clone());
             assert_eq!(said, due, "{step:?}");
             let reader = case.real.store(step.reader).as_ref();
-            view::compare(reader, &case.model, step.page).await.expect("no store error");
+            let shown = view::compare(reader, &case.model, step.page).await.expect("no store error");
+            shown.assert_sound();
+            shown.assert_follows(&case.shown, case.model.now());
+            case.shown = shown;
         });
         case
     }

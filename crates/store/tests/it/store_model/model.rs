@@ -1,6 +1,7 @@
-//! The model: the content of a store in plain collections.
+//! The model: the content of a store in plain collections, and a method for each act.
 
 use tintype_domain::key::{ApiKey, KeyHash};
+use tintype_domain::ledger::Part;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Lease;
@@ -8,8 +9,7 @@ use tintype_system::clock::Timestamp;
 
 use super::act::{Act, Held, Step};
 use super::choice::Taste;
-use super::entries::Entry;
-use super::grants::Grant;
+use super::credits::{Entry, Event, Grant};
 use super::outcome::Outcome;
 use super::process::Process;
 use tintype_rigs::database::NOON;
@@ -24,10 +24,16 @@ pub struct Model {
     /// Every lease that a claim returned.
     pub leases: Vec<Lease>,
     pub entries: Vec<Entry>,
-    /// In the order of the entries that brought their credits.
+    /// In the order in which they were added.
     pub grants: Vec<Grant>,
+    pub events: Vec<Event>,
     /// Number of steps taken.
     pub steps: usize,
+    /// The process that takes the present step.
+    pub by: usize,
+    /// The store's answer to the present step. Choices that the rules leave open, such as new ids and the order of
+    /// accounts, follow it if the rules allow it. `Quiet` without a store: then the model chooses.
+    pub said: Outcome,
 }
 
 #[derive(Debug, Clone)]
@@ -35,7 +41,7 @@ pub struct Holder {
     pub id: Id,
     pub name: String,
     pub balance: i64,
-    pub unfinished: usize,
+    pub unfinished: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -59,8 +65,6 @@ pub struct Ticket {
     pub request: GenerateRequest,
     pub status: Status,
     pub updated_at: Timestamp,
-    /// Its end and the time of it, written once.
-    pub ended: Option<(Status, Timestamp)>,
     /// The epoch of its last lease.
     pub epoch: Option<i64>,
     /// The end of its lease, while it is leased.
@@ -70,104 +74,98 @@ pub struct Ticket {
     /// The end of its last delay, which must have no effect after the next claim.
     pub delayed_until: Option<Timestamp>,
     pub lost_leases: u32,
-    /// The grants from which it took credits, and their number.
-    pub taken: Vec<(usize, i64)>,
+    /// The credits that it took from grants.
+    pub taken: Vec<Part>,
 }
 
 impl Model {
     pub fn new(taste: Taste) -> Self {
-        let processes = [Process::start(NOON), Process::start(taste.other_clock)];
         Self {
             taste,
-            processes,
+            processes: [NOON, taste.other_clock].map(Process::start),
             accounts: Vec::new(),
             keys: Vec::new(),
             tasks: Vec::new(),
             leases: Vec::new(),
             entries: Vec::new(),
             grants: Vec::new(),
+            events: Vec::new(),
             steps: 0,
+            by: 0,
+            said: Outcome::Quiet,
         }
     }
 
-    /// Takes a step and returns the expected outcome. Choices that the rules leave open, such as new ids and the order
-    /// of accounts, follow the store's answer `said` if the rules allow it; without a store the model chooses.
-    pub fn take(&mut self, step: &Step, said: Option<&Outcome>) -> Outcome {
+    /// Takes a step, to which the store has answered `said`, and returns the expected outcome.
+    pub fn take(&mut self, step: &Step, said: Outcome) -> Outcome {
+        (self.by, self.said) = (step.by, said);
         self.steps += 1;
-        let outcome = match &step.act {
-            Act::CreateAccount { .. }
-            | Act::CreateFirstAccount { .. }
-            | Act::CreateKey { .. }
-            | Act::ChangeKey { .. }
-            | Act::RotateKey { .. }
-            | Act::TouchKeys { .. }
-            | Act::Grant { .. }
-            | Act::Take { .. }
-            | Act::Lapse => self.administer(step.by, &step.act, said),
+        self.act(step.act.clone()).sorted()
+    }
+
+    fn act(&mut self, act: Act) -> Outcome {
+        match act {
+            Act::CreateAccount { name, credits } => self.create_account(name, credits),
+            Act::CreateFirstAccount { name, credits, key } => self.create_first_account(name, credits, key),
+            Act::CreateKey { account, key } => self.create_key(account, key),
+            Act::ChangeKey { key, change } => self.change_key(key, change),
+            Act::RotateKey { key, secret, overlap } => self.rotate_key(key, secret, overlap),
+            Act::TouchKeys { uses } => self.touch_keys(&uses),
+            Act::Grant { account, amount, note, life } => self.grant(account, amount, note, life),
+            Act::Take { account, amount } => self.take_credits(account, amount),
+            Act::Lapse => self.lapse(),
+            Act::Submit { account, surface, order, max_unfinished } => {
+                self.submit(account, (surface, order, max_unfinished), 1)
+            }
+            Act::Crowd { account, surface, order, max_unfinished, times } => {
+                self.submit(Some(account), (surface, order, max_unfinished), times)
+            }
+            Act::Claim { max, max_references, lease, passed_over } => {
+                self.claim(max, max_references, lease, &passed_over)
+            }
+            Act::Renew { leases, lease } => self.renew(&leases, lease),
+            Act::Release { lease, delay } => self.release(lease, delay),
+            Act::Retry { lease, delay, error } => self.retry(lease, delay, error),
+            Act::Complete { lease, images } => self.complete(lease, images),
+            Act::Fail { lease, error } => self.fail(lease, error),
+            Act::Refuse { lease, error, rule } => self.refuse(lease, error, rule),
+            Act::FailUnleased { task, error } => self.fail_unleased(task, error),
+            Act::Rescue { which, error } => self.rescue(which, error),
+            Act::Expire { cutoff, error } => self.expire(cutoff, error),
+            Act::FailBeyond { max_references, error } => self.fail_beyond(max_references, error),
             Act::SetClock { to } => {
-                self.processes[step.by].set_clock(*to);
+                self.processes[self.by].set_clock(to);
                 Outcome::Quiet
             }
             Act::Restart => {
-                self.processes[step.by] = Process::start(self.now(step.by));
+                self.processes[self.by] = Process::start(self.now());
                 Outcome::Quiet
             }
             Act::Ping => Outcome::Quiet,
-            _ => self.work(step.by, &step.act, said),
-        };
-        self.assert_sound();
-        outcome
-    }
-
-    fn administer(&mut self, by: usize, act: &Act, said: Option<&Outcome>) -> Outcome {
-        match act {
-            Act::CreateAccount { name, credits } => self.create_account(by, *name, *credits, said),
-            Act::CreateFirstAccount { name, credits, key } => {
-                self.create_first_account(by, *name, *credits, *key, said)
-            }
-            Act::CreateKey { account, key } => self.create_key(by, *account, *key, said),
-            Act::ChangeKey { key, change } => self.change_key(by, *key, *change),
-            Act::RotateKey { key, secret, overlap } => self.rotate_key(by, *key, *secret, *overlap, said),
-            Act::TouchKeys { uses } => self.touch_keys(uses),
-            Act::Grant { account, amount, note, life } => self.grant(by, *account, *amount, *note, *life),
-            Act::Take { account, amount } => self.take_credits(by, *account, *amount),
-            Act::Lapse => self.lapse(by),
-            _ => unreachable!("{act:?} is work"),
         }
     }
 
-    fn work(&mut self, by: usize, act: &Act, said: Option<&Outcome>) -> Outcome {
-        match act {
-            Act::Submit { account, surface, order, max_unfinished } => {
-                self.submit(by, *account, *surface, *order, *max_unfinished, said)
-            }
-            Act::Crowd { account, surface, order, max_unfinished, times } => {
-                self.crowd(by, *account, (*surface, *order, *max_unfinished), *times, said)
-            }
-            Act::Claim { max, max_references, lease, passed_over } => {
-                self.claim(by, *max, *max_references, *lease, passed_over, said)
-            }
-            Act::Renew { leases, lease } => self.renew(by, leases, *lease),
-            Act::Release { lease, delay } => self.release(by, *lease, *delay),
-            Act::Retry { lease, delay, error } => self.retry(by, *lease, *delay, *error),
-            Act::Complete { lease, images } => self.complete(by, *lease, *images),
-            Act::Fail { lease, error } => self.fail(by, *lease, *error),
-            Act::Refuse { lease, error, rule } => self.refuse(by, *lease, *error, *rule),
-            Act::FailUnleased { task, error } => self.fail_unleased(by, *task, *error),
-            Act::Rescue { which, error } => self.rescue(by, *which, *error),
-            Act::Expire { cutoff, error } => self.expire(by, *cutoff, *error),
-            Act::FailBeyond { max_references, error } => self.fail_beyond(by, *max_references, *error),
-            _ => unreachable!("{act:?} is no work"),
-        }
+    /// The time of the process that takes the present step.
+    pub fn now(&self) -> Timestamp {
+        self.now_of(self.by)
     }
 
-    pub fn now(&self, by: usize) -> Timestamp {
-        self.processes[by].now()
+    pub fn now_of(&self, process: usize) -> Timestamp {
+        self.processes[process].now()
+    }
+
+    /// The id of a row that the process creates now: the one that the store returned, or one that it could return.
+    pub fn new_id(&mut self, said: Option<Id>) -> Id {
+        let made = self.accounts.len() + self.keys.len() + self.tasks.len();
+        let id = self.processes[self.by].new_id(said, made);
+        let others = self.accounts.iter().map(|account| account.id).chain(self.tasks.iter().map(|task| task.id));
+        assert!(others.chain(self.keys.iter().map(|key| key.key.id)).all(|other| other != id), "{id} is taken");
+        id
     }
 
     /// The account of a step, if it names one.
     pub fn account(&self, index: Option<usize>) -> Option<usize> {
-        Some(index? % self.accounts.len().max(1)).filter(|index| *index < self.accounts.len())
+        chosen(index, &self.accounts)
     }
 
     /// The id of an account of a step, or one that no account has.
@@ -176,7 +174,7 @@ impl Model {
     }
 
     pub fn key(&self, index: Option<usize>) -> Option<usize> {
-        Some(index? % self.keys.len().max(1)).filter(|index| *index < self.keys.len())
+        chosen(index, &self.keys)
     }
 
     pub fn key_id(&self, index: Option<usize>) -> Id {
@@ -187,11 +185,11 @@ impl Model {
     pub fn key_of(&self, account: usize, index: Option<usize>) -> Option<usize> {
         let owner = self.accounts[account].id;
         let keys: Vec<_> = (0..self.keys.len()).filter(|key| self.keys[*key].key.account_id == owner).collect();
-        keys.get(index? % keys.len().max(1)).copied()
+        chosen(index, &keys).map(|index| keys[index])
     }
 
     pub fn task(&self, index: Option<usize>) -> Option<usize> {
-        Some(index? % self.tasks.len().max(1)).filter(|index| *index < self.tasks.len())
+        chosen(index, &self.tasks)
     }
 
     pub fn task_id(&self, index: Option<usize>) -> Id {
@@ -200,8 +198,8 @@ impl Model {
 
     /// The lease of a step, or one of no task.
     pub fn lease(&self, held: Held) -> Lease {
-        match self.leases.get(held.index % self.leases.len().max(1)) {
-            Some(lease) => Lease { epoch: lease.epoch + held.forged, ..*lease },
+        match chosen(Some(held.index), &self.leases).map(|index| self.leases[index]) {
+            Some(lease) => Lease { epoch: lease.epoch + held.forged, ..lease },
             None => Lease { task_id: Id::floor(NOON), epoch: held.forged },
         }
     }
@@ -213,4 +211,9 @@ impl Model {
             .iter()
             .position(|task| task.id == lease.task_id && task.lease_until.is_some() && task.epoch == Some(lease.epoch))
     }
+}
+
+/// The index that a step means, which counts modulo the number of items.
+fn chosen<T>(index: Option<usize>, items: &[T]) -> Option<usize> {
+    index?.checked_rem(items.len())
 }

@@ -6,8 +6,26 @@ use tintype_store::{
     AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, Taking,
 };
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+/// Defines the outcomes, each with the answer of a driver that becomes it.
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $kind:ident($answer:ty),)+) => {
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Outcome {
+            $($(#[$doc])* $kind($answer),)+
+            /// An error: nothing was written.
+            Refused,
+            Quiet,
+        }
+
+        $(impl From<Result<$answer, StoreError>> for Outcome {
+            fn from(answer: Result<$answer, StoreError>) -> Self {
+                answer.map_or(Self::Refused, Self::$kind)
+            }
+        })+
+    };
+}
+
+outcomes! {
     Creation(AccountCreation),
     First(Option<(Account, ApiKey)>),
     Key(Option<ApiKey>),
@@ -15,8 +33,8 @@ pub enum Outcome {
     Taking(Option<Taking>),
     /// The number of grants that lapsed.
     Lapsed(usize),
-    Submission(Submission),
-    Crowd(Vec<Submission>),
+    /// Accepted tasks by id, then refusals.
+    Submissions(Vec<Submission>),
     Claims(Vec<Claim>),
     Lost(Vec<Lease>),
     Write(LeaseWrite),
@@ -25,17 +43,9 @@ pub enum Outcome {
     Failed(Option<Ended>),
     Rescued(Rescued),
     Expired(Vec<Ended>),
-    /// An error: nothing was written.
-    Refused,
-    Quiet,
 }
 
 impl Outcome {
-    /// The driver's answer, converted by `wrap`.
-    pub fn of<T>(answer: Result<T, StoreError>, wrap: impl FnOnce(T) -> Self) -> Self {
-        answer.map_or(Self::Refused, wrap)
-    }
-
     pub fn account_id(&self) -> Option<Id> {
         match self {
             Self::Creation(AccountCreation::Created(account)) | Self::First(Some((account, _))) => Some(account.id),
@@ -50,32 +60,9 @@ impl Outcome {
         }
     }
 
-    /// The ids of accepted tasks.
-    pub fn task_ids(&self) -> Vec<Id> {
-        let id = |submission: &Submission| match submission {
-            Submission::Accepted(task) => Some(task.id),
-            _ => None,
-        };
-        match self {
-            Self::Submission(submission) => id(submission).into_iter().collect(),
-            Self::Crowd(submissions) => submissions.iter().filter_map(id).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Sorts the tasks that a sweep ended, which a driver returns in any order.
-    pub fn sorted(mut self) -> Self {
-        if let Self::Rescued(Rescued { failed: ended, .. }) | Self::Expired(ended) = &mut self {
-            ended.sort_by_key(|ended| ended.task_id);
-        }
-        self
-    }
-
-    /// The answers to submits, in order.
     pub fn submissions(&self) -> &[Submission] {
         match self {
-            Self::Submission(submission) => std::slice::from_ref(submission),
-            Self::Crowd(submissions) => submissions,
+            Self::Submissions(submissions) => submissions,
             _ => &[],
         }
     }
@@ -85,5 +72,20 @@ impl Outcome {
             Self::Claims(claims) => claims,
             _ => &[],
         }
+    }
+
+    /// Sorts what a driver returns in any order: the tasks that a sweep ended, and the answers to submits at once.
+    pub fn sorted(mut self) -> Self {
+        match &mut self {
+            Self::Rescued(Rescued { failed: ended, .. }) | Self::Expired(ended) => {
+                ended.sort_by_key(|ended| ended.task_id);
+            }
+            Self::Submissions(submissions) => submissions.sort_by_key(|submission| match submission {
+                Submission::Accepted(task) => (false, Some(task.id)),
+                _ => (true, None),
+            }),
+            _ => {}
+        }
+        self
     }
 }

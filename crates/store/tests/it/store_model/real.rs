@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use futures::future::{join, join_all};
+use futures::future::{join, try_join_all};
 use tempfile::TempDir;
-use tintype_domain::model::{FailureCause, Id};
-use tintype_store::{LeaseWrite, Result, Store, Submission};
+use tintype_domain::endpoint::{AddedBy, SigningSecret};
+use tintype_domain::event::Subscription;
+use tintype_domain::model::{Account, FailureCause, Id};
+use tintype_store::{AccountChange, AccountCreation, NewEndpoint, Store};
 use tintype_system::clock::{Clock, Timestamp};
 
-use super::accounts::{TAKEN, grant_note};
 use super::act::{Act, Order, Step, file_names, sentence};
+use super::credits::{LOW, TAKEN, grant_note};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
 use super::outcome::Outcome;
@@ -26,7 +28,7 @@ pub struct Real {
 impl Real {
     pub fn new(backend: Backend, model: &Model) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        let clocks = [0, 1].map(|process| Clock::manual(model.now(process)));
+        let clocks = [0, 1].map(|process| Clock::manual(model.now_of(process)));
         let stores = [0, 1].map(|process| Some(backend.open(&directory, &clocks[process])));
         Self { backend, directory, clocks, stores }
     }
@@ -39,132 +41,105 @@ impl Real {
     /// Takes a step. The numbers in the step are indices into the model as it was before the step.
     pub async fn take(&mut self, model: &Model, step: &Step) -> Outcome {
         let by = step.by;
-        match &step.act {
-            Act::SetClock { to } => self.clocks[by].set(*to),
+        match step.act.clone() {
+            Act::SetClock { to } => self.clocks[by].set(to),
             Act::Restart => {
                 self.stores[by] = None;
                 self.stores[by] = Some(self.backend.open(&self.directory, &self.clocks[by]));
             }
             Act::Ping => self.store(by).ping().await.expect("no store error"),
-            act @ (Act::CreateAccount { .. }
-            | Act::CreateFirstAccount { .. }
-            | Act::CreateKey { .. }
-            | Act::ChangeKey { .. }
-            | Act::RotateKey { .. }
-            | Act::TouchKeys { .. }
-            | Act::Grant { .. }
-            | Act::Take { .. }
-            | Act::Lapse) => return administer(self.store(by), model, act).await,
-            act => return work(self.store(by), model, act).await,
+            act => return work(&**self.store(by), model, act).await.sorted(),
         }
         Outcome::Quiet
     }
 }
 
-async fn administer(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
-    match act {
-        Act::CreateAccount { name, credits } => {
-            Outcome::of(store.create_account(&model.name(*name), *credits).await, Outcome::Creation)
-        }
-        Act::CreateFirstAccount { name, credits, key } => {
-            let created = store.create_first_account(&model.name(*name), *credits, new_key(*key)).await;
-            let found = store.find_key_by_hash(hash(key.secret)).await.expect("no store error");
-            Outcome::of(created, |account| Outcome::First(account.map(|account| (account, found.expect("its key")))))
-        }
-        Act::CreateKey { account, key } => {
-            Outcome::of(store.create_key(model.account_id(*account), new_key(*key)).await, Outcome::Key)
-        }
-        Act::ChangeKey { key, change } => {
-            Outcome::of(store.change_key(model.key_id(*key), *change).await, Outcome::Key)
-        }
-        Act::RotateKey { key, secret, overlap } => {
-            let (id, hint) = (model.key_id(*key), hint(*secret));
-            Outcome::of(store.rotate_key(id, hash(*secret), &hint, *overlap).await, Outcome::Key)
-        }
-        Act::TouchKeys { uses } => {
-            let uses = uses.iter().map(|(key, at)| (model.key_id(*key), *at)).collect();
-            Outcome::of(store.touch_keys(uses).await, |()| Outcome::Quiet)
-        }
-        Act::Grant { account, amount, note, life } => {
-            let note = grant_note(*note);
-            let expires_at = life.map(|life| Timestamp::from_millis(store.now().as_millis() + life));
-            let granted = store.grant_until(model.account_id(*account), *amount, note.as_deref(), expires_at).await;
-            Outcome::of(granted, Outcome::Balance)
-        }
-        Act::Take { account, amount } => {
-            Outcome::of(store.take(model.account_id(*account), *amount, TAKEN).await, Outcome::Taking)
-        }
-        Act::Lapse => Outcome::of(store.lapse_grants().await, Outcome::Lapsed),
-        _ => unreachable!("{act:?} is work"),
-    }
-}
-
-async fn work(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Outcome {
+async fn work(store: &dyn Store, model: &Model, act: Act) -> Outcome {
     match act {
         Act::Submit { account, surface, order, max_unfinished } => {
-            let key = model.account(*account).and_then(|account| key_id(model, account, order));
-            let account = model.account_id(*account);
-            let submission = store.submit(account, key, *surface, order.request(), *max_unfinished).await;
-            Outcome::of(submission, Outcome::Submission)
+            let key = model.account(account).and_then(|account| key_id(model, account, order));
+            let account = model.account_id(account);
+            let submission = store.submit(account, key, surface, order.request(), max_unfinished).await;
+            submission.map(|submission| vec![submission]).into()
         }
-        Act::Crowd { .. } => crowd(store, model, act).await.map_or(Outcome::Refused, Outcome::Crowd),
+        Act::Crowd { account, surface, order, max_unfinished, times } => {
+            let Some(index) = model.account(Some(account)) else { return Outcome::Refused };
+            let (account, key) = (model.accounts[index].id, key_id(model, index, order));
+            let submits = (0..times).map(|_| store.submit(account, key, surface, order.request(), max_unfinished));
+            let (submissions, granted) = join(try_join_all(submits), store.grant(account, -1, None)).await;
+            granted.expect_err("credits are not taken away");
+            submissions.into()
+        }
         Act::Claim { max, max_references, lease, passed_over } => {
             let passed_over: Vec<_> = passed_over.iter().map(|account| model.account_id(Some(*account))).collect();
-            Outcome::of(store.claim_within(*max, "", *max_references, *lease, &passed_over).await, Outcome::Claims)
+            store.claim_within(max, "", max_references, lease, &passed_over).await.into()
         }
         Act::Renew { leases, lease } => {
             let leases = leases.iter().map(|held| model.lease(*held)).collect();
-            Outcome::of(store.renew(leases, *lease).await, Outcome::Lost)
+            store.renew(leases, lease).await.into()
         }
-        Act::Release { lease, delay } => write(store.release(model.lease(*lease), *delay).await),
-        Act::Retry { lease, delay, error } => {
-            Outcome::of(store.retry(model.lease(*lease), *delay, &sentence(*error)).await, Outcome::Retry)
-        }
-        Act::Complete { lease, images } => write(store.complete(model.lease(*lease), file_names(*images)).await),
+        Act::Release { lease, delay } => store.release(model.lease(lease), delay).await.into(),
+        Act::Retry { lease, delay, error } => store.retry(model.lease(lease), delay, &sentence(error)).await.into(),
+        Act::Complete { lease, images } => store.complete(model.lease(lease), file_names(images)).await.into(),
         Act::Fail { lease, error } => {
-            write(store.fail(model.lease(*lease), FailureCause::Engine, &sentence(*error)).await)
+            store.fail(model.lease(lease), FailureCause::Engine, &sentence(error)).await.into()
         }
-        Act::Refuse { lease, error, rule } => {
-            Outcome::of(store.refuse(model.lease(*lease), &sentence(*error), *rule).await, Outcome::Refusal)
+        Act::Refuse { lease, error, rule } => store.refuse(model.lease(lease), &sentence(error), rule).await.into(),
+        Act::FailUnleased { task, error } => {
+            store.fail_unleased(model.task_id(task), FailureCause::Operator, &sentence(error)).await.into()
         }
-        Act::FailUnleased { task, error } => Outcome::of(
-            store.fail_unleased(model.task_id(*task), FailureCause::Operator, &sentence(*error)).await,
-            Outcome::Failed,
-        ),
-        Act::Rescue { which, error } => {
-            Outcome::of(store.rescue(*which, &sentence(*error)).await, Outcome::Rescued).sorted()
-        }
-        Act::Expire { cutoff, error } => {
-            Outcome::of(store.expire(*cutoff, &sentence(*error)).await, Outcome::Expired).sorted()
-        }
-        Act::FailBeyond { max_references, error } => {
-            Outcome::of(store.fail_beyond(*max_references, &sentence(*error)).await, Outcome::Expired).sorted()
-        }
-        _ => unreachable!("{act:?} is no work"),
+        Act::Rescue { which, error } => store.rescue(which, &sentence(error)).await.into(),
+        Act::Expire { cutoff, error } => store.expire(cutoff, &sentence(error)).await.into(),
+        Act::FailBeyond { max_references, error } => store.fail_beyond(max_references, &sentence(error)).await.into(),
+        act => administer(store, model, act).await,
     }
 }
 
+async fn administer(store: &dyn Store, model: &Model, act: Act) -> Outcome {
+    match act {
+        Act::CreateAccount { name, credits } => match store.create_account(&model.name(name), credits).await {
+            Ok(AccountCreation::Created(account)) => {
+                Outcome::Creation(AccountCreation::Created(listen(store, account).await))
+            }
+            other => other.into(),
+        },
+        Act::CreateFirstAccount { name, credits, key } => {
+            let created = store.create_first_account(&model.name(name), credits, new_key(key)).await;
+            let Some(account) = created.expect("no store error") else { return Outcome::First(None) };
+            let key = store.find_key_by_hash(hash(key.secret)).await.expect("no store error");
+            Outcome::First(Some((listen(store, account).await, key.expect("its key"))))
+        }
+        Act::CreateKey { account, key } => store.create_key(model.account_id(account), new_key(key)).await.into(),
+        Act::ChangeKey { key, change } => store.change_key(model.key_id(key), change).await.into(),
+        Act::RotateKey { key, secret, overlap } => {
+            store.rotate_key(model.key_id(key), hash(secret), &hint(secret), overlap).await.into()
+        }
+        Act::TouchKeys { uses } => {
+            let uses = uses.iter().map(|(key, at)| (model.key_id(*key), *at)).collect();
+            store.touch_keys(uses).await.map_or(Outcome::Refused, |()| Outcome::Quiet)
+        }
+        Act::Grant { account, amount, note, life } => {
+            let note = grant_note(note);
+            let expires_at = life.map(|life| Timestamp::from_millis(store.now().as_millis() + life));
+            store.grant_until(model.account_id(account), amount, note.as_deref(), expires_at).await.into()
+        }
+        Act::Take { account, amount } => store.take(model.account_id(account), amount, TAKEN).await.into(),
+        Act::Lapse => store.lapse_grants().await.into(),
+        act => unreachable!("{act:?} is taken by the process"),
+    }
+}
+
+/// Has an account tell an endpoint of all its events, low credits among them.
+async fn listen(store: &dyn Store, account: Account) -> Account {
+    let url = "https://hooks.example/".parse().expect("a URL");
+    let (events, secret) = (Subscription::to_all(), SigningSecret::random());
+    let endpoint = NewEndpoint { url, events, added_by: AddedBy::Operator, secret };
+    store.add_endpoint(account.id, endpoint, 1).await.expect("no store error");
+    let changed = store.change_account(account.id, AccountChange::LowBalance(Some(LOW))).await;
+    changed.expect("no store error").expect("the new account")
+}
+
 /// The key that submits a task.
-fn key_id(model: &Model, account: usize, order: &Order) -> Option<Id> {
+fn key_id(model: &Model, account: usize, order: Order) -> Option<Id> {
     model.key_of(account, order.key).map(|key| model.keys[key].key.id)
-}
-
-fn write(answer: Result<LeaseWrite>) -> Outcome {
-    Outcome::of(answer, Outcome::Write)
-}
-
-/// Submits concurrently with a grant that overflows the balance and must fail, and sorts the answers as the model does.
-async fn crowd(store: &Arc<dyn Store>, model: &Model, act: &Act) -> Result<Vec<Submission>> {
-    let Act::Crowd { account, surface, order, max_unfinished, times } = act else { unreachable!("{act:?}") };
-    let Some(index) = model.account(Some(*account)) else { return Ok(Vec::new()) };
-    let (account, key) = (model.accounts[index].id, key_id(model, index, order));
-    let submits = (0..*times).map(|_| store.submit(account, key, *surface, order.request(), *max_unfinished));
-    let (submissions, granted) = join(join_all(submits), store.grant(account, -1, None)).await;
-    granted.expect_err("credits are not taken away");
-    let mut submissions = submissions.into_iter().collect::<Result<Vec<_>>>()?;
-    submissions.sort_by_key(|submission| match submission {
-        Submission::Accepted(task) => (false, Some(task.id)),
-        _ => (true, None),
-    });
-    Ok(submissions)
 }

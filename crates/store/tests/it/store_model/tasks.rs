@@ -1,6 +1,7 @@
 //! Submits and endings of tasks in the model.
 
-use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
+use tintype_domain::event::EventType;
+use tintype_domain::model::{EntryKind, Status, Surface, Task};
 use tintype_store::Submission;
 use tintype_system::clock::Timestamp;
 
@@ -9,15 +10,6 @@ use super::model::{Model, Ticket};
 use super::outcome::Outcome;
 
 impl Model {
-    /// The id of a row that a process creates now.
-    pub fn new_id(&mut self, by: usize, said: Option<Id>) -> Id {
-        let made = self.accounts.len() + self.keys.len() + self.tasks.len();
-        let id = self.processes[by].new_id(said, made);
-        let others = self.accounts.iter().map(|account| account.id).chain(self.tasks.iter().map(|task| task.id));
-        assert!(others.chain(self.keys.iter().map(|key| key.key.id)).all(|other| other != id), "{id} is taken");
-        id
-    }
-
     /// The task as the store returns it.
     pub fn shown_task(&self, index: usize) -> Task {
         let task = &self.tasks[index];
@@ -31,113 +23,81 @@ impl Model {
         }
     }
 
-    pub fn submit(
-        &mut self,
-        by: usize,
-        account: Option<usize>,
-        surface: Surface,
-        order: Order,
-        max_unfinished: u32,
-        said: Option<&Outcome>,
-    ) -> Outcome {
-        self.processes[by].may_use_an_id();
+    pub fn submit(&mut self, account: Option<usize>, submit: (Surface, Order, u32), times: usize) -> Outcome {
+        self.processes[self.by].may_use_an_id();
         let Some(account) = self.account(account) else { return Outcome::Refused };
-        let answers = said;
-        let said = said.and_then(|said| said.task_ids().first().copied());
-        let answers = answers.map_or(&[][..], Outcome::submissions);
-        Outcome::Submission(self.submit_one(by, account, (surface, order, max_unfinished), said, answers))
-    }
-
-    /// The answers to a crowd are sorted: accepted tasks by id, then refusals.
-    pub fn crowd(
-        &mut self,
-        by: usize,
-        account: usize,
-        submit: (Surface, Order, u32),
-        times: usize,
-        said: Option<&Outcome>,
-    ) -> Outcome {
-        self.processes[by].may_use_an_id();
-        let Some(account) = self.account(Some(account)) else { return Outcome::Crowd(Vec::new()) };
-        let answers = said.map_or(&[][..], Outcome::submissions);
-        let said = said.map(Outcome::task_ids).unwrap_or_default();
-        let one = |turn: usize| self.submit_one(by, account, submit, said.get(turn).copied(), answers);
-        Outcome::Crowd((0..times).map(one).collect())
+        Outcome::Submissions((0..times).map(|turn| self.submit_one(account, submit, turn)).collect())
     }
 
     fn submit_one(
         &mut self,
-        by: usize,
         account: usize,
         (surface, order, max_unfinished): (Surface, Order, u32),
-        said: Option<Id>,
-        answers: &[Submission],
+        turn: usize,
     ) -> Submission {
-        let holder = &self.accounts[account];
-        let cost = 2 * i64::from(order.n);
-        if max_unfinished != 0 && holder.unfinished >= max_unfinished as usize {
-            return Submission::TooManyUnfinished;
-        }
-        let (now, key) = (self.now(by), self.key_of(account, order.key));
-        let spendable = self.spendable(account, now);
-        // The task would count to the period of its id, which may be ahead of the clock.
-        let over = |at: Timestamp| {
-            let over = key.and_then(|key| self.allowance(key, at)).filter(|allowance| allowance.left() < cost)?;
-            let (left, resets_at) = (over.left(), over.resets_at);
-            Some(Submission::OverBudget { available: spendable.min(left), left, resets_at })
+        let said = match self.said.submissions().get(turn) {
+            Some(Submission::Accepted(task)) => Some(task.id),
+            _ => None,
         };
-        let refused = match said {
-            Some(id) => over(id.timestamp()),
-            None => {
-                let possible: Vec<_> = self.processes[by].id_times().into_iter().map(over).collect();
-                let poor = Submission::InsufficientCredits { available: spendable };
-                let answered = possible.iter().find(|over| answers.contains(over.as_ref().unwrap_or(&poor)));
-                answered.or(possible.first()).cloned().flatten()
-            }
+        let (request, key) = (order.request(), self.key_of(account, order.key));
+        let (holding, now) = (self.holding(account), self.now());
+        let decide = |at: Timestamp| {
+            let budget = key.and_then(|key| self.allowance(key, at));
+            holding.charge(request.cost(), max_unfinished, budget, now).map_err(Submission::from)
         };
-        if let Some(refused) = refused {
-            return refused;
-        }
-        if spendable < cost {
-            return Submission::InsufficientCredits { available: spendable };
-        }
-        let id = self.new_id(by, said);
+        // The task would count to the period of its id, which may be ahead of the clock. A refusal shows no id.
+        let times = said.map_or_else(|| self.processes[self.by].id_times(), |id| vec![id.timestamp()]);
+        let mut decisions: Vec<_> = times.into_iter().map(decide).collect();
+        let is_said = |refusal: &Submission| self.said.submissions().contains(refusal);
+        let answered = decisions.iter().position(|decision| decision.as_ref().is_err_and(is_said));
+        let debit = match decisions.swap_remove(answered.unwrap_or(0)) {
+            Ok(debit) => debit,
+            Err(refusal) => return refusal,
+        };
+        let id = self.new_id(said);
         let index = self.tasks.len();
-        let taken = self.spend(account, cost, now);
         self.tasks.push(Ticket {
             id,
             account,
             key,
             surface,
-            request: order.request(),
+            request,
             status: Status::Processing,
             updated_at: id.timestamp(),
-            ended: None,
             epoch: None,
             lease_until: None,
             ready_at: None,
             delayed_until: None,
             lost_leases: 0,
-            taken,
+            taken: debit.parts.clone(),
         });
-        self.record(account, EntryKind::Charge, -cost, id.timestamp()).task = Some(index);
+        self.debit(account, EntryKind::Charge, &debit, id.timestamp()).task = Some(index);
         self.accounts[account].unfinished += 1;
+        if said.is_some() {
+            self.assert_within_limits(index, max_unfinished);
+        }
         Submission::Accepted(self.shown_task(index))
     }
 
     /// Ends a task that is processing.
-    pub fn end(&mut self, index: usize, status: Status, now: Timestamp) {
+    pub fn end(&mut self, index: usize, status: Status) {
+        let now = self.now();
         let task = &mut self.tasks[index];
+        assert!(!task.status.is_terminal(), "{} ends twice", task.id);
         task.updated_at = now.max(task.id.timestamp());
-        assert!(task.ended.replace((status.clone(), task.updated_at)).is_none(), "{} ended twice", task.id);
-        task.status = status;
         task.lease_until = None;
-        let (account, cost) = (task.account, 2 * i64::from(task.request.n));
-        if matches!(task.status, Status::Failed(_)) {
-            self.record(account, EntryKind::Refund, cost, now).task = Some(index);
-            self.give_back(index, now);
-        }
-        self.tasks[index].taken.clear();
+        task.status = status;
+        let kind = match task.status {
+            Status::Failed(_) => EventType::TaskFailed,
+            _ => EventType::TaskCompleted,
+        };
+        let (account, surface, at) = (task.account, task.surface, task.updated_at);
         self.accounts[account].unfinished -= 1;
+        if kind == EventType::TaskFailed {
+            self.refund(index, now);
+        }
+        if surface == Surface::Api {
+            self.tell(account, kind, Some(index), at);
+        }
     }
 }

@@ -2,44 +2,49 @@
 
 use std::collections::BTreeMap;
 
-use tintype_domain::model::{EntryKind, Id, LedgerEntry, Surface, Task, TaskId};
+use tintype_domain::endpoint::Delivery;
+use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, Surface, Task};
 use tintype_store::{QueueDepth, Result, Store, TaskRecord, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
-use super::entries::Entry;
+use super::credits::{Entry, Event};
+use super::laws::{Books, Shown};
 use super::model::Model;
 use tintype_rigs::database::NOON;
 
 /// Compares the store with the model, reading lists in pages of `page` items.
-pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<()> {
-    accounts(store, model).await?;
+pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<Shown> {
     keys(store, model).await?;
-    tasks(store, model).await?;
-    for index in 0..model.accounts.len() {
-        history(store, model, index, page).await?;
+    let mut shown = Shown { tasks: tasks(store, model).await?, books: Vec::new() };
+    for (index, account) in accounts(store, model).await?.into_iter().enumerate() {
         for surface in [Surface::Api, Surface::Web] {
             list(store, model, (index, surface), page).await?;
         }
-        grants(store, model, index).await?;
+        events(store, model, index).await?;
+        let (entries, grants) = (history(store, model, index, page).await?, grants(store, model, index).await?);
+        shown.books.push(Books { account, entries, grants });
     }
     usage(store, model).await?;
     assert_eq!(store.queue_depth().await?, depth(model));
     let audit = store.audit().await?;
     let counted = (model.accounts.len() as u64, model.tasks.len() as u64, model.entries.len() as u64);
     assert_eq!(((audit.accounts, audit.tasks, audit.entries), audit.drifts), (counted, Vec::new()));
-    Ok(())
+    Ok(shown)
 }
 
-async fn accounts(store: &dyn Store, model: &Model) -> Result<()> {
-    let mut expected: Vec<_> = (0..model.accounts.len()).map(|index| model.shown_account(index)).collect();
-    for account in &expected {
-        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
-        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(account));
+async fn accounts(store: &dyn Store, model: &Model) -> Result<Vec<Account>> {
+    let mut found = Vec::new();
+    for index in 0..model.accounts.len() {
+        let account = model.shown_account(index);
+        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(&account));
+        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(&account));
+        found.push(account);
     }
     assert_eq!(store.find_account("nobody").await?, None);
-    expected.sort_by(|one, other| one.name.cmp(&other.name));
-    assert_eq!(store.list_accounts().await?, expected);
-    Ok(())
+    let mut by_name = found.clone();
+    by_name.sort_by(|one, other| one.name.cmp(&other.name));
+    assert_eq!(store.list_accounts().await?, by_name);
+    Ok(found)
 }
 
 async fn keys(store: &dyn Store, model: &Model) -> Result<()> {
@@ -66,16 +71,15 @@ fn newest_first(model: &Model, belongs: impl Fn(usize) -> bool) -> Vec<Task> {
     tasks.into_iter().map(|index| model.shown_task(index)).collect()
 }
 
-async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
+async fn tasks(store: &dyn Store, model: &Model) -> Result<Vec<TaskRecord>> {
+    let mut records = Vec::new();
     for (index, expected) in model.tasks.iter().enumerate() {
-        let TaskRecord { task, request, lost_leases, removed_at: None } =
-            store.inspect_task(expected.id).await?.expect("an accepted task")
-        else {
-            panic!("nothing is removed here")
-        };
-        assert_eq!(task, model.shown_task(index));
-        assert_eq!(request, expected.request);
-        assert_eq!(lost_leases, Some(expected.lost_leases).filter(|_| !expected.status.is_terminal()));
+        let record = store.inspect_task(expected.id).await?.expect("an accepted task");
+        let task = model.shown_task(index);
+        let lost_leases = Some(expected.lost_leases).filter(|_| !expected.status.is_terminal());
+        assert_eq!((&record.task, &record.request), (&task, &expected.request));
+        assert_eq!((record.lost_leases, record.removed_at), (lost_leases, None));
+        records.push(record);
         let other = if task.surface == Surface::Api { Surface::Web } else { Surface::Api };
         assert_eq!(store.find_task(task.account_id, task.surface, task.id).await?.as_ref(), Some(&task));
         assert_eq!(store.find_task(task.account_id, other, task.id).await?, None);
@@ -90,7 +94,7 @@ async fn tasks(store: &dyn Store, model: &Model) -> Result<()> {
         let recent = newest_first(model, |task| model.tasks[task].account == index);
         assert_eq!(store.recent_tasks(Some(account.id), 3).await?, recent[..recent.len().min(3)]);
     }
-    Ok(())
+    Ok(records)
 }
 
 /// Reads a list to its end; then starts at a task that may not be in the list.
@@ -118,19 +122,31 @@ async fn list(store: &dyn Store, model: &Model, (account, surface): (usize, Surf
     Ok(())
 }
 
-async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
+async fn grants(store: &dyn Store, model: &Model, account: usize) -> Result<Vec<ExpiringGrant>> {
     let mut expected: Vec<_> = model.grants.iter().filter(|grant| grant.account == account).collect();
     expected.sort_by_key(|grant| (grant.remaining == 0, grant.expires_at, grant.entry));
-    let expected: Vec<_> = expected
-        .into_iter()
-        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note.clone()))
-        .collect();
     let found = store.expiring_grants(model.accounts[account].id, u32::MAX).await?;
-    let found: Vec<_> = found
-        .into_iter()
-        .map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, grant.note))
-        .collect();
-    assert_eq!(found, expected);
+    let said = found.iter().map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, &grant.note));
+    let due = expected.iter().map(|grant| (grant.expires_at, grant.amount, grant.remaining, grant.lapsed, &grant.note));
+    assert_eq!(said.collect::<Vec<_>>(), due.collect::<Vec<_>>());
+    Ok(found)
+}
+
+/// The events of an account, which its endpoint has in the order of the ids that two processes gave them.
+async fn events(store: &dyn Store, model: &Model, account: usize) -> Result<()> {
+    let of_account = model.events.iter().filter(|event| event.account == account);
+    let task_id = |event: &Event| event.task.map(|task| model.tasks[task].id);
+    let mut due: Vec<_> = of_account.map(|event| (event.kind.as_str(), task_id(event), event.at)).collect();
+    let mut said = Vec::new();
+    for endpoint in store.list_endpoints(Some(model.accounts[account].id)).await? {
+        let found = store.list_deliveries(endpoint.id, None, u32::MAX).await?;
+        said.extend(found.into_iter().map(|Delivery { kind, event_id, next_attempt_at, .. }| {
+            (kind.as_str(), Some(event_id).filter(|_| kind.ends_task()), next_attempt_at.expect("no attempt was made"))
+        }));
+    }
+    said.sort();
+    due.sort();
+    assert_eq!(said, due);
     Ok(())
 }
 
@@ -167,7 +183,7 @@ async fn usage(store: &dyn Store, model: &Model) -> Result<()> {
 /// An entry without the values that the store may choose; entries sort by step and task.
 type Line = (usize, Option<Id>, EntryKind, i64, Option<String>, Timestamp);
 
-async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<()> {
+async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) -> Result<Vec<LedgerEntry>> {
     let id = model.accounts[account].id;
     let expected: Vec<&Entry> = model.entries.iter().filter(|entry| entry.account == account).collect();
     let mut found: Vec<LedgerEntry> = Vec::new();
@@ -179,25 +195,18 @@ async fn history(store: &dyn Store, model: &Model, account: usize, page: u32) ->
     assert!(found.is_sorted_by(|later, earlier| later.id > earlier.id), "newest first: {found:?}");
     found.reverse();
     assert_eq!(found.len(), expected.len(), "{found:?}");
-    let mut balance = 0;
     let (mut said, mut due): (Vec<Line>, Vec<Line>) = (Vec::new(), Vec::new());
-    for (entry, model_entry) in found.into_iter().zip(expected) {
-        balance += entry.amount;
-        assert_eq!(entry.balance, balance, "after {entry:?}");
-        let task = entry.task_id.map(|TaskId(id)| id);
-        said.push((model_entry.step, task, entry.kind, entry.amount, entry.note, entry.created_at));
-        due.push(line(model, model_entry));
+    for (entry, model_entry) in found.iter().zip(expected) {
+        let (said_id, due_id) = (entry.task_id.map(|id| id.0), model_entry.task.map(|task| model.tasks[task].id));
+        let Entry { step, kind, amount, note, at, .. } = model_entry.clone();
+        said.push((step, said_id, entry.kind, entry.amount, entry.note.clone(), entry.created_at));
+        due.push((step, due_id, kind, amount, note, at));
     }
     let order = |line: &Line| (line.0, line.1);
     said.sort_by_key(order);
     due.sort_by_key(order);
     assert_eq!(said, due);
-    Ok(())
-}
-
-fn line(model: &Model, entry: &Entry) -> Line {
-    let task = entry.task.map(|task| model.tasks[task].id);
-    (entry.step, task, entry.kind, entry.amount, entry.note.clone(), entry.at)
+    Ok(found)
 }
 
 fn depth(model: &Model) -> QueueDepth {
