@@ -25,8 +25,8 @@ pub struct Step {
 }
 
 /// What happens. A grant expires after `life` milliseconds, if there is one. A crowd is the same submit many times at
-/// once, beside a write that fails. A claim passes some accounts over. A restart ends the process, and another one opens
-/// the database in its place.
+/// once, beside a write that fails. A claim skips the accounts that it passes over. A restart ends the process, and
+/// another one opens the database in its place.
 #[derive(Debug, Clone)]
 pub enum Act {
     CreateAccount { name: Name, credits: i64 },
