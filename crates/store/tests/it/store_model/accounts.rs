@@ -6,7 +6,7 @@ use tintype_store::AccountCreation;
 
 use super::act::{KeyOrder, Name};
 use super::credits::LOW;
-use super::model::{Holder, Model};
+use super::model::Model;
 use super::outcome::Outcome;
 
 impl Model {
@@ -16,12 +16,6 @@ impl Model {
             Name::Word(number) => format!("account {number}"),
             Name::IdOf(index) => self.account_id(Some(index)).to_string(),
         }
-    }
-
-    /// The account as the store returns it.
-    pub fn shown_account(&self, index: usize) -> Account {
-        let Holder { id, name, balance, .. } = self.accounts[index].clone();
-        Account { low_balance: Some(LOW), ..Account::new(id, name, balance, index == 0) }
     }
 
     pub fn create_account(&mut self, name: Name, credits: i64) -> Outcome {
@@ -34,13 +28,13 @@ impl Model {
             return Outcome::Refused;
         }
         let index = self.add_account(name, credits);
-        Outcome::Creation(AccountCreation::Created(self.shown_account(index)))
+        Outcome::Creation(AccountCreation::Created(self.accounts[index].clone()))
     }
 
     fn add_account(&mut self, name: String, credits: i64) -> usize {
         let id = self.new_id(self.said.account_id());
         let index = self.accounts.len();
-        self.accounts.push(Holder { id, name, balance: 0, unfinished: 0 });
+        self.accounts.push(Account { low_balance: Some(LOW), ..Account::new(id, name, 0, index == 0) });
         if credits != 0 {
             self.record(index, EntryKind::Grant, credits, self.now()).note = Some("opening balance".into());
         }
@@ -54,6 +48,6 @@ impl Model {
         }
         let index = self.add_account(self.name(name), credits);
         let key = self.add_key(index, key);
-        Outcome::First(Some((self.shown_account(index), key)))
+        Outcome::First(Some((self.accounts[index].clone(), key)))
     }
 }

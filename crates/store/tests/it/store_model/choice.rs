@@ -231,8 +231,8 @@ fn order() -> impl Strategy<Value = Order> {
 
 fn submits(model: &Model) -> Choices {
     let mut choices = Vec::new();
-    for (index, account) in model.accounts.iter().enumerate() {
-        let full = account.unfinished;
+    for index in 0..model.accounts.len() {
+        let full = model.unfinished_of(index);
         let cap = prop_oneof![4 => Just(0), 1 => 1..6_u32, 2 => full.max(1)..=full + 1];
         let submit = (surface(), order(), cap.clone()).prop_map(move |(surface, order, max_unfinished)| Act::Submit {
             account: Some(index),

@@ -2,7 +2,7 @@
 
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{self, Debit, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned, check_positive};
-use tintype_domain::model::EntryKind;
+use tintype_domain::model::{Account, EntryKind};
 use tintype_store::Taking;
 use tintype_system::clock::Timestamp;
 
@@ -67,13 +67,13 @@ impl Model {
             })
             .collect();
         grants.sort_by_key(|grant| (grant.expires_at, grant.id));
-        let (balance, unfinished) = (self.accounts[account].balance, self.accounts[account].unfinished);
-        Holding { balance, unfinished, grants, low_balance: Some(LOW) }
+        let Account { credits: balance, low_balance, .. } = self.accounts[account];
+        Holding { balance, unfinished: self.unfinished_of(account), grants, low_balance }
     }
 
     /// Writes an entry that leaves this balance.
     pub fn record(&mut self, account: usize, kind: EntryKind, balance: i64, at: Timestamp) -> &mut Entry {
-        let amount = balance - std::mem::replace(&mut self.accounts[account].balance, balance);
+        let amount = balance - std::mem::replace(&mut self.accounts[account].credits, balance);
         self.entries.push(Entry { step: self.steps, account, kind, amount, task: None, note: None, at });
         self.entries.last_mut().expect("an entry was pushed")
     }

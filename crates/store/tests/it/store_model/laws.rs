@@ -81,7 +81,7 @@ impl Model {
     /// Asserts that a task which was just accepted is within the limit of its account and the budget of its key.
     pub fn assert_within_limits(&self, task: usize, max_unfinished: u32) {
         let task = &self.tasks[task];
-        let unfinished = self.accounts[task.account].unfinished;
+        let unfinished = self.unfinished_of(task.account);
         assert!(max_unfinished == 0 || unfinished <= max_unfinished, "{unfinished} tasks, but {max_unfinished} may be");
         let allowance = task.key.and_then(|key| self.allowance(key, task.id.timestamp()));
         assert!(allowance.is_none_or(|allowance| allowance.spent <= allowance.budget.credits), "{allowance:?}");

@@ -149,6 +149,11 @@ impl Model {
         Outcome::Failed(processing.map(|index| self.ended(index)))
     }
 
+    /// The number of tasks of an account that have not ended.
+    pub fn unfinished_of(&self, account: usize) -> u32 {
+        self.unfinished(|task| task.account == account).len() as u32
+    }
+
     /// The tasks that have not ended and meet a condition, in the order of their ids, in which sweeps refund them.
     fn unfinished(&self, condition: impl Fn(&Ticket) -> bool) -> Vec<usize> {
         let meets = |index: &usize| !self.tasks[*index].status.is_terminal() && condition(&self.tasks[*index]);

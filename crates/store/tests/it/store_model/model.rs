@@ -2,7 +2,7 @@
 
 use tintype_domain::key::{ApiKey, KeyHash};
 use tintype_domain::ledger::Part;
-use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::model::{Account, Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Lease;
 use tintype_system::clock::Timestamp;
@@ -18,7 +18,7 @@ use tintype_rigs::database::NOON;
 pub struct Model {
     pub taste: Taste,
     pub processes: [Process; 2],
-    pub accounts: Vec<Holder>,
+    pub accounts: Vec<Account>,
     pub keys: Vec<Key>,
     pub tasks: Vec<Ticket>,
     /// Every lease that a claim returned.
@@ -34,14 +34,6 @@ pub struct Model {
     /// The store's answer to the present step. Choices that the rules leave open, such as new ids and the order of
     /// accounts, follow it if the rules allow it. `Quiet` without a store: then the model chooses.
     pub said: Outcome,
-}
-
-#[derive(Debug, Clone)]
-pub struct Holder {
-    pub id: Id,
-    pub name: String,
-    pub balance: i64,
-    pub unfinished: u32,
 }
 
 #[derive(Debug, Clone)]

@@ -54,6 +54,8 @@ impl Model {
             Ok(debit) => debit,
             Err(refusal) => return refusal,
         };
+        let is_followed = said.is_some() || self.said == Outcome::Quiet;
+        assert!(is_followed, "accepted by the ledger, but not by the store: {:?}", self.said);
         let id = self.new_id(said);
         let index = self.tasks.len();
         self.tasks.push(Ticket {
@@ -72,7 +74,6 @@ impl Model {
             taken: debit.parts.clone(),
         });
         self.debit(account, EntryKind::Charge, &debit, id.timestamp()).task = Some(index);
-        self.accounts[account].unfinished += 1;
         if said.is_some() {
             self.assert_within_limits(index, max_unfinished);
         }
@@ -92,7 +93,6 @@ impl Model {
             _ => EventType::TaskCompleted,
         };
         let (account, surface, at) = (task.account, task.surface, task.updated_at);
-        self.accounts[account].unfinished -= 1;
         if kind == EventType::TaskFailed {
             self.refund(index, now);
         }

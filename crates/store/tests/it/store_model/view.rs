@@ -34,12 +34,11 @@ pub async fn compare(store: &dyn Store, model: &Model, page: u32) -> Result<Show
 
 async fn accounts(store: &dyn Store, model: &Model) -> Result<Vec<Account>> {
     let mut found = Vec::new();
-    for index in 0..model.accounts.len() {
-        let account = model.shown_account(index);
-        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(&account));
-        assert_eq!(store.find_account(account.id.as_str()).await?.as_ref(), Some(&account));
-        found.push(account);
+    for account in &model.accounts {
+        assert_eq!(store.find_account(&account.name).await?.as_ref(), Some(account));
+        found.extend(store.find_account(account.id.as_str()).await?);
     }
+    assert_eq!(found, model.accounts);
     assert_eq!(store.find_account("nobody").await?, None);
     let mut by_name = found.clone();
     by_name.sort_by(|one, other| one.name.cmp(&other.name));
