@@ -9,7 +9,7 @@ use tintype_system::clock::Timestamp;
 use super::model::Model;
 use super::outcome::Outcome;
 
-/// The balance below which every account tells of low credits.
+/// A balance below this one is low, in every account.
 pub const LOW: i64 = 12;
 /// The note of credits that were taken.
 pub const TAKEN: &str = "a mistake";
@@ -40,7 +40,7 @@ pub struct Grant {
     pub note: Option<String>,
 }
 
-/// An event of which the endpoint of an account is told.
+/// An event of an account, which is delivered to its endpoint.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub account: usize,
@@ -56,7 +56,7 @@ pub fn grant_note(note: bool) -> Option<String> {
 }
 
 impl Model {
-    /// What the ledger decides by.
+    /// What the ledger needs for a decision.
     pub fn holding(&self, account: usize) -> Holding {
         let unlapsed = self.grants.iter().filter(|grant| grant.account == account && grant.lapsed.is_none());
         let mut grants: Vec<_> = unlapsed
@@ -78,7 +78,7 @@ impl Model {
         self.entries.last_mut().expect("an entry was pushed")
     }
 
-    /// Writes what the ledger has decided to take from an account.
+    /// Writes what the ledger takes from an account.
     pub fn debit(&mut self, account: usize, kind: EntryKind, debit: &Debit, at: Timestamp) -> &mut Entry {
         for part in &debit.parts {
             self.grant_of(*part).remaining -= part.credits;
@@ -99,7 +99,7 @@ impl Model {
         self.grants.push(Grant { account, entry, amount, remaining: amount, lapsed: None, expires_at, note });
     }
 
-    /// Writes the delivery of an event, which has an id.
+    /// Writes an event and its delivery, which have new ids.
     pub fn tell(&mut self, account: usize, kind: EventType, task: Option<usize>, at: Timestamp) {
         self.processes[self.by].may_use_an_id();
         self.events.push(Event { account, kind, task, at });

@@ -1,5 +1,5 @@
-//! What holds whatever the ledger decides. These laws are read off the database, so that a wrong rule fails here even
-//! though the model and the drivers follow it alike.
+//! Laws of credits that do not use the ledger: a wrong rule of the ledger fails here, although the model and the drivers
+//! follow it alike. They are asserted on what the database shows.
 
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, Status, TaskId};
 use tintype_store::TaskRecord;

@@ -129,7 +129,7 @@ async fn administer(store: &dyn Store, model: &Model, act: Act) -> Outcome {
     }
 }
 
-/// Has an account tell an endpoint of all its events, low credits among them.
+/// Adds an endpoint for all events of a new account, and sets the threshold of its low credits.
 async fn listen(store: &dyn Store, account: Account) -> Account {
     let url = "https://hooks.example/".parse().expect("a URL");
     let (events, secret) = (Subscription::to_all(), SigningSecret::random());
