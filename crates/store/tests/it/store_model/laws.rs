@@ -1,5 +1,5 @@
-//! Laws of credits that do not use the ledger: a wrong rule of the ledger fails here, although the model and the drivers
-//! follow it alike. They are asserted on what the database shows.
+//! Laws of credits that do not use the ledger: a wrong rule of the ledger fails here, although the model and the
+//! drivers follow it alike. They are asserted on what the database shows.
 
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, Status, TaskId};
 use tintype_store::TaskRecord;
