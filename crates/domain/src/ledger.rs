@@ -87,6 +87,19 @@ pub struct NotPositive;
 #[error("an account holds at most {MAX_BALANCE} credits")]
 pub struct TooMany;
 
+/// An account can't begin with such a balance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an account begins with 0 to {MAX_BALANCE} credits")]
+pub struct BadOpening;
+
+/// Checks the opening balance of an account.
+///
+/// # Errors
+/// [`BadOpening`].
+pub fn check_opening(credits: i64) -> Result<(), BadOpening> {
+    if (0..=MAX_BALANCE).contains(&credits) { Ok(()) } else { Err(BadOpening) }
+}
+
 /// A balance is so high that it can only be damaged: [`MAX_BALANCE`] leaves room for every refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the balance is damaged: it leaves no room for a refund")]

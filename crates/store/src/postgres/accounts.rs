@@ -10,7 +10,7 @@ use super::schema::LOCK;
 use super::{PostgresStore, keys, ledger};
 use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
-use tintype_domain::ledger::{Holding, check_positive};
+use tintype_domain::ledger::{check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -74,16 +74,11 @@ async fn delete(begun: &Transaction<'_>, id: Id, now: Timestamp) -> std::result:
     Ok(())
 }
 
-/// Checks the opening balance of an account.
-pub(super) fn check(credits: i64) -> Result<()> {
-    Holding::default().grant(credits).map(drop).map_err(StoreError::other)
-}
-
 #[async_trait]
 impl Accounts for PostgresStore {
     async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let create = async {
-            check(credits)?;
+            check_opening(credits).map_err(StoreError::other)?;
             let id = self.database.new_id();
             let (now, admin) = (self.database.now(), rank == Rank::Administrator);
             let create = async |begun: &Transaction<'_>| {
@@ -98,7 +93,7 @@ impl Accounts for PostgresStore {
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let create = async {
-            check(credits)?;
+            check_opening(credits).map_err(StoreError::other)?;
             let (account_id, key_id, now) = (self.database.new_id(), self.database.new_id(), self.database.now());
             let create = async |begun: &Transaction<'_>| {
                 // Processes that start at the same time wait here for the first of them.

@@ -1,13 +1,13 @@
 //! Statements for sign-ups.
 
-use super::accounts::check;
 use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::people::person;
 use super::{audit_log, identities};
 use crate::people::SIGN_UP_NOTE;
-use crate::{Actor, Credential, Deed, Result, SignUp, SigningUp};
+use crate::{Actor, Credential, Deed, Result, SignUp, SigningUp, StoreError};
 use tintype_domain::identity::Identity;
+use tintype_domain::ledger::check_opening;
 use tintype_domain::person::{Person, Role};
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
@@ -56,7 +56,7 @@ pub(super) async fn sign_up(
     begun: &Transaction<'_>,
     new: &SignUp,
 ) -> std::result::Result<SigningUp, Failure> {
-    check(new.credits)?;
+    check_opening(new.credits).map_err(StoreError::other)?;
     if let Credential::Identity(identity) = &new.credential {
         lock(begun, identity).await?;
         let Identity { issuer, subject } = identity;

@@ -12,12 +12,13 @@ use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
 use tintype_domain::budget::Allowance;
 use tintype_domain::key::{ApiKey, KeyHash, Suspension};
-use tintype_domain::ledger::{Holding, check_positive};
+use tintype_domain::ledger::{check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
 pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank) -> rusqlite::Result<AccountCreation> {
+    check_opening(credits).map_err(refused)?;
     let is_first: bool =
         writing.connection.query_row("SELECT NOT EXISTS (SELECT 1 FROM accounts)", [], |row| row.get(0))?;
     let admin = is_first || rank == Rank::Administrator;
@@ -34,7 +35,6 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank
         return Ok(AccountCreation::NameTaken);
     }
     if credits != 0 {
-        Holding::default().grant(credits).map_err(refused)?;
         let opening = NewEntry { note: Some("opening balance"), ..NewEntry::new(EntryKind::Grant, credits) };
         ledger::record(&writing.connection, &opening, id, credits, now)?;
     }

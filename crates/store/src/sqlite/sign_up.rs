@@ -9,13 +9,14 @@ use crate::ledger::NewEntry;
 use crate::people::SIGN_UP_NOTE;
 use crate::{Actor, Credential, Deed, SignUp, SigningUp};
 use tintype_domain::identity::Identity;
-use tintype_domain::ledger::Holding;
+use tintype_domain::ledger::check_opening;
 use tintype_domain::model::EntryKind;
 use tintype_domain::person::{Person, Role};
 use tintype_system::clock::Timestamp;
 
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
 pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<SigningUp> {
+    check_opening(new.credits).map_err(refused)?;
     let now = writing.clock.now();
     let (account_id, id) = (writing.ids.next(now), writing.ids.next(now));
     let connection = &writing.connection;
@@ -50,7 +51,6 @@ pub(super) fn sign_up(writing: &mut Writing, new: &SignUp) -> rusqlite::Result<S
         )?
         .execute(params![account_id, name, new.credits])?;
     if new.credits != 0 {
-        Holding::default().grant(new.credits).map_err(refused)?;
         let opening = NewEntry { note: Some(SIGN_UP_NOTE), ..NewEntry::new(EntryKind::Grant, new.credits) };
         ledger::record(connection, &opening, account_id, new.credits, now)?;
     }

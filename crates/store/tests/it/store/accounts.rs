@@ -29,6 +29,9 @@ pub async fn creating_an_account_with_a_taken_name_changes_nothing(fx: &Fixture)
     let before = fx.state().await?;
     assert_eq!(fx.store.create_account("ada", 99).await?, AccountCreation::NameTaken);
     assert_eq!(fx.another_process().create_account("ada", 99).await?, AccountCreation::NameTaken);
+    for credits in [-1, MAX_BALANCE + 1] {
+        fx.store.create_account("ada", credits).await.expect_err("no account begins so, whatever its name");
+    }
     assert_eq!(fx.state().await?, before);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Accounts in the model.
 
-use tintype_domain::ledger::{Holding, check_positive};
+use tintype_domain::ledger::check_opening;
 use tintype_domain::model::{Account, EntryKind};
 use tintype_store::AccountCreation;
 
@@ -19,13 +19,13 @@ impl Model {
     }
 
     pub fn create_account(&mut self, name: Name, credits: i64) -> Outcome {
+        if check_opening(credits).is_err() {
+            return Outcome::Refused;
+        }
         self.processes[self.by].may_use_an_id();
         let name = self.name(name);
         if self.accounts.iter().any(|account| account.name == name || account.id.as_str() == name) {
             return Outcome::Creation(AccountCreation::NameTaken);
-        }
-        if credits != 0 && (check_positive(credits).is_err() || Holding::default().grant(credits).is_err()) {
-            return Outcome::Refused;
         }
         let index = self.add_account(name, credits);
         Outcome::Creation(AccountCreation::Created(self.accounts[index].clone()))
