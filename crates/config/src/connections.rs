@@ -7,9 +7,9 @@ use std::time::Duration;
 pub const MAX_BODY: usize = 512 * 1024;
 /// Largest picture that a person uploads, in bytes.
 pub const MAX_UPLOAD: u64 = 20 * 1024 * 1024;
-/// Largest body of an edit with pictures, in bytes: four images and a mask in base64, in which a slash may take two bytes, and
-/// as much again as any other body.
-pub const MAX_EDIT_BODY: u64 = 5 * MAX_UPLOAD * 3 / 2 + 2 * MAX_BODY as u64;
+/// Largest body of an edit with pictures, in bytes: four of the largest pictures in base64, in which a slash may take two
+/// bytes, and as much again as any other body. A mask counts among the pictures here.
+pub const MAX_EDIT_BODY: u64 = 4 * MAX_UPLOAD * 3 / 2 + 2 * MAX_BODY as u64;
 /// Fewest bytes of an upload that arrive in a second, on average since its begin and apart from [`UPLOAD_GRACE`]: a slower
 /// sender would keep others from uploading.
 pub const MIN_UPLOAD_RATE: u64 = 64 * 1024;
