@@ -107,6 +107,8 @@ struct Shown {
     loras: Option<&'static str>,
     /// The settings that callers and presets may give.
     settings: Vec<&'static str>,
+    /// The fields that the operator adds to every call.
+    extra: Vec<String>,
     slots: usize,
 }
 
@@ -117,6 +119,7 @@ impl Shown {
             Sizes::Of(sizes) => sizes.iter().map(|(width, height)| format!("{width}x{height}")).collect(),
         };
         let slots = engine.slots.map_or(info.slots, usize::from);
+        let extra = engine.settings.engine_extra.iter().flat_map(|extra| extra.0.keys().cloned()).collect();
         let (engine, description) = (engine.name.clone(), info.description.clone());
         let settings = info.settings.iter().map(|setting| setting.as_str()).collect();
         let loras = match info.loras {
@@ -125,11 +128,12 @@ impl Shown {
             LoraSource::Server => Some("server"),
         };
         let EngineInfo { max_references, masks, .. } = *info;
-        Self { engine, description, sizes, max_references, masks, loras, settings, slots }
+        Self { engine, description, sizes, max_references, masks, loras, settings, extra, slots }
     }
 
     fn text(&self) -> String {
-        let Self { engine, description, sizes, max_references, masks, loras, settings, slots } = self;
+        let Self { engine, description, sizes, max_references, masks, loras, settings, extra, slots } = self;
+        let extra = if extra.is_empty() { String::new() } else { format!("; always: {}", extra.join(", ")) };
         let masks = if *masks { " with masks" } else { "" };
         let loras = match *loras {
             None => "none",
@@ -139,7 +143,7 @@ impl Shown {
         let sizes = sizes.join(", ");
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         format!(
-            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}{masks}; tasks at a time: {slots}\n  settings: {settings}; LoRAs: {loras}"
+            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}{masks}; tasks at a time: {slots}\n  settings: {settings}; LoRAs: {loras}{extra}"
         )
     }
 }

@@ -294,7 +294,11 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let name = name.ok_or("its name is not a valid model name: choose one with --name")?;
     let transfer = Arc::new(Transfer::new(!json));
     // Running servers take it up when it has been checked and prepared.
-    let busy = models::is_name(&name).then(|| Busy::with(&data.data, &name)).transpose()?;
+    let busy = match models::is_name(&name) && !models::is_taken(&data.data, &name) {
+        true => Some(Busy::with(&data.data, &name)?),
+        // It is refused below, and a server may use the model that has the name.
+        false => None,
+    };
     let added = models::add(&data.data, &path, &name, hash, &*transfer);
     let installed = checked(added.inspect_err(|_| transfer.end())?, data).await?;
     let installed = prepare(installed, &transfer).await?;
@@ -473,13 +477,14 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
 
 /// Removes a model. One that a running server uses is waited for: the server lets go of it when its tasks have ended.
 async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
-    let mut busy = None;
+    let _busy = models::is_taken(data, name).then(|| Busy::with(data, name)).transpose()?;
     let begun = Clock::system().elapsed();
+    let mut waits = false;
     loop {
         match models::remove(data, name) {
             Err(NotRemoved::InUse(_)) if Clock::system().elapsed().saturating_sub(begun) < RELEASE_LIMIT => {
-                if busy.is_none() {
-                    busy = Some(Busy::with(data, name)?);
+                if !waits {
+                    waits = true;
                     eprintln!("waiting until the running server has finished its tasks with {name}");
                 }
                 tokio::time::sleep(RELEASE_PAUSE).await;

@@ -15,6 +15,7 @@ use crate::service::Shared;
 use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 use tintype_config::{EngineTarget, NamedEngine, ServerSettings, WorkerSettings};
+use tintype_domain::model::Id;
 use tintype_engine::EngineInfo;
 use tintype_engines::{EngineChoice, EngineModel, Surroundings, models};
 use tintype_system::sandbox::Decoder;
@@ -39,6 +40,8 @@ pub(super) struct Rendering {
     members: Vec<Member>,
     /// Engines that cannot be used with the present models.
     refused: Vec<EngineModel>,
+    /// Workers that have ended and were not withdrawn: no other one of their engine has started yet.
+    ended: Vec<Ended>,
     /// Whether the installation has no other engines.
     are_all: bool,
 }
@@ -47,6 +50,13 @@ pub(super) struct Rendering {
 struct Member {
     worker: Arc<Worker>,
     model: EngineModel,
+    info: EngineInfo,
+}
+
+/// A worker that has ended.
+struct Ended {
+    id: Id,
+    engine: String,
     info: EngineInfo,
 }
 
@@ -104,6 +114,31 @@ fn present(settings: &WorkerSettings, data: &Path) -> Result<Vec<(NamedEngine, E
     Ok(engines.map(|engine| (engine.clone(), EngineModel::of(&engine, data))).collect())
 }
 
+/// The same, after engines have rendered with these models. An engine that chooses among the models keeps the one that it
+/// has for as long as that is there.
+fn present_after(
+    settings: &WorkerSettings,
+    data: &Path,
+    before: &[EngineModel],
+) -> Result<Vec<(NamedEngine, EngineModel)>, String> {
+    let is_there = |known: &&EngineModel| match &known.model {
+        Some((name, Some(version))) => models::version(data, name) == Some(*version),
+        _ => false,
+    };
+    let is_unset = settings.engine.engine.is_none() && settings.engine.engine_table.is_empty();
+    if is_unset && let Some(known) = before.iter().find(is_there) {
+        let engine = settings.engine.engine_named(&EngineTarget::Diffusion)?;
+        return Ok(vec![(engine, known.clone())]);
+    }
+    let mut engines = present(settings, data)?;
+    for (engine, model) in engines.iter_mut().filter(|(engine, _)| engine.settings.model.is_none()) {
+        if let Some(known) = before.iter().filter(is_there).find(|known| known.engine == engine.name) {
+            *model = known.clone();
+        }
+    }
+    Ok(engines)
+}
+
 fn choose((engine, model): (NamedEngine, EngineModel), data: &Path) -> Result<Chosen, String> {
     let choice = tintype_engines::choose(&engine.settings, data);
     let choice = choice.map_err(|error| format!("engine {}: {error}", engine.name))?;
@@ -138,8 +173,8 @@ impl Rendering {
         are_all: bool,
     ) -> Result<Self, Failure> {
         let (settings, data, shared) = (settings.clone(), data.to_owned(), shared.clone());
-        let (members, refused) = Default::default();
-        let mut rendering = Self { settings, data, shared, policy, members, refused, are_all };
+        let (members, refused, ended) = Default::default();
+        let mut rendering = Self { settings, data, shared, policy, members, refused, ended, are_all };
         rendering.members = engines.iter().map(|chosen| rendering.member(chosen)).collect::<Result<_, _>>()?;
         Ok(rendering)
     }
@@ -194,7 +229,8 @@ impl Rendering {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let (settings, data) = (self.settings.clone(), self.data.clone());
-            let look = tokio::task::spawn_blocking(move || present(&settings, &data));
+            let before = known.clone();
+            let look = tokio::task::spawn_blocking(move || present_after(&settings, &data, &before));
             let Ok(Ok(engines)) = look.await else { continue };
             let is_known = |(_, model): &(NamedEngine, EngineModel)| known.contains(model);
             if engines.len() != known.len() || !engines.iter().all(is_known) {
@@ -212,16 +248,18 @@ impl Rendering {
     ) -> Vec<Running> {
         let stays = |running: &Running| engines.iter().any(|(_, model)| *model == running.member.model);
         let (mut running, old): (Vec<_>, Vec<_>) = running.into_iter().partition(stays);
-        let mut ended = Vec::new();
-        for Running { member: Member { worker, info, .. }, leave, task } in old {
-            let engine = info.description;
+        for Running { member, leave, .. } in &old {
+            let engine = &member.info.description;
             tracing::info!(engine, "the installed models have changed: the engine ends when its tasks are done");
             leave.cancel();
+        }
+        for Running { member: Member { worker, info, model }, task, .. } in old {
             drop(task.await);
-            ended.push(worker.pace().id());
+            self.ended.push(Ended { id: worker.pace().id(), engine: model.engine, info });
         }
         // The old engines are gone now, and so is the memory that they took.
         self.refused.clear();
+        let configured: Vec<_> = engines.iter().map(|(engine, _)| engine.name.clone()).collect();
         for (engine, model) in engines {
             if stop.is_cancelled() || running.iter().any(|running| running.member.model == model) {
                 continue;
@@ -243,17 +281,26 @@ impl Rendering {
                 }
             }
         }
-        let known = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
-        self.shared.presets.know(known, self.are_all);
-        if let Err(reason) = self.shared.presets.check() {
-            tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
-        }
-        for id in ended {
+        self.forget(&running, &configured).await;
+        running
+    }
+
+    /// Makes known which engines there are, and forgets workers that have ended: when another one of their engine runs, or
+    /// when the settings have no such engine. Tasks may wait for any other engine.
+    async fn forget(&mut self, running: &[Running], configured: &[String]) {
+        let runs = |engine: &String| running.iter().any(|running| running.member.model.engine == *engine);
+        let is_over = |ended: &mut Ended| runs(&ended.engine) || !configured.contains(&ended.engine);
+        for Ended { id, .. } in self.ended.extract_if(.., is_over) {
             self.shared.backlog.remove_worker(id);
             if let Err(error) = self.shared.store.withdraw_worker(id).await {
                 tracing::warn!(%error, "could not withdraw the report of a worker that has ended; it expires soon");
             }
         }
-        running
+        let own = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
+        let waited_for = self.ended.iter().map(|ended| (ended.engine.clone(), &ended.info));
+        self.shared.presets.know(own.chain(waited_for), self.are_all);
+        if let Err(reason) = self.shared.presets.check() {
+            tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
+        }
     }
 }

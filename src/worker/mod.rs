@@ -147,7 +147,9 @@ impl Worker {
             while running.try_join_next().is_some() {}
         }
         working.cancel();
-        self.drain(running, &process).await;
+        // One without heartbeats has no time to lose.
+        let gives_way = !heartbeat.is_finished();
+        self.drain(running, gives_way.then_some(&process)).await;
         heartbeat.abort();
         // A report that is not withdrawn expires soon.
         drop(tokio::time::timeout(LAST_REPORT_LIMIT, reporting).await);
@@ -443,12 +445,15 @@ impl Worker {
         }
     }
 
-    async fn drain(&self, mut running: JoinSet<()>, stop: &CancellationToken) {
+    /// Waits for running renders: for the drain time after `stop`, or from now on.
+    async fn drain(&self, mut running: JoinSet<()>, stop: Option<&CancellationToken>) {
         if !running.is_empty() {
             tracing::info!(renders = running.len(), "waiting for running renders");
         }
         let no_longer = async {
-            stop.cancelled().await;
+            if let Some(stop) = stop {
+                stop.cancelled().await;
+            }
             tokio::time::sleep(self.settings.drain_timeout).await;
         };
         tokio::select! {

@@ -43,12 +43,13 @@ impl<'a> Rig<'a> {
         fs::remove_dir_all(self.data.join("now")).expect("removed");
         image
     }
+}
 
-    fn add(&self) {
-        let model = root().join("crates/diffusion/tests/parity/sd15");
-        let added = json(self.data, &["model", "add", model.to_str().expect("text"), "--name", "tiny"]);
-        assert_eq!(added["usable"], true);
-    }
+/// Adds a model of the parity tests under a name.
+fn add(data: &Path, model: &str, name: &str) {
+    let model = root().join("crates/diffusion/tests/parity").join(model);
+    let added = json(data, &["model", "add", model.to_str().expect("text"), "--name", name]);
+    assert_eq!(added["usable"], true);
 }
 
 #[test]
@@ -56,8 +57,16 @@ fn a_server_takes_up_an_added_model_and_lets_go_of_a_removed_one() {
     let data = data();
     let rig = Rig::start(data.path(), &[]);
     let sketch = rig.made();
-    rig.add();
-    while rig.made() == sketch {}
+    add(data.path(), "sd15", "tiny");
+    let mut painted = rig.made();
+    while painted == sketch {
+        painted = rig.made();
+    }
+    // It keeps its model when another one comes that is first by name.
+    add(data.path(), "lcm", "another");
+    let later = [rig.made(), rig.made()];
+    assert!(later.iter().all(|image| *image == painted));
+    json(data.path(), &["model", "remove", "another", "--yes"]);
     let removed = run(data.path(), ["model", "remove", "tiny", "--yes"]);
     assert!(removed.status.success(), "{removed:?}");
     let said = String::from_utf8(removed.stderr).expect("text");
@@ -70,17 +79,16 @@ fn a_server_takes_up_an_added_model_and_lets_go_of_a_removed_one() {
 #[test]
 fn a_model_that_the_server_was_started_with_may_be_removed_and_added_again() {
     let data = data();
-    let add = |name: &str| {
-        let model = root().join("crates/diffusion/tests/parity").join(name);
-        json(data.path(), &["model", "add", model.to_str().expect("text"), "--name", "tiny"]);
-    };
-    add("sd15");
+    add(data.path(), "sd15", "tiny");
     let rig = Rig::start(data.path(), &["--model", "tiny"]);
     let first = rig.made();
+    let again = root().join("crates/diffusion/tests/parity/lcm");
+    let said = refused(data.path(), &["model", "add", again.to_str().expect("text"), "--name", "tiny", "--hash"]);
+    assert!(said.contains("there is a model tiny already"), "{said}");
     json(data.path(), &["model", "remove", "tiny", "--yes"]);
     // A task that comes now waits for a model of this name, whichever it is.
     let task = rig.generate("later");
-    add("lcm");
+    add(data.path(), "lcm", "tiny");
     let output = task.wait_with_output().expect("an end");
     assert_ne!(rig.image("later", &output), first);
     let said = refused(data.path(), &["model", "remove", "big", "--yes"]);

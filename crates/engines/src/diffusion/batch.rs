@@ -126,26 +126,33 @@ impl Renderer {
     async fn suitable_child(&self) -> Result<Turn, EngineError> {
         loop {
             let turn = self.free_child().await?;
-            let loras = {
-                let mut waiting = locked(&self.waiting);
-                waiting.retain(|task| !task.cancelled.is_cancelled());
-                match waiting.front() {
-                    Some(task) if !self.shared.has_loras(&task.brief.settings.loras) => {
-                        task.brief.settings.loras.clone()
-                    }
-                    _ => return Ok(turn),
+            let Some(loras) = self.other_loras() else { return Ok(turn) };
+            if !self.shared.has_opened(&loras) {
+                match open_with(&self.shared.wanted, &loras, &self.shared.program).await {
+                    Ok(_) => self.shared.opened(&loras),
+                    Err(complaint) => self.refuse(&loras, &complaint),
                 }
-            };
-            match open_with(&self.shared.wanted, &loras, &self.shared.program).await {
-                Ok(_) => {
-                    tracing::info!(files = loras.len(), "restarting the engine process with other LoRA files");
-                    self.shared.give_next(loras);
-                    self.supervisor.restart(turn.number);
-                    self.supervisor.started().await?;
-                }
-                Err(complaint) => self.refuse(&loras, &complaint),
+                // The task may have been cancelled meanwhile.
+                continue;
+            }
+            tracing::info!(files = loras.len(), "restarting the engine process with other LoRA files");
+            self.shared.give_next(loras.clone());
+            self.supervisor.restart(turn.number);
+            if let Err(error) = self.supervisor.started().await {
+                // Their weights could not be merged, for example because the disk is full. It costs their attempt.
+                self.shared.forget_opened(&loras);
+                self.refuse(&loras, &Complaint::from(error.to_string()));
+                return Err(error);
             }
         }
+    }
+
+    /// The LoRA files of the task that waits longest, if the child has others.
+    fn other_loras(&self) -> Option<Vec<Lora>> {
+        let mut waiting = locked(&self.waiting);
+        waiting.retain(|task| !task.cancelled.is_cancelled());
+        let loras = &waiting.front()?.brief.settings.loras;
+        (!self.shared.has_loras(loras)).then(|| loras.clone())
     }
 
     /// Answers the tasks that wait for LoRA files with which the model cannot be opened.
@@ -187,6 +194,11 @@ impl Renderer {
         waiting.retain(|task| !task.cancelled.is_cancelled());
         let (first, size) = loop {
             let first = waiting.pop_front()?;
+            if !self.shared.has_loras(&first.brief.settings.loras) {
+                // Its own turn finds a child for it.
+                waiting.push_front(first);
+                return None;
+            }
             match self.working_size(&first, first.pictures()) {
                 Some(size) => break (first, size),
                 None => {
@@ -258,6 +270,9 @@ impl Renderer {
 
     fn too_slow(&self, task: &Waiting) -> EngineError {
         let (width, height) = task.size();
+        if self.left(task) * 2 < task.brief.time_limit {
+            return EngineError::Temporary("too much of its time was spent waiting for the engine process".into());
+        }
         EngineError::Permanent(format!(
             "{} pictures of {width}x{height} with {} references do not fit into {} s at any size from {LEAST_SIDE} pixels on",
             task.pictures(),

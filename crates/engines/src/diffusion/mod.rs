@@ -25,6 +25,7 @@ use tintype_engine::{
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Child;
+use tokio_util::sync::DropGuard;
 use tracing::Instrument as _;
 
 use self::batch::Renderer;
@@ -191,7 +192,12 @@ fn start(program: &Path) -> Start {
 
 /// The engine.
 #[derive(Debug)]
-struct Diffusion(Arc<Renderer>);
+struct Diffusion {
+    renderer: Arc<Renderer>,
+    /// Ends the turns, which keep the child, when the engine is dropped.
+    life: CancellationToken,
+    _end: DropGuard,
+}
 
 impl Diffusion {
     /// Starts a child, in a runtime.
@@ -199,7 +205,9 @@ impl Diffusion {
         let program = surroundings.decoder.program();
         let shared = Arc::new(Shared::new(wanted, surroundings.keeps, program));
         let supervisor = Supervisor::new(shared.clone(), start(program));
-        Self(Arc::new(Renderer::new(supervisor, shared)))
+        let (renderer, life) = (Arc::new(Renderer::new(supervisor, shared)), CancellationToken::new());
+        let _end = life.clone().drop_guard();
+        Self { renderer, life, _end }
     }
 }
 
@@ -214,9 +222,10 @@ impl Engine for Diffusion {
         // A render that is abandoned ends as one that is cancelled.
         let cancelled = cancel.child_token();
         let _abandoned = cancelled.clone().drop_guard();
-        let answer = self.0.wait(brief, progress, cancelled);
+        let answer = self.renderer.wait(brief, progress, cancelled);
         // Each task that waits brings a turn of the child, although another turn may already have made its pictures.
-        tokio::spawn(self.0.clone().take_turn().in_current_span());
+        let (life, turn) = (self.life.clone(), self.renderer.clone().take_turn());
+        tokio::spawn(async move { life.run_until_cancelled(turn).await }.in_current_span());
         tokio::select! {
             biased;
             answer = answer => answer.unwrap_or_else(|_| Err(EngineError::Temporary("the render panicked".into()))),
@@ -225,14 +234,14 @@ impl Engine for Diffusion {
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.0.supervisor.running().map(drop)
+        self.renderer.supervisor.running().map(drop)
     }
 
     async fn started(&self) -> Result<(), EngineError> {
-        self.0.supervisor.started().await.map(drop)
+        self.renderer.supervisor.started().await.map(drop)
     }
 
     fn measured(&self) -> Option<Measured> {
-        locked(&self.0.shared.measured).clone()
+        locked(&self.renderer.shared.measured).clone()
     }
 }

@@ -1,5 +1,6 @@
 //! The child as a program that the supervisor runs, and the measurement of its renders.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +55,12 @@ struct Loras {
     present: Vec<Lora>,
     /// Of the next one. A child that is started after a crash has none, so that no file can stop the engine.
     next: Vec<Lora>,
+    /// Those with which the model was opened, the latest last.
+    opened: VecDeque<Vec<Lora>>,
 }
+
+/// Sets of LoRA files that an engine remembers to be usable.
+const MOST_OPENED: usize = 16;
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -70,6 +76,25 @@ impl Shared {
     /// Whether the child has these LoRA files beside the engine's own.
     pub(super) fn has_loras(&self, loras: &[Lora]) -> bool {
         locked(&self.loras).present == loras
+    }
+
+    /// Whether the model is known to open with these LoRA files.
+    pub(super) fn has_opened(&self, loras: &[Lora]) -> bool {
+        loras.is_empty() || locked(&self.loras).opened.iter().any(|opened| opened == loras)
+    }
+
+    /// Remembers that the model opens with these LoRA files.
+    pub(super) fn opened(&self, loras: &[Lora]) {
+        let mut known = locked(&self.loras);
+        if known.opened.len() == MOST_OPENED {
+            known.opened.pop_front();
+        }
+        known.opened.push_back(loras.to_vec());
+    }
+
+    /// Forgets what [`Shared::opened`] has remembered.
+    pub(super) fn forget_opened(&self, loras: &[Lora]) {
+        locked(&self.loras).opened.retain(|opened| opened != loras);
     }
 
     /// Gives the next child these LoRA files.

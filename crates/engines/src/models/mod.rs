@@ -216,6 +216,11 @@ pub fn is_name(text: &str) -> bool {
         && text.bytes().all(|byte| letter(&byte) || b"._-".contains(&byte))
 }
 
+/// Whether there is a model of this name, in whatever state.
+pub fn is_taken(data_dir: &Path, name: &str) -> bool {
+    is_name(name) && std::fs::symlink_metadata(directory(data_dir).join(name)).is_ok()
+}
+
 /// The folder in which a model gathers until it is whole.
 fn staging(data_dir: &Path, name: &str) -> PathBuf {
     directory(data_dir).join(format!(".{name}{PART}"))
