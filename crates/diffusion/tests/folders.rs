@@ -145,7 +145,7 @@ fn other_architectures_are_refused() {
         ("tokenizer/tokenizer_config.json", "tokenizer_class", json!("T5Tokenizer"), "CLIPTokenizer"),
         ("tokenizer/tokenizer_config.json", "pad_token", json!("<pad>"), "<pad>"),
         ("scheduler/scheduler_config.json", "_class_name", json!("DDPMScheduler"), "EulerDiscreteScheduler"),
-        ("scheduler/scheduler_config.json", "beta_schedule", json!("squaredcos_cap_v2"), "scaled_linear"),
+        ("scheduler/scheduler_config.json", "beta_schedule", json!("sigmoid"), "scaled_linear"),
         ("scheduler/scheduler_config.json", "beta_end", json!(1.5), "beta"),
         ("scheduler/scheduler_config.json", "num_train_timesteps", json!(1_000_000), "10000"),
         ("scheduler/scheduler_config.json", "skip_prk_steps", json!(false), "skip_prk_steps"),

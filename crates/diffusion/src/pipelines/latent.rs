@@ -16,7 +16,7 @@ use crate::models::vae::Vae;
 use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
 use crate::runtime::{Input, Session, Sessions};
-use crate::schedulers::{Scheduler, scheduler};
+use crate::schedulers::{Scheduler, TWICE, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -60,7 +60,12 @@ impl Decoder {
     pub(super) fn read(config: &Config, weights: Weights, unet: &Unet) -> Result<Self> {
         let kind = match config.text("_class_name", "AutoencoderKL")? {
             "AutoencoderTiny" => Kind::Tiny(TinyVae::read(config)?),
-            _ => Kind::Large(Vae::read(config)?),
+            _ => {
+                let mut vae = Vae::read(config)?;
+                // The pipelines of these families leave it out.
+                vae.shift = 0.0;
+                Kind::Large(vae)
+            }
         };
         let (made, taken) = match &kind {
             Kind::Large(vae) => (unet.channels, vae.channels),
@@ -250,8 +255,7 @@ impl Body {
 
     /// How often a step asks the model.
     pub(super) fn calls(&self) -> Result<usize> {
-        let twice = ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler"];
-        Ok(if twice.contains(&self.scheduler.text("_class_name", "")?) { 2 } else { 1 })
+        Ok(if TWICE.contains(&self.scheduler.text("_class_name", "")?) { 2 } else { 1 })
     }
 
     /// Whether the scheduler takes the few steps of a latent consistency model, whose weights may be merged into another.

@@ -39,6 +39,9 @@ const RESCALING: [&str; 6] = [
     "UniPCMultistepScheduler",
 ];
 
+/// Schedulers whose steps ask the model twice.
+pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"];
+
 /// A scheduler, set to a number of steps.
 pub trait Scheduler: std::fmt::Debug + Send {
     /// The time steps at which the model is asked, in this order.
@@ -146,12 +149,16 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
         "DEISMultistepScheduler" => Box::new(deis::Deis::new(config, training, [steps, skipped])?),
         "HeunDiscreteScheduler" => Box::new(SecondOrder::new(config, training, [steps, skipped], Second::AtEnd)?),
         "KDPM2DiscreteScheduler" => Box::new(SecondOrder::new(config, training, [steps, skipped], Second::Halfway)?),
+        "KDPM2AncestralDiscreteScheduler" => {
+            Box::new(SecondOrder::new(config, training, [steps, skipped], Second::Ancestral)?)
+        }
         "LCMScheduler" => Box::new(lcm::Lcm::new(config, training, steps, strength)?),
         "PNDMScheduler" => Box::new(pndm::Pndm::new(config, training, steps, skipped)?),
         "UniPCMultistepScheduler" => Box::new(unipc::UniPc::new(config, training, [steps, skipped])?),
         _ => {
             let known = "DDIMScheduler, DEISMultistepScheduler, DPMSolverMultistepScheduler, DPMSolverSinglestepScheduler, EulerAncestralDiscreteScheduler, \
-                         EulerDiscreteScheduler, HeunDiscreteScheduler, KDPM2DiscreteScheduler, LCMScheduler, PNDMScheduler";
+                         EulerDiscreteScheduler, HeunDiscreteScheduler, KDPM2AncestralDiscreteScheduler, KDPM2DiscreteScheduler, LCMScheduler, \
+                         PNDMScheduler";
             return Err(config.wrong("_class_name", &format!("{known} and UniPCMultistepScheduler are supported")));
         }
     })
@@ -167,22 +174,21 @@ impl Training {
             return Err(config.wrong("num_train_timesteps", "at most 10000 are supported"));
         }
         let lcm = name == "LCMScheduler";
-        let (begin, end) = if lcm || ["HeunDiscreteScheduler", "KDPM2DiscreteScheduler"].contains(&name) {
-            (0.00085, 0.012)
-        } else {
-            (0.0001, 0.02)
-        };
+        let (begin, end) = if lcm || TWICE.contains(&name) { (0.00085, 0.012) } else { (0.0001, 0.02) };
         let (begin, end) = (config.fraction("beta_start", begin)?, config.fraction("beta_end", end)?);
-        let root = match config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })? {
-            "linear" => false,
-            "scaled_linear" => true,
-            _ => return Err(config.wrong("beta_schedule", "linear and scaled_linear are supported")),
-        };
+        let schedule = config.text("beta_schedule", if lcm { "scaled_linear" } else { "linear" })?;
+        if !["linear", "scaled_linear", "squaredcos_cap_v2"].contains(&schedule) {
+            return Err(config.wrong("beta_schedule", "linear, scaled_linear and squaredcos_cap_v2 are supported"));
+        }
         if !(begin > 0.0 && begin <= end && end < 1.0) {
             return Err(config.wrong("beta_start", "0 < beta_start <= beta_end < 1 is needed"));
         }
         let line = |from: f64, to: f64, at: usize| (from + (to - from) * at as f64 / (steps.max(2) - 1) as f64) as f32;
-        let beta = |at| if root { line(begin.sqrt(), end.sqrt(), at).powi(2) } else { line(begin, end, at) };
+        let beta = |at| match schedule {
+            "linear" => line(begin, end, at),
+            "scaled_linear" => line(begin.sqrt(), end.sqrt(), at).powi(2),
+            _ => cosine_beta(at, steps),
+        };
         let prediction = match config.text("prediction_type", "epsilon")? {
             "epsilon" => Prediction::Epsilon,
             "v_prediction" => Prediction::Velocity,
@@ -217,7 +223,7 @@ impl Training {
                 _ => return Err(config.wrong("timestep_spacing", "linspace, leading and trailing are supported")),
             },
             offset: config.number_or_none("steps_offset")?,
-            clip: if clips && config.flag("clip_sample", true)? {
+            clip: if clips && config.flag("clip_sample", !lcm)? {
                 Some(config.fraction("clip_sample_range", 1.0)?)
             } else {
                 None
@@ -311,6 +317,15 @@ impl Training {
             Prediction::Sample => (sample - signal * answer) / noise,
         }
     }
+}
+
+/// The noise of a step of so many, where the signal falls as the square of a cosine.
+fn cosine_beta(at: usize, steps: usize) -> f32 {
+    let signal = |at: usize| {
+        let part = at as f64 / steps as f64;
+        ((part + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2)
+    };
+    (1.0 - signal(at + 1) / signal(at)).min(0.999) as f32
 }
 
 /// The product of each factor with all before it. Models are trained with numbers of 32 bits.
