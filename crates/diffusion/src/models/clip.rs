@@ -46,6 +46,7 @@ impl Clip {
             return Err(config.wrong("architectures", "only CLIPTextModel is supported"));
         }
         config.only("model_type", &json!("clip_text_model"))?;
+        config.only("use_attention_mask", &json!(false))?;
         let projects =
             architectures.is_some_and(|names| names.iter().any(|name| name == "CLIPTextModelWithProjection"));
         // By an old mistake of published configurations, 2 stands for the highest number, as nothing does here.

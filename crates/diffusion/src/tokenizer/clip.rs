@@ -13,6 +13,9 @@ use crate::{Error, Result};
 /// Where CLIP's tokenizer splits text, before it looks for known pieces.
 const WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
+/// A length of prompts from here on is not one.
+const NO_LIMIT: u64 = 1 << 20;
+
 pub(super) const BEGIN: &str = "<|startoftext|>";
 pub(super) const END: &str = "<|endoftext|>";
 
@@ -37,6 +40,14 @@ impl Clip {
         let class = config.text("tokenizer_class", "CLIPTokenizer")?;
         if !["CLIPTokenizer", "CLIPTokenizerFast"].contains(&class) {
             return Err(config.wrong("tokenizer_class", "only CLIPTokenizer is supported"));
+        }
+        for key in ["padding_side", "truncation_side"] {
+            config.only(key, &json!("right"))?;
+        }
+        let limit = config.get("model_max_length").and_then(Value::as_u64);
+        // A much larger number stands for no limit.
+        if limit.is_some_and(|limit| limit < NO_LIMIT && limit != length as u64) {
+            return Err(config.wrong("model_max_length", &format!("the text encoder takes {length} tokens")));
         }
         Self::of(&folder.display().to_string(), Extras::read(folder, &config)?, pieces(folder)?, length)
     }
