@@ -57,6 +57,21 @@ impl Config {
         Self { path: path.to_owned(), fields }
     }
 
+    /// The same with another value of a field.
+    pub fn with(&self, key: &str, value: Value) -> Self {
+        let mut config = self.clone();
+        config.fields.insert(key.to_owned(), value);
+        config
+    }
+
+    /// The object in a field, whose messages name it and its file; this object itself if there is none.
+    pub fn within(&self, key: &str) -> Self {
+        match self.get(key) {
+            Some(Value::Object(fields)) => Self { path: format!("{}: {key}", self.path), fields: fields.clone() },
+            _ => self.clone(),
+        }
+    }
+
     /// The value of a field; `None` if it is absent or null.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.fields.get(key).filter(|value| !value.is_null())
@@ -123,6 +138,14 @@ impl Config {
         names
             .filter(|names| (1..=8).contains(&names.len()))
             .ok_or_else(|| self.wrong(key, "a list of 1 to 8 names is needed"))
+    }
+
+    /// A list like [`Config::names`], or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn names_or(&self, key: &str, default: &[&str]) -> Result<Vec<String>> {
+        if self.get(key).is_some() { self.names(key) } else { Ok(default.iter().map(|&name| name.into()).collect()) }
     }
 
     /// A finite fraction, or `default` if it is absent.

@@ -48,10 +48,7 @@ impl Qwen3 {
             return Err(config.wrong("layer_types", "only full_attention is supported"));
         }
         // Newer configurations have an object for all that concerns positions.
-        let positions = match config.get("rope_parameters") {
-            Some(Value::Object(fields)) => Config::of("rope_parameters", fields.clone()),
-            _ => config.clone(),
-        };
+        let positions = config.within("rope_parameters");
         config.only("rope_scaling", &Value::Null)?;
         positions.only("rope_type", &json!("default"))?;
         let theta = positions.fraction("rope_theta", 10_000.0)?;

@@ -14,6 +14,10 @@ use crate::{Error, Result};
 /// Most layers of one block, and of one transformer.
 const MAX_LAYERS: usize = 64;
 
+/// The blocks of a configuration that names none.
+const DOWN: [&str; 4] = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
+const UP: [&str; 4] = ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"];
+
 /// Group normalisation at the entry of a transformer has a constant of its own.
 const TRANSFORMER_EPSILON: f64 = 1e-6;
 
@@ -78,15 +82,18 @@ impl Unet {
     /// If it is not that of a UNet of Stable Diffusion 1 or 2.
     pub fn read(config: &Config) -> Result<Self> {
         refuse_variants(config)?;
-        let down = config.names("down_block_types")?;
-        let up = config.names("up_block_types")?;
+        let down = config.names_or("down_block_types", &DOWN)?;
+        let up = config.names_or("up_block_types", &UP)?;
         let levels = down.len();
         if up.len() != levels {
             return Err(config.wrong("up_block_types", "as many as in down_block_types are needed"));
         }
         let channels = config.numbers("block_out_channels", levels)?;
         // By an old mistake of the library, the field that is called the size of a head holds their number.
-        let heads = config.numbers("attention_head_dim", levels)?;
+        let heads = match config.get("attention_head_dim") {
+            None => vec![8; levels],
+            Some(_) => config.numbers("attention_head_dim", levels)?,
+        };
         let depth = match config.get("transformer_layers_per_block") {
             None => vec![1; levels],
             Some(_) => config.numbers("transformer_layers_per_block", levels)?,
@@ -123,7 +130,7 @@ impl Unet {
             channels: latent_channels,
             inputs,
             area: area(config)?,
-            context: config.number("cross_attention_dim")?,
+            context: config.number_or("cross_attention_dim", 1280)?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
             blocks,
             layers,

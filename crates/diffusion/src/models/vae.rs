@@ -37,7 +37,9 @@ impl Vae {
     /// # Errors
     /// If it is not that of an `AutoencoderKL` of known blocks.
     pub fn read(config: &Config) -> Result<Self> {
-        if config.text("_class_name", "")? != "AutoencoderKLFlux2" {
+        let is_flux2 = config.text("_class_name", "")? == "AutoencoderKLFlux2";
+        let levels = if is_flux2 { 4 } else { 1 };
+        if !is_flux2 {
             config.only("_class_name", &json!("AutoencoderKL"))?;
             for key in ["latents_mean", "latents_std"] {
                 config.only(key, &serde_json::Value::Null)?;
@@ -47,11 +49,11 @@ impl Vae {
         for key in ["in_channels", "out_channels"] {
             config.only(key, &json!(3))?;
         }
-        let down = config.names("down_block_types")?;
+        let down = config.names_or("down_block_types", &vec!["DownEncoderBlock2D"; levels])?;
         if down.iter().any(|name| name != "DownEncoderBlock2D") {
             return Err(config.wrong("down_block_types", "only DownEncoderBlock2D is supported"));
         }
-        let up = config.names("up_block_types")?;
+        let up = config.names_or("up_block_types", &vec!["UpDecoderBlock2D"; levels])?;
         if up.iter().any(|name| name != "UpDecoderBlock2D") || up.len() != down.len() {
             return Err(config.wrong("up_block_types", "only UpDecoderBlock2D is supported, as many as the others"));
         }
@@ -61,12 +63,12 @@ impl Vae {
             Some(_) => config.numbers("decoder_block_out_channels", up.len())?,
         };
         Ok(Self {
-            channels: config.number_or("latent_channels", 4)?,
+            channels: config.number_or("latent_channels", if is_flux2 { 32 } else { 4 })?,
             scaling: config.fraction("scaling_factor", 0.18215)? as f32,
             shift: config.fraction("shift_factor", 0.0)? as f32,
             encoder_blocks,
             decoder_blocks,
-            layers: config.number_or("layers_per_block", 1)?.min(64),
+            layers: config.number_or("layers_per_block", if is_flux2 { 2 } else { 1 })?.min(64),
             groups: config.number_or("norm_num_groups", 32)?,
             exit: config.flag("use_quant_conv", true)?,
             entry: config.flag("use_post_quant_conv", true)?,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use serde_json::json;
 use tintype_engine::Picture;
 
 use super::encoders::{ClipEncoder, ClipParts};
@@ -70,10 +71,22 @@ impl StableDiffusion {
         let [words] = textual_inversion::read(&suit.options.embeddings, [encoder.clip.width], encoder.room())?;
         let encoder = encoder.knowing(words, suit.options.prompts);
         let tokens = encoder.clip.tokens;
+        let scheduler = corrected(&parts.index, &parts.scheduler)?;
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
-        let body = Body::open(unet, vae, parts.scheduler, tokens, suit.options.vae.as_deref())?;
+        let body = Body::open(unet, vae, scheduler, tokens, suit.options.vae.as_deref())?;
         Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.prepared(suit)?, body: body.prepared(suit)? })
     }
+}
+
+/// The configuration of a scheduler with what pipelines of this family use in place of outdated values, whatever it says.
+fn corrected(index: &Config, scheduler: &Config) -> Result<Config> {
+    if index.text("_class_name", "")? == "LatentConsistencyModelPipeline" {
+        return Ok(scheduler.clone());
+    }
+    let scheduler = scheduler.with("clip_sample", json!(false));
+    // This one knows no offset.
+    let has_offset = scheduler.text("_class_name", "")? != "DPMSolverSinglestepScheduler";
+    Ok(if has_offset { scheduler.with("steps_offset", json!(1)) } else { scheduler })
 }
 
 /// Nothing in a folder says how many steps suit the model, so its other fields must: a guidance input is that of LCM, and
