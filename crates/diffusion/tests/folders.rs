@@ -174,7 +174,7 @@ fn other_transformers_and_their_parts_are_refused() {
         ("klein", "transformer/config.json", "rope_theta", json!(0), "rope_theta"),
         ("klein", "text_encoder/config.json", "architectures", json!(["Qwen2ForCausalLM"]), "Qwen3ForCausalLM"),
         ("klein", "text_encoder/config.json", "num_hidden_layers", json!(20), "27"),
-        ("klein", "text_encoder/config.json", "num_hidden_layers", json!(27), "another architecture"),
+        ("klein", "text_encoder/config.json", "num_hidden_layers", json!(27), "more than 27 layers"),
         ("klein", "text_encoder/config.json", "vocab_size", json!(700), "shape"),
         ("klein", "text_encoder/config.json", "head_dim", json!(1 << 20), "1024"),
         ("klein", "text_encoder/config.json", "num_key_value_heads", json!(3), "num_key_value_heads"),

@@ -51,6 +51,11 @@ pub(super) struct Flux2Klein {
 impl Flux2Klein {
     pub(super) fn open(folder: &Path, index: &Config, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let encoder = QwenEncoder::open(folder, TOKENS, Thinking::Skipped)?;
+        if encoder.qwen.layers <= LAYERS[LAYERS.len() - 1] {
+            // The states after the very last layer would be normalised.
+            let config = part_config(folder, "text_encoder")?;
+            return Err(config.wrong("num_hidden_layers", "more than 27 layers are needed"));
+        }
         let transformer = Flux2::read(&part_config(folder, "transformer")?)?;
         let text = encoder.qwen.width * LAYERS.len();
         if text != transformer.context {
