@@ -1,6 +1,7 @@
 //! Compares tiny models with what `diffusers` makes of them. `make.py` wrote both.
 
 mod flux2_klein;
+mod generated;
 mod library;
 mod lora;
 mod masks;

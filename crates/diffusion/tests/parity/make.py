@@ -17,6 +17,7 @@ import torch
 import clip_tokenizers
 import clip_vocabulary
 import flux2_klein
+import generated
 import lora
 import masks
 import other_vae
@@ -48,6 +49,7 @@ MAKERS = [
     textual_inversion.textual_inversion,
     other_vae.other_vae,
     weighted.weighted_prompts,
+    generated.generated,
 ]
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ pub fn assert_close(name: &str, found: &[f32], expected: &Value) {
 /// Compares like [`assert_close`], but tolerates another error of single numbers.
 pub fn assert_within(name: &str, found: &[f32], expected: &Value, tolerance: f64) {
     assert_eq!(found.len(), count(&expected["length"]), "{name}");
+    let [worst, mean, squares] = errors(found, expected);
+    println!("{name}: worst {worst:.1e}, mean {mean:.1e}, square {squares:.1e}");
+    assert!(worst < tolerance && mean < TOLERANCE && squares < TOLERANCE, "{name}: {worst:e} {mean:e} {squares:e}");
+}
+
+/// The errors of single numbers and of two sums over all, as in [`assert_close`].
+pub fn errors(found: &[f32], expected: &Value) -> [f64; 3] {
     let all: Vec<f64> = found.iter().copied().map(f64::from).collect();
     let some: Vec<f64> = all.iter().copied().step_by(count(&expected["stride"])).collect();
     let worst = error(&some, &floats(&expected["numbers"]));
@@ -61,9 +68,7 @@ pub fn assert_within(name: &str, found: &[f32], expected: &Value, tolerance: f64
     let mean = all.iter().sum::<f64>() / all.len() as f64;
     let mean = (mean - expected["mean"].as_f64().expect("a number")).abs() / square.sqrt();
     let squares = all.iter().map(|x| x * x).sum::<f64>() / all.len() as f64;
-    let squares = (squares - square).abs() / square;
-    println!("{name}: worst {worst:.1e}, mean {mean:.1e}, square {squares:.1e}");
-    assert!(worst < tolerance && mean < TOLERANCE && squares < TOLERANCE, "{name}: {worst:e} {mean:e} {squares:e}");
+    [worst, mean, (squares - square).abs() / square]
 }
 
 /// A picture by the formula of `shared.py`.
