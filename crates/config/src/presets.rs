@@ -346,7 +346,6 @@ mod tests {
             ("[preset.a]\ncallers = [\"steps=0..5\"]", "2: [preset.a] callers: \"steps=0..5\" must be steps=MIN..MAX"),
             ("[preset.a]\nlora = \"ink:99\"", "2: [preset.a] lora: the weight 99 of ink is not from -10 to 10"),
             ("[preset.a]\nlora = [\":1\"]", "2: [preset.a] lora: \":1\" is not a file with a weight"),
-            ("[preset.a]\nlora = [1]", "2: [preset.a] lora: "),
             ("[preset.a]\ncallers = [\"lora\"]", "2: [preset.a] callers: there is no setting \"lora\""),
             ("[preset.a]\ncallers = [\"steps=9..5\"]", "2: [preset.a] callers: \"steps=9..5\" must be"),
         ] {
