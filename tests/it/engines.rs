@@ -15,6 +15,7 @@ use tintype_engine::{
 use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::staged::Staged;
 
 mod comfyui;
 mod command;
@@ -222,24 +223,28 @@ async fn a_worker_that_stops_cancels_the_render_after_the_drain_time_and_release
     assert_eq!((depth.waiting, depth.leased), (1, 0));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_worker_that_gives_way_lets_its_render_end_unless_the_process_stops() {
-    let service = Service::start_with(&["--drain-timeout", "5s"]).await;
+#[tokio::test]
+async fn a_worker_that_gives_way_lets_its_render_end() {
+    let service = Service::start_with(&["--drain-timeout", "0s"]).await;
     let caller = service.caller("ada", 100).await;
-    let task_id = caller.submit_prompt("a boat").await;
-    let engine = Arc::new(TestEngine { hangs: true, ..TestEngine::default() });
+    let engine = Arc::new(Staged::default());
     let (leave, stop) = (CancellationToken::new(), CancellationToken::new());
-    let running = tokio::spawn(worker(&service, info(), &engine).run_until(leave.clone(), stop.clone()));
-    engine.began.notified().await;
+    let running = tokio::spawn(engine.worker(&service).run_until(leave.clone(), stop.clone()));
+    let task_id = caller.submit_prompt("a boat").await;
+    engine.begun().await;
     leave.cancel();
-    caller.submit_prompt("a second boat").await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!running.is_finished() && !engine.cancelled.load(Ordering::SeqCst));
-    assert_eq!(engine.asked.load(Ordering::SeqCst), 1, "it claims nothing more");
-    stop.cancel();
+    let workers = async || {
+        let engines = service.shared.store.engines().await.expect("a store");
+        engines.iter().map(|engine| engine.workers).sum::<u64>()
+    };
+    while workers().await > 0 {
+        tokio::task::yield_now().await;
+    }
+    let waits = caller.submit_prompt("a second boat").await;
+    engine.end();
     running.await.expect("no panic");
-    assert!(engine.cancelled.load(Ordering::SeqCst));
-    assert_eq!(lost_leases(&caller, &task_id).await, Some(0));
+    assert_eq!(caller.task(&task_id).await["status"], "completed");
+    assert_eq!(caller.task(&waits).await["status"], "processing", "it claims nothing more");
 }
 
 #[tokio::test]

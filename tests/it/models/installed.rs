@@ -90,10 +90,10 @@ fn a_model_that_the_engine_cannot_open_is_listed_with_the_reason_and_is_no_defau
     let copied = std::process::Command::new("cp").arg("-r").args([&from, &folder]).status().expect("cp runs");
     assert!(copied.success());
     let config = folder.join("unet/config.json");
-    fs::write(&config, text(&config).replace("\"attention_head_dim\"", "\"head_dim\"")).expect("written");
+    fs::write(&config, text(&config).replace("\"silu\"", "\"mish\"")).expect("written");
     let added = json(data.path(), &["model", "add", folder.to_str().expect("text")]);
     let reason = added["unusable"].as_str().unwrap_or_default().to_owned();
-    assert!(added["usable"] == false && reason.contains("attention_head_dim"), "{added}");
+    assert!(added["usable"] == false && reason.contains("act_fn"), "{added}");
     let list = json(data.path(), &["model", "list"]);
     assert_eq!(list["installed"][0]["unusable"], reason);
     let said = String::from_utf8(run(data.path(), ["model", "list"]).stdout).expect("text");

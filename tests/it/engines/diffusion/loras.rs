@@ -69,5 +69,11 @@ async fn a_child_that_starts_after_a_crash_has_no_file_of_a_preset() {
     until(async || rig.engine.probe().await.is_ok()).await;
     let plain = rig.render(with(Vec::new())).await.expect("pictures");
     assert_ne!(plain, changed);
-    assert!(matches!(rig.render(ink()).await, Err(EngineError::Permanent(_))));
+    // It was opened before, so that only the start fails. The next attempt learns why.
+    let refused = rig.render(ink()).await;
+    assert!(matches!(refused, Err(EngineError::Temporary(_))), "{refused:?}");
+    until(async || rig.engine.probe().await.is_ok()).await;
+    let refused = rig.render(ink()).await;
+    assert!(matches!(&refused, Err(EngineError::Permanent(why)) if why.contains("ink")), "{refused:?}");
+    rig.render(with(Vec::new())).await.expect("pictures");
 }
