@@ -126,7 +126,12 @@ fn other_architectures_are_refused() {
         ("unet/config.json", "in_channels", json!(8), "inpainting"),
         // The weights are those of a model that sees no mask.
         ("unet/config.json", "in_channels", json!(9), "conv_in"),
-        ("unet/config.json", "attention_head_dim", json!(3), "heads"),
+        (
+            "unet/config.json",
+            "attention_head_dim",
+            json!(3),
+            "unet/config.json: \"attention_head_dim\" is 3, but 4 channels cannot be split into 3 heads",
+        ),
         ("unet/config.json", "attention_head_dim", json!(0), "attention_head_dim"),
         ("unet/config.json", "block_out_channels", json!([4, 4, 8]), "block_out_channels"),
         ("unet/config.json", "block_out_channels", json!([4, 4, 8, 12]), "shape"),

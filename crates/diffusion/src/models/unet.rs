@@ -105,7 +105,11 @@ impl Unet {
         };
         let mut blocks = Vec::new();
         for at in 0..levels {
-            let heads = Heads::split(channels[at], heads[at])?;
+            let uneven = |_| {
+                let (channels, heads) = (channels[at], heads[at]);
+                config.wrong("attention_head_dim", &format!("{channels} channels cannot be split into {heads} heads"))
+            };
+            let heads = Heads::split(channels[at], heads[at]).map_err(uneven)?;
             let down_attends = attends("down_block_types", &down[at], "CrossAttnDownBlock2D", "DownBlock2D")?;
             let up_attends = attends("up_block_types", &up[levels - 1 - at], "CrossAttnUpBlock2D", "UpBlock2D")?;
             blocks.push(Level { channels: channels[at], heads, depth: depth[at], down_attends, up_attends });
