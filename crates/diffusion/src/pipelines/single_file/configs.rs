@@ -98,7 +98,7 @@ pub(super) fn unet(kind: Kind, tensors: &Tensors, prediction: Prediction) -> Res
 }
 
 /// Groups of channels that are normalised together, given those of each level.
-pub(super) fn groups(channels: &[usize]) -> usize {
+fn groups(channels: &[usize]) -> usize {
     GROUPS.min(channels.first().copied().unwrap_or(GROUPS))
 }
 
@@ -112,12 +112,24 @@ pub(super) fn vae(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value
     let levels = vae_levels(tensors, prefix);
     let size = |level: usize| tensors.size(&format!("{prefix}decoder.up.{level}.block.0.conv1.weight"), 0);
     let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
+    autoencoder(tensors, prefix, scaling, &channels, &format!("{prefix}decoder.up.0.block."))
+}
+
+/// The configuration of an autoencoder with so many channels on each level. `layers` begins the names of the layers of one
+/// level on the way up, which has one more.
+pub(super) fn autoencoder(
+    tensors: &Tensors,
+    prefix: &str,
+    scaling: f32,
+    channels: &[usize],
+    layers: &str,
+) -> Result<Value> {
+    let levels = channels.len();
     Ok(json!({
         "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
         "latent_channels": tensors.size(&format!("{prefix}decoder.conv_in.weight"), 1)?,
-        // The way up has one layer more.
-        "layers_per_block": tensors.count(&format!("{prefix}decoder.up.0.block.")).saturating_sub(1),
-        "norm_num_groups": groups(&channels),
+        "layers_per_block": tensors.count(layers).saturating_sub(1),
+        "norm_num_groups": groups(channels),
         "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
     }))
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::configs::{self, groups};
+use super::configs;
 use super::tensors::{Tensors, check_format};
 use super::{VAE, VAE_PARTS, config, names, part};
 use crate::config::Config;
@@ -68,13 +68,7 @@ fn usual(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value> {
         tensors.size(&format!("{block}.conv1.weight"), 0)
     };
     let channels = (0..levels).map(size).collect::<Result<Vec<_>>>()?;
-    Ok(json!({
-        "_class_name": "AutoencoderKL", "block_out_channels": channels, "scaling_factor": scaling,
-        "latent_channels": tensors.size(&format!("{prefix}decoder.conv_in.weight"), 1)?,
-        "layers_per_block": tensors.count(&format!("{prefix}decoder.up_blocks.0.resnets.")).saturating_sub(1),
-        "norm_num_groups": groups(&channels),
-        "down_block_types": vec!["DownEncoderBlock2D"; levels], "up_block_types": vec!["UpDecoderBlock2D"; levels],
-    }))
+    configs::autoencoder(tensors, prefix, scaling, &channels, &format!("{prefix}decoder.up_blocks.0.resnets."))
 }
 
 /// The configuration of a tiny autoencoder.
