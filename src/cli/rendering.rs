@@ -96,7 +96,8 @@ pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<
             tracing::warn!(model = listed.name, reason, "{advice}");
         }
     }
-    for engine in tintype_engines::configured(&settings.engine, data)? {
+    let engines = present(settings, data)?;
+    for (engine, _) in &engines {
         // A model that is damaged may be mended while the server runs; a name without a model is a mistake.
         if let (Some(EngineTarget::Diffusion), Some(model)) = (&engine.settings.engine, &engine.settings.model)
             && !models::exists(data, model)
@@ -104,8 +105,7 @@ pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<
             return Err(Failure(format!("--model {model}: {}", models::missing(data, model))));
         }
     }
-    let engines = present(settings, data)?.into_iter();
-    Ok(engines.map(|engine| choose(engine, data)).collect::<Result<_, _>>()?)
+    Ok(engines.into_iter().map(|engine| choose(engine, data)).collect::<Result<_, _>>()?)
 }
 
 /// The engines of the settings with the models that they would render with now.

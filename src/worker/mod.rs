@@ -107,21 +107,20 @@ impl Worker {
         self.run_until(stop.clone(), stop).await;
     }
 
-    /// The same, until `leave` or `stop`. After `leave` alone running renders take as long as they need.
+    /// The same, until `leave`, a child of `stop`. After `leave` alone running renders take as long as they need.
     pub async fn run_until(self: Arc<Self>, leave: CancellationToken, stop: CancellationToken) {
-        let (stop, process) = (leave, stop);
-        let slots = RenderSlots::new(self.slot_count, stop.clone());
+        let slots = RenderSlots::new(self.slot_count, leave.clone());
         let mut heartbeat = tokio::spawn(self.clone().send_heartbeats());
-        let working = stop.child_token();
+        let working = leave.child_token();
         let reporting = AbortOnDropHandle::new(tokio::spawn(self.clone().report_while(working.clone())));
         let _progress = AbortOnDropHandle::new(tokio::spawn(self.clone().report_progress_forever()));
         let mut running = JoinSet::new();
         let mut queued = self.shared.queued.subscribe();
-        stop.run_until_cancelled(self.probe_at_start()).await;
+        leave.run_until_cancelled(self.probe_at_start()).await;
         loop {
             let permits = tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
+                () = leave.cancelled() => break,
                 // The heartbeat ends only by a panic. Without it every lease would expire, so the worker ends too.
                 _ = &mut heartbeat => break,
                 permits = self.ready_slots(&slots) => permits,
@@ -141,7 +140,7 @@ impl Worker {
                     () = self.reference_slots.freed() => {}
                     // The random part keeps workers that were started together from polling in step.
                     () = tokio::time::sleep(POLL_EVERY.mul_f64(0.75 + rand::random::<f64>() / 2.0)) => {}
-                    () = stop.cancelled() => {}
+                    () = leave.cancelled() => {}
                 }
             }
             while running.try_join_next().is_some() {}
@@ -149,7 +148,7 @@ impl Worker {
         working.cancel();
         // One without heartbeats has no time to lose.
         let gives_way = !heartbeat.is_finished();
-        self.drain(running, gives_way.then_some(&process)).await;
+        self.drain(running, gives_way.then_some(&stop)).await;
         heartbeat.abort();
         // A report that is not withdrawn expires soon.
         drop(tokio::time::timeout(LAST_REPORT_LIMIT, reporting).await);

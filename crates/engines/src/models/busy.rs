@@ -1,7 +1,7 @@
 //! Models that a command is adding or removing. Running servers leave them alone.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use tintype_system::data_dir;
@@ -31,8 +31,9 @@ impl Busy {
         // The server may run as another user, and must see the lock.
         drop(locked.set_permissions(Permissions::from_mode(0o644)));
         match locked.try_lock() {
-            Ok(()) => Ok(Self { path, _locked: locked }),
-            Err(TryLockError::WouldBlock) => {
+            Ok(()) if is_at(&path, &locked) => Ok(Self { path, _locked: locked }),
+            // Locked by another command, or removed by one that has just ended.
+            Ok(()) | Err(TryLockError::WouldBlock) => {
                 Err(format!("another command is adding or removing {name}: wait for its end"))
             }
             Err(TryLockError::Error(error)) => Err(unusable(error)),
@@ -45,6 +46,13 @@ impl Drop for Busy {
         // One that stays says nothing without its lock.
         drop(fs::remove_file(&self.path));
     }
+}
+
+/// Whether a path still leads to an open file.
+fn is_at(path: &Path, open: &File) -> bool {
+    let inode = |about: fs::Metadata| about.ino();
+    let (there, own) = (fs::metadata(path).map(inode), open.metadata().map(inode));
+    matches!((there, own), (Ok(there), Ok(own)) if there == own)
 }
 
 fn path(models: &Path, name: &str) -> PathBuf {

@@ -280,7 +280,7 @@ pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
 /// A sentence for the operator: there is no such model, or it is damaged.
 pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     let directory = directory(data_dir);
-    if is_name(name_or_path) && std::fs::symlink_metadata(directory.join(name_or_path)).is_ok() {
+    if is_taken(data_dir, name_or_path) {
         return open(&directory, name_or_path);
     }
     let folder = Path::new(name_or_path);
@@ -310,9 +310,7 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
 
 /// Whether a model or a folder of this name exists, in whatever state.
 pub fn exists(data_dir: &Path, name_or_folder: &str) -> bool {
-    let is_there = |path: &Path| std::fs::symlink_metadata(path).is_ok();
-    (is_name(name_or_folder) && is_there(&directory(data_dir).join(name_or_folder)))
-        || is_there(Path::new(name_or_folder))
+    is_taken(data_dir, name_or_folder) || std::fs::symlink_metadata(name_or_folder).is_ok()
 }
 
 /// A sentence for the operator: there is no such model, and how to get it.
