@@ -100,8 +100,8 @@ impl Presets {
         presets.iter().try_for_each(|preset| engines.check_loras(preset))
     }
 
-    /// The engine for a task with a mask and so many reference images, of which a caller or a preset has chosen `engine`, or
-    /// left the choice to the service. `reported` are the engines that workers have, here and in other processes.
+    /// The engine for a task with a mask and so many reference images. `engine` is the choice of the caller or the preset;
+    /// `reported` are the engines of all workers, here and in other processes.
     ///
     /// # Errors
     /// [`NoEngineForMask`]: it would paint over all of the image, or fail.
