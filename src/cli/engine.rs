@@ -105,6 +105,10 @@ struct Shown {
     masks: bool,
     /// The LoRAs that presets may name: `files` of its machine, or those of its `server`.
     loras: Option<&'static str>,
+    /// Whether presets may choose how it reads prompts.
+    weighted_prompts: bool,
+    /// Whether presets may choose a quality.
+    quality: bool,
     /// The settings that callers and presets may give.
     settings: Vec<&'static str>,
     /// The fields that the operator adds to every call.
@@ -127,20 +131,35 @@ impl Shown {
             LoraSource::Files => Some("files"),
             LoraSource::Server => Some("server"),
         };
-        let EngineInfo { max_references, masks, .. } = *info;
-        Self { engine, description, sizes, max_references, masks, loras, settings, extra, slots }
+        let EngineInfo { max_references, masks, weighted_prompts, quality, .. } = *info;
+        Self {
+            engine,
+            description,
+            sizes,
+            max_references,
+            masks,
+            loras,
+            weighted_prompts,
+            quality,
+            settings,
+            extra,
+            slots,
+        }
     }
 
     fn text(&self) -> String {
-        let Self { engine, description, sizes, max_references, masks, loras, settings, extra, slots } = self;
+        let Self { engine, description, sizes, max_references, settings, extra, slots, .. } = self;
         let extra = if extra.is_empty() { String::new() } else { format!("; always: {}", extra.join(", ")) };
-        let masks = if *masks { " with masks" } else { "" };
-        let loras = match *loras {
+        let masks = if self.masks { " with masks" } else { "" };
+        let loras = match self.loras {
             None => "none",
             Some("files") => "files of this machine",
             Some(_) => "those of its server",
         };
         let sizes = sizes.join(", ");
+        let of_presets = [("prompt", self.weighted_prompts), ("quality", self.quality)];
+        let of_presets = of_presets.into_iter().filter_map(|(name, taken)| taken.then_some(name));
+        let settings: Vec<_> = settings.iter().copied().chain(of_presets).collect();
         let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
         format!(
             "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}{masks}; tasks at a time: {slots}\n  settings: {settings}; LoRAs: {loras}{extra}"

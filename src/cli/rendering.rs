@@ -16,7 +16,8 @@ use crate::worker::Worker;
 use crate::worker::render::EngineRenderer;
 use tintype_config::{EngineTarget, NamedEngine, ServerSettings, WorkerSettings};
 use tintype_domain::model::Id;
-use tintype_engine::EngineInfo;
+use tintype_domain::preset::Preset;
+use tintype_engine::{Engine, EngineInfo};
 use tintype_engines::{EngineChoice, EngineModel, Surroundings, models};
 use tintype_system::sandbox::Decoder;
 
@@ -49,8 +50,31 @@ pub(super) struct Rendering {
 /// A worker with its engine.
 struct Member {
     worker: Arc<Worker>,
+    engine: Arc<dyn Engine>,
     model: EngineModel,
     info: EngineInfo,
+}
+
+/// The engines of this process by their names, as presets name them.
+type NamedEngines = Vec<(String, Arc<dyn Engine>)>;
+
+fn named<'a>(members: impl Iterator<Item = &'a Member>) -> NamedEngines {
+    members.map(|member| (member.model.engine.clone(), member.engine.clone())).collect()
+}
+
+/// Checks that the LoRAs of presets fit the models of the engines that may render with them.
+///
+/// # Errors
+/// A sentence for the operator with the first fault.
+async fn check_loras(engines: &NamedEngines, presets: &[Preset]) -> Result<(), String> {
+    for Preset { name, engine, settings, .. } in presets.iter().filter(|preset| !preset.settings.loras.is_empty()) {
+        let may_render = |own: &String| engine.as_ref().is_none_or(|engine| engine == own);
+        for (_, built) in engines.iter().filter(|(own, _)| may_render(own)) {
+            let fits = built.check_loras(&settings.loras).await;
+            fits.map_err(|error| format!("[preset.{name}] lora: {error}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// A worker that has ended.
@@ -184,6 +208,14 @@ impl Rendering {
         self.members.iter().map(|member| &member.worker)
     }
 
+    /// Checks the presets of the settings with the models of its engines.
+    ///
+    /// # Errors
+    /// A sentence for the operator: a LoRA does not fit.
+    pub(super) async fn check_presets(&self) -> Result<(), String> {
+        check_loras(&named(self.members.iter()), &self.shared.presets.all()).await
+    }
+
     /// A sentence on each engine.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = String> {
         self.members.iter().map(|member| member.info.description.clone())
@@ -195,11 +227,12 @@ impl Rendering {
         let decoder = Decoder::new(&settings.test_picture_decoder);
         let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
         let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
-        let renderer = EngineRenderer::new(settings, shared.clone(), self.policy.clone(), choice.info.clone(), built)?;
+        let renderer =
+            EngineRenderer::new(settings, shared.clone(), self.policy.clone(), choice.info.clone(), built.clone())?;
         let slots = settings.render_slots(engine, choice.info.slots);
         let (shared, policy, renderer) = (shared.clone(), self.policy.clone(), Arc::new(renderer));
         let worker = Worker::new(settings.clone(), &engine.name, slots, shared, policy, renderer);
-        Ok(Member { worker, model: model.clone(), info: choice.info.clone() })
+        Ok(Member { worker, engine: built, model: model.clone(), info: choice.info.clone() })
     }
 
     /// Renders until `stop`, or until a worker ends by itself.
@@ -208,8 +241,10 @@ impl Rendering {
         let mut running: Vec<_> = members.into_iter().map(|member| Running::start(member, &stop)).collect();
         loop {
             let known = running.iter().map(|running| &running.member.model).chain(&self.refused).cloned().collect();
+            let engines = named(running.iter().map(|running| &running.member));
             let engines = tokio::select! {
                 () = stop.cancelled() => break,
+                () = self.check_new_presets(engines) => break,
                 () = any_end(&mut running) => break,
                 engines = self.other_engines(known) => engines,
             };
@@ -239,6 +274,18 @@ impl Rendering {
         }
     }
 
+    /// Checks the LoRAs of presets that have changed before they come into force, for as long as it is polled.
+    async fn check_new_presets(&self, engines: NamedEngines) {
+        let presets = &self.shared.presets;
+        loop {
+            if let Some(waiting) = presets.waiting() {
+                let checked = check_loras(&engines, &waiting).await;
+                presets.checked(&waiting, checked);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Ends the workers whose models have changed, when their renders are done, and starts those of other models.
     async fn replace(
         &mut self,
@@ -253,7 +300,7 @@ impl Rendering {
             tracing::info!(engine, "the installed models have changed: the engine ends when its tasks are done");
             leave.cancel();
         }
-        for Running { member: Member { worker, info, model }, task, .. } in old {
+        for Running { member: Member { worker, info, model, engine: _ }, task, .. } in old {
             drop(task.await);
             self.ended.push(Ended { id: worker.pace().id(), engine: model.engine, info });
         }
@@ -299,7 +346,12 @@ impl Rendering {
         let own = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
         let waited_for = self.ended.iter().map(|ended| (ended.engine.clone(), &ended.info));
         self.shared.presets.know(own.chain(waited_for), self.are_all);
-        if let Err(reason) = self.shared.presets.check() {
+        let engines = named(running.iter().map(|running| &running.member));
+        let suit = match self.shared.presets.check() {
+            Ok(()) => check_loras(&engines, &self.shared.presets.all()).await,
+            unsuitable => unsuitable,
+        };
+        if let Err(reason) = suit {
             tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
         }
     }

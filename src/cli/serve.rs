@@ -235,7 +235,11 @@ async fn open_parts(
         Role::Api => None,
         Role::Everything | Role::Worker => {
             let policy = Policy::open(server.policy.policy.as_deref()).await?;
-            Some(Rendering::open(&server.worker, &data.data, &shared, policy, engines, are_all)?)
+            let rendering = Rendering::open(&server.worker, &data.data, &shared, policy, engines, are_all)?;
+            rendering.check_presets().await?;
+            // From now on somebody checks them.
+            shared.presets.check_loras_later();
+            Some(rendering)
         }
     };
     // Workers may stand where they reach nobody, so the processes with the API tell receivers.

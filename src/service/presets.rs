@@ -1,6 +1,7 @@
 //! The presets in force. They follow the config file: whoever changes it need not restart anything.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
@@ -8,7 +9,7 @@ use std::{fmt, fs};
 use tintype_config::{FileVersion, PresetFile, PresetSettings};
 use tintype_domain::preset::{DEFAULT_PRESET, Preset};
 use tintype_domain::request::GenerateRequest;
-use tintype_engine::{EngineInfo, Lora, LoraSource, Setting};
+use tintype_engine::{EngineInfo, Lora, LoraSource, PromptSyntax, RenderSettings, Setting};
 use tintype_store::{EngineState, Origin};
 use tintype_system::clock::Clock;
 
@@ -22,6 +23,8 @@ pub struct Presets {
     file: Option<PresetFile>,
     engines: Mutex<Engines>,
     followed: Mutex<Followed>,
+    /// Whether changed presets with LoRA files wait for a check of these.
+    checks_loras: AtomicBool,
 }
 
 /// The engines that this process knows.
@@ -38,6 +41,8 @@ struct Takes {
     settings: Vec<Setting>,
     masks: Masks,
     loras: LoraSource,
+    weighted_prompts: bool,
+    quality: bool,
 }
 
 /// The masks that an engine takes.
@@ -68,6 +73,8 @@ struct Followed {
     /// A version that was seen at the last look, and may still be being written.
     unsettled: Option<FileVersion>,
     presets: Arc<Vec<Preset>>,
+    /// Presets that come into force when their LoRA files have been checked.
+    waiting: Option<Arc<Vec<Preset>>>,
 }
 
 impl Presets {
@@ -76,7 +83,13 @@ impl Presets {
         let file = settings.preset_file.clone();
         let version = file.as_ref().and_then(|file| file.version);
         let followed = Followed { version, presets: Arc::new(settings.presets()), ..Followed::default() };
-        Self { clock, file, engines: Mutex::default(), followed: Mutex::new(followed) }
+        Self {
+            clock,
+            file,
+            engines: Mutex::default(),
+            followed: Mutex::new(followed),
+            checks_loras: AtomicBool::new(false),
+        }
     }
 
     /// Makes the engines of this process known, by their names. `are_all` says that the installation has no others.
@@ -84,6 +97,8 @@ impl Presets {
         let takes = |info: &EngineInfo| Takes {
             settings: info.settings.clone(),
             loras: info.loras,
+            weighted_prompts: info.weighted_prompts,
+            quality: info.quality,
             masks: Masks { are_taken: info.masks, max_references: info.max_references },
         };
         let by_name = engines.map(|(name, info)| (name, takes(info))).collect();
@@ -97,7 +112,26 @@ impl Presets {
     pub fn check(&self) -> Result<(), String> {
         let presets = self.all();
         let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
-        presets.iter().try_for_each(|preset| engines.check_loras(preset))
+        presets.iter().try_for_each(|preset| engines.check_choices(preset))
+    }
+
+    /// From now on changed presets with LoRA files [wait](Self::waiting) for a check of these.
+    pub fn check_loras_later(&self) {
+        self.checks_loras.store(true, Ordering::SeqCst);
+    }
+
+    /// Changed presets whose LoRA files are not checked yet.
+    pub fn waiting(&self) -> Option<Arc<Vec<Preset>>> {
+        self.all();
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).waiting.clone()
+    }
+
+    /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile.
+    pub fn checked(&self, presets: &Arc<Vec<Preset>>, result: Result<(), String>) {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.waiting.take_if(|waiting| Arc::ptr_eq(waiting, presets)).is_some() {
+            followed.accept(result.map(|()| presets.clone()));
+        }
     }
 
     /// The engine for a task with a mask and so many reference images. `engine` is the choice of the caller or the preset;
@@ -150,7 +184,8 @@ impl Presets {
         if let Some(file) = &self.file
             && followed.looked_at.is_none_or(|at| now.abs_diff(at) >= LOOK_EVERY)
         {
-            followed.look(file, now, &self.engines.lock().unwrap_or_else(PoisonError::into_inner));
+            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            followed.look(file, now, &engines, self.checks_loras.load(Ordering::SeqCst));
         }
         followed.presets.clone()
     }
@@ -204,35 +239,41 @@ impl Presets {
     }
 }
 
+impl Takes {
+    /// A choice of these settings that only presets make and that the engine does not take.
+    fn lacking(&self, settings: &RenderSettings) -> Option<&'static str> {
+        let lacking = [
+            (!settings.loras.is_empty() && self.loras == LoraSource::Nowhere, "a LoRA"),
+            (settings.prompt == Some(PromptSyntax::Weighted) && !self.weighted_prompts, "weighted prompts"),
+            (settings.quality.is_some() && !self.quality, "a quality"),
+        ];
+        lacking.into_iter().find(|(lacks, _)| *lacks).map(|(_, choice)| choice)
+    }
+}
+
 impl Engines {
     fn names(&self) -> String {
         self.by_name.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Checks that the engines of this process that may render with a preset take its LoRAs, and that there are such files.
-    fn check_loras(&self, Preset { name, engine, settings, .. }: &Preset) -> Result<(), String> {
-        if settings.loras.is_empty() {
-            return Ok(());
-        }
+    /// Checks that the engines of this process that may render with a preset take what only presets choose, and that its
+    /// LoRA files are there.
+    fn check_choices(&self, Preset { name, engine, settings, .. }: &Preset) -> Result<(), String> {
         let may_render = |own: &String| engine.as_ref().is_none_or(|engine| engine == own);
         for (own, takes) in self.by_name.iter().filter(|(own, _)| may_render(own)) {
-            match takes.loras {
-                LoraSource::Nowhere => {
-                    return Err(format!(
-                        "[preset.{name}] has a LoRA, and the engine {own} takes none: name one that does"
-                    ));
+            if let Some(choice) = takes.lacking(settings) {
+                return Err(format!(
+                    "[preset.{name}] has {choice}, and the engine {own} takes none: name one that does"
+                ));
+            }
+            let files = settings.loras.iter().filter(|_| takes.loras == LoraSource::Files);
+            for Lora { path, .. } in files {
+                let unusable =
+                    |reason: &dyn fmt::Display| format!("[preset.{name}] lora: cannot read {path}: {reason}");
+                let found = fs::metadata(path).map_err(|error| unusable(&error))?;
+                if !found.is_file() {
+                    return Err(unusable(&"it is no file"));
                 }
-                LoraSource::Files => {
-                    for Lora { path, .. } in &settings.loras {
-                        let unusable =
-                            |reason: &dyn fmt::Display| format!("[preset.{name}] lora: cannot read {path}: {reason}");
-                        let found = fs::metadata(path).map_err(|error| unusable(&error))?;
-                        if !found.is_file() {
-                            return Err(unusable(&"it is no file"));
-                        }
-                    }
-                }
-                LoraSource::Server => {}
             }
         }
         Ok(())
@@ -243,7 +284,7 @@ impl Engines {
         let lacks = |preset: &&Preset| {
             preset.engine.as_ref().is_some_and(|engine| self.are_all && !self.by_name.contains_key(engine))
         };
-        presets.iter().try_for_each(|preset| self.check_loras(preset))?;
+        presets.iter().try_for_each(|preset| self.check_choices(preset))?;
         let Some(Preset { name, engine, .. }) = presets.iter().find(lacks) else { return Ok(presets) };
         let engine = engine.as_deref().unwrap_or_default();
         let known = self.names();
@@ -253,7 +294,7 @@ impl Engines {
 
 impl Followed {
     /// Reads the file if it has changed. One that cannot be used changes nothing.
-    fn look(&mut self, file: &PresetFile, now: Duration, engines: &Engines) {
+    fn look(&mut self, file: &PresetFile, now: Duration, engines: &Engines, checks_loras: bool) {
         self.looked_at = Some(now);
         // Without a file the presets stay: some editors remove it before they write it.
         let Some(version) = file.present_version().filter(|version| Some(*version) != self.version) else { return };
@@ -263,10 +304,21 @@ impl Followed {
             return;
         }
         self.version = Some(version);
+        self.waiting = None;
         match file.read().and_then(|presets| engines.check(presets)) {
+            Ok(presets) if checks_loras && presets.iter().any(|preset| !preset.settings.loras.is_empty()) => {
+                self.waiting = Some(Arc::new(presets));
+            }
+            read => self.accept(read.map(Arc::new)),
+        }
+    }
+
+    /// Puts presets into force. A fault changes nothing.
+    fn accept(&mut self, presets: Result<Arc<Vec<Preset>>, String>) {
+        match presets {
             Ok(presets) => {
                 tracing::info!(presets = presets.len(), "read the presets again, because the config file has changed");
-                self.presets = Arc::new(presets);
+                self.presets = presets;
             }
             Err(error) => {
                 tracing::error!(

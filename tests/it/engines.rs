@@ -83,6 +83,8 @@ fn info() -> EngineInfo {
         masks: false,
         settings: Vec::new(),
         loras: LoraSource::Nowhere,
+        weighted_prompts: false,
+        quality: false,
         max_pictures: None,
         typical_duration: Duration::from_secs(1),
         attempt_limit: None,

@@ -11,7 +11,7 @@ use tintype_domain::model::{Surface, TaskId};
 use tintype_domain::request::TaskSettings;
 use tintype_engine::RenderSettings;
 
-use crate::rigs::binary::{Server, json as printed_json, refused, run};
+use crate::rigs::binary::{Server, json as printed_json, refused, run, tintype};
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{python, run as run_program};
 use crate::rigs::service::{Caller, Service};
@@ -321,6 +321,75 @@ fn a_preset_with_a_lora_needs_an_engine_that_takes_one_and_a_file() {
     assert_eq!(shown[0]["settings"], json!({ "loras": [{ "path": "/nowhere/ink.safetensors", "weight": 0.8 }] }));
     let listed = printed_json(data.path(), &["engine", "list", "--engine", "diffusion", "--model", model]);
     assert_eq!((&listed["configured"][0]["loras"], &listed["configured"][0]["masks"]), (&json!("files"), &json!(true)));
+}
+
+/// A LoRA file of the parity tests.
+fn lora(name: &str) -> String {
+    let path = root().join("crates/diffusion/tests/parity/lora").join(name);
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn a_lora_of_another_family_never_comes_into_force() {
+    let data = TempDir::new().expect("a directory");
+    let write = |text: &str| fs::write(data.path().join("tintype.toml"), text).expect("a file");
+    let model = root().join("crates/diffusion/tests/parity/sd15");
+    let engine = ["--engine", "diffusion", "--model", model.to_str().expect("text")];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"];
+    let (fitting, other) = (lora("sd15_kohya.safetensors"), lora("klein_kohya.safetensors"));
+    write(&format!("[preset.ink]\nlora = {other:?}\n"));
+    let told = refused(data.path(), &[&serve[..5], &engine].concat());
+    assert!(told.contains(&format!("[preset.ink] lora: {other}: ")), "{told}");
+    write("");
+    let log = data.path().join("log");
+    let mut command = tintype();
+    command.args(serve).arg(data.path()).args(engine).stderr(fs::File::create(&log).expect("a file"));
+    let server = Server::spawn(command);
+    let key = server.first_key().expect("a key");
+    let sees = |preset: &str| {
+        let url = server.url();
+        let call = ["generate", "a boat", "--url", &url, "--key", &key, "--preset", preset, "--out"];
+        let output = tintype().args(call).arg(data.path().join("made")).output().expect("the program runs");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.success() || said.contains("has no preset"), "{said}");
+        output.status.success()
+    };
+    write(&format!("[preset.ink]\nlora = {fitting:?}\n"));
+    while !sees("ink") {}
+    write(&format!("[preset.ink]\nlora = {fitting:?}\n[preset.wash]\nlora = {other:?}\n"));
+    while !fs::read_to_string(&log).expect("a log").contains("[preset.wash] lora: ") {
+        assert!(!sees("wash"));
+    }
+    assert!(!sees("wash") && sees("ink"), "the presets before it stay");
+}
+
+#[test]
+fn a_preset_has_no_choice_that_its_engine_does_not_take() {
+    let data = TempDir::new().expect("a directory");
+    let model = root().join("crates/diffusion/tests/parity/klein");
+    let klein = ["--engine", "diffusion", "--model", model.to_str().expect("text")];
+    for (engine, choice, told) in [
+        (&klein[..], "prompt = \"weighted\"", "has weighted prompts, and the engine diffusion takes none"),
+        (&klein, "quality = \"high\"", "has a quality, and the engine diffusion takes none"),
+        (&["--engine", "openai:http://127.0.0.1:9"], "prompt = \"weighted\"", "has weighted prompts, and the engine"),
+    ] {
+        fs::write(data.path().join("tintype.toml"), format!("[preset.ink]\n{choice}\n")).expect("a file");
+        let said = refused(data.path(), &[&["serve", "--listen", "127.0.0.1:0"], engine].concat());
+        assert!(said.contains(&format!("[preset.ink] {told}")), "{said}");
+    }
+    let model = root().join("crates/diffusion/tests/parity/sd15");
+    let shown = ["engine", "list", "--engine", "diffusion", "--model", model.to_str().expect("text")];
+    assert_eq!(printed_json(data.path(), &shown)["configured"][0]["weighted_prompts"], true);
+}
+
+#[tokio::test]
+async fn callers_choose_nothing_that_only_a_preset_does() {
+    let rig = Rig::start(PORTRAIT).await;
+    let caller = rig.service.caller("ada", 100).await;
+    let body = json!({ "prompt": "a (boat:1.3)", "model": "portrait", "quality": "high" });
+    let answer = call(&caller, body).await;
+    let RenderSettings { prompt, quality, .. } = settings_of(&caller, &answer).await.render;
+    assert_eq!((prompt, quality), (None, None));
 }
 
 #[tokio::test]

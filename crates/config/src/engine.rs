@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bytesize::ByteSize;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tintype_engine::Lora;
+use tintype_engine::{Lora, PromptSyntax};
 use url::Url;
 
 use super::engines::NamedEngine;
@@ -67,8 +68,8 @@ pub struct EngineSettings {
     pub engine_vae: Option<PathBuf>,
     /// How the diffusion engine reads prompts: plain, or weighted with emphasis such as (word:1.3) and in chunks of 75
     /// tokens [default: plain]
-    #[arg(long, env = "TINTYPE_ENGINE_PROMPT", value_name = "SYNTAX", value_enum)]
-    pub engine_prompt: Option<EnginePrompt>,
+    #[arg(long, env = "TINTYPE_ENGINE_PROMPT", value_name = "SYNTAX", value_parser = prompt_syntax())]
+    pub engine_prompt: Option<PromptSyntax>,
     /// API key for the engine; never sent to another host
     #[arg(long, env = "TINTYPE_ENGINE_KEY", hide_env_values = true, value_name = "KEY")]
     pub engine_key: Option<String>,
@@ -303,14 +304,8 @@ pub enum EnginePrecision {
     W8a8,
 }
 
-/// How the diffusion engine reads prompts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum EnginePrompt {
-    /// Plain words; what is too long is cut off
-    #[default]
-    Plain,
-    /// With emphasis such as (word:1.3), and in chunks of 75 tokens
-    Weighted,
+fn prompt_syntax() -> impl TypedValueParser<Value = PromptSyntax> {
+    PossibleValuesParser::new(PromptSyntax::NAMES).try_map(|name| name.parse())
 }
 
 /// The name of a value on the command line.

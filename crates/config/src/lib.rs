@@ -42,8 +42,7 @@ pub use self::connections::{
 };
 pub use self::database::{DataSettings, DatabaseUrl};
 pub use self::engine::{
-    EngineEmbedding, EnginePrecision, EngineProfile, EnginePrompt, EngineRuntime, EngineSettings, EngineTarget,
-    ServerKind,
+    EngineEmbedding, EnginePrecision, EngineProfile, EngineRuntime, EngineSettings, EngineTarget, ServerKind,
 };
 pub use self::engines::NamedEngine;
 pub use self::environment::{

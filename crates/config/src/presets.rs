@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use tintype_domain::preset::{MAX_PRESET_NAME, MAX_PRESETS, Preset, USUALLY_OPEN, check};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_domain::timestamp::Timestamp;
-use tintype_engine::{Lora, MAX_LORAS, RenderSettings, Setting};
+use tintype_engine::{Lora, MAX_LORAS, PromptSyntax, RenderSettings, Setting};
 use toml::de::DeValue;
 
 use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
 
 /// The settings of a preset, in the order of the documentation.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "engine",
     "description",
     "seed",
@@ -27,11 +27,15 @@ const NAMES: [&str; 10] = [
     "guidance-scale",
     "strength",
     "lora",
+    "prompt",
+    "quality",
     "callers",
     "references",
 ];
 /// Longest description, in characters.
 const MAX_DESCRIPTION: usize = 200;
+/// Longest quality, in bytes.
+const MAX_QUALITY: usize = 20;
 
 /// Where the presets are.
 #[derive(Debug, Clone, Default, Args)]
@@ -232,6 +236,11 @@ fn one<T: FromStr>(found: &Found, key: &str, what: &str) -> Result<Option<T>, (u
     text.parse().map(Some).map_err(|_| (*line, format!("{key} must be {what}")))
 }
 
+/// Whether a text is a word that servers use for a quality.
+fn is_word(text: &str) -> bool {
+    (1..=MAX_QUALITY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+}
+
 /// The LoRAs of a table.
 fn loras(found: &Found) -> Result<Vec<Lora>, (usize, String)> {
     let Some((line, texts)) = found.get("lora") else { return Ok(Vec::new()) };
@@ -251,7 +260,12 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
         guidance_scale: one(found, "guidance-scale", "a number")?,
         strength: one(found, "strength", "a number")?,
         loras: loras(found)?,
+        prompt: one(found, "prompt", &PromptSyntax::NAMES.join(" or "))?,
+        quality: one(found, "quality", "a word")?,
     };
+    if settings.quality.as_ref().is_some_and(|quality| !is_word(quality)) {
+        return Err((line_of("quality"), "quality must be a word such as high".into()));
+    }
     for setting in settings.given() {
         let key = setting.as_str().replace('_', "-");
         check(&settings, setting, &setting.bounds())
@@ -310,6 +324,7 @@ mod tests {
         let found = read(
             "listen = \":1\"\n[preset.portrait]\nengine = \"sdxl\"\ndescription = \"Faces\"\nsteps = 30\n\
              guidance-scale = 6.5\ncallers = [\"seed\", \"steps=10..50\", \"guidance-scale=1..12.5\"]\nreferences = 1\n\
+             prompt = \"weighted\"\nquality = \"high\"\n\
              lora = [\"/loras/detail.safetensors:0.8\", \"ink\"]\n[preset.draft]\nlora = \"ink:2\"\n",
         );
         let found = found.expect("presets");
@@ -317,6 +332,8 @@ mod tests {
         let portrait = found.iter().find(|preset| preset.name == "portrait").expect("a preset");
         assert_eq!((portrait.engine.as_deref(), portrait.references), (Some("sdxl"), Some(1)));
         assert_eq!(portrait.settings.steps, Some(30));
+        let RenderSettings { prompt, quality, .. } = &portrait.settings;
+        assert_eq!((*prompt, quality.as_deref()), (Some(PromptSyntax::Weighted), Some("high")));
         assert_eq!(portrait.callers[&Setting::Steps], 10.0..=50.0);
         assert_eq!(portrait.callers[&Setting::GuidanceScale], 1.0..=12.5);
         assert_eq!(portrait.callers.len(), 3);
@@ -344,6 +361,9 @@ mod tests {
             ("[preset.a]\ncallers = \"seed\"", "2: [preset.a] callers takes a list"),
             ("[preset.a]\ncallers = [\"colour\"]", "2: [preset.a] callers: there is no setting \"colour\""),
             ("[preset.a]\ncallers = [\"steps=0..5\"]", "2: [preset.a] callers: \"steps=0..5\" must be steps=MIN..MAX"),
+            ("[preset.a]\nprompt = \"loud\"", "2: [preset.a] prompt must be plain or weighted"),
+            ("[preset.a]\nquality = \"very high\"", "2: [preset.a] quality must be a word such as high"),
+            ("[preset.a]\ncallers = [\"quality\"]", "2: [preset.a] callers: there is no setting \"quality\""),
             ("[preset.a]\nlora = \"ink:99\"", "2: [preset.a] lora: the weight 99 of ink is not from -10 to 10"),
             ("[preset.a]\nlora = [\":1\"]", "2: [preset.a] lora: \":1\" is not a file with a weight"),
             ("[preset.a]\ncallers = [\"lora\"]", "2: [preset.a] callers: there is no setting \"lora\""),

@@ -21,7 +21,8 @@ pub mod weights;
 
 pub use lora::Lora;
 pub use pipelines::{
-    Difference, Options, Order, Pipeline, Precision, PromptSyntax, Settings, Step, Traits, compare, masks, references,
+    Difference, Options, Order, Pipeline, Precision, Settings, Step, Traits, compare, masks, references,
+    weighted_prompts,
 };
 pub use textual_inversion::TextualInversion;
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tintype_diffusion::{Error, Options, Order, Pipeline, PromptSyntax, TextualInversion};
-use tintype_engine::CancellationToken;
+use tintype_diffusion::{Error, Options, Order, Pipeline, TextualInversion};
+use tintype_engine::{CancellationToken, PromptSyntax};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)

@@ -18,6 +18,9 @@ pub struct GenerationRequest {
     /// `WIDTHxHEIGHT` in pixels, or `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
+    /// `low`, `medium` or `high`, or for some models `standard` or `hd`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<String>,
     /// `b64_json` or `url`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<String>,

@@ -249,7 +249,7 @@ impl Fields {
             steps,
             guidance_scale: self.number("guidance_scale")?,
             strength: self.number("strength")?,
-            loras: Vec::new(),
+            ..RenderSettings::default()
         })
     }
 

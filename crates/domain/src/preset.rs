@@ -80,8 +80,8 @@ impl Preset {
         }
         let preset = (!self.name.is_empty()).then(|| self.name.clone());
         let engine = self.engine.clone();
-        // Callers name no files of the operator.
-        asked.loras.clear();
+        // Callers name no files of the operator, and choose nothing else that only a preset does.
+        asked = RenderSettings { loras: Vec::new(), prompt: None, quality: None, ..asked };
         Ok(Chosen { engine, settings: TaskSettings { preset, mask: None, render: asked.or(&self.settings) }, ignored })
     }
 

@@ -20,7 +20,9 @@ mod settings;
 
 pub use mask::Mask;
 pub use picture::Picture;
-pub use settings::{Lora, MAX_LORA_WEIGHT, MAX_LORAS, MAX_NEGATIVE_CHARS, MAX_SEED, RenderSettings, Setting};
+pub use settings::{
+    Lora, MAX_LORA_WEIGHT, MAX_LORAS, MAX_NEGATIVE_CHARS, MAX_SEED, PromptSyntax, RenderSettings, Setting,
+};
 
 /// An engine as the service and its operator see it, known without building it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,10 @@ pub struct EngineInfo {
     pub settings: Vec<Setting>,
     /// Which LoRAs it takes.
     pub loras: LoraSource,
+    /// Whether a preset decides how it reads prompts ([`PromptSyntax`]). Others read them in a way of their own.
+    pub weighted_prompts: bool,
+    /// Whether it takes a quality.
+    pub quality: bool,
     /// Most pictures of one brief, if the engine has a limit.
     pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
@@ -300,6 +306,14 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`EngineError::NotAvailable`] while it does not.
     async fn probe(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Checks that it could render with these LoRAs, as far as it knows without a render.
+    ///
+    /// # Errors
+    /// [`EngineError::Permanent`] with the file that does not fit, for the operator.
+    async fn check_loras(&self, _loras: &[Lora]) -> Result<(), EngineError> {
         Ok(())
     }
 

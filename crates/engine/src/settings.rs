@@ -45,6 +45,34 @@ impl FromStr for Lora {
     }
 }
 
+/// How a model reads prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PromptSyntax {
+    /// As plain words. What is too long is cut off.
+    #[default]
+    Plain,
+    /// With emphasis, such as `(word:1.3)`, and in chunks if they are long.
+    Weighted,
+}
+
+impl PromptSyntax {
+    /// Its names on the command line, in the config file and in JSON.
+    pub const NAMES: [&str; 2] = ["plain", "weighted"];
+}
+
+impl FromStr for PromptSyntax {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "plain" => Ok(Self::Plain),
+            "weighted" => Ok(Self::Weighted),
+            _ => Err(format!("there is no prompt syntax {name:?}: there are {}", Self::NAMES.join(" and "))),
+        }
+    }
+}
+
 /// The settings of a render. `None` leaves the choice to the engine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -67,6 +95,12 @@ pub struct RenderSettings {
     /// LoRAs beside those that the engine always uses. Only a preset chooses them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loras: Vec<Lora>,
+    /// How the prompt is read. Only a preset chooses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<PromptSyntax>,
+    /// The quality, as the engine's server names it. Only a preset chooses it, because it costs the operator more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<String>,
 }
 
 /// All numbers are finite: whatever reads settings from outside checks them against their bounds.
@@ -148,6 +182,8 @@ impl RenderSettings {
             guidance_scale: self.guidance_scale.or(others.guidance_scale),
             strength: self.strength.or(others.strength),
             loras: if self.loras.is_empty() { others.loras.clone() } else { self.loras },
+            prompt: self.prompt.or(others.prompt),
+            quality: self.quality.or_else(|| others.quality.clone()),
         }
     }
 

@@ -93,6 +93,8 @@ impl Sketch {
             masks: true,
             settings: vec![Setting::Seed],
             loras: LoraSource::Nowhere,
+            weighted_prompts: false,
+            quality: false,
             max_pictures: None,
             typical_duration: Duration::from_millis(300),
             attempt_limit: None,

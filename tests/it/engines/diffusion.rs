@@ -21,7 +21,8 @@ use tempfile::TempDir;
 use tintype_config::EngineSettings;
 use tintype_diffusion::{Options, Order, Pipeline};
 use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Picture, Progress, RenderSettings, Stage,
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Picture, Progress, PromptSyntax, RenderSettings,
+    Stage,
 };
 use tintype_engines::{EngineChoice, Surroundings};
 use tintype_system::sandbox::Decoder;

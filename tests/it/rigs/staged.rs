@@ -51,6 +51,8 @@ impl Staged {
             masks: false,
             settings: Vec::new(),
             loras: LoraSource::Nowhere,
+            weighted_prompts: false,
+            quality: false,
             max_pictures: None,
             typical_duration: Duration::from_secs(1),
             attempt_limit: None,

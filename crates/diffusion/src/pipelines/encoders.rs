@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{PromptSyntax, part_config, weighted};
+use tintype_engine::PromptSyntax;
+
+use super::{part_config, weighted};
 use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
@@ -64,7 +66,6 @@ pub(super) struct ClipEncoder {
     weights: Weights,
     /// Words for which it reads vectors.
     words: Vec<OwnWord>,
-    prompts: PromptSyntax,
 }
 
 /// What a text encoder of CLIP reads at a time: a prompt, or a chunk of it.
@@ -94,9 +95,8 @@ impl ClipEncoder {
             ClipTokenizer::Folder(folder) => tokenizer::Clip::read(&folder, clip.tokens)?,
             ClipTokenizer::BuiltIn(padding) => tokenizer::Clip::built_in(padding, clip.tokens)?,
         };
-        let (words, prompts) = Default::default();
-        let encoder = Self { part, tokenizer, clip, weights, words, prompts };
-        encoder.tokens("")?;
+        let encoder = Self { part, tokenizer, clip, weights, words: Vec::new() };
+        encoder.tokens("", PromptSyntax::Plain)?;
         encoder.clip.graph(&encoder.weights)?;
         Ok(encoder)
     }
@@ -112,14 +112,14 @@ impl ClipEncoder {
         self.tokenizer.room()
     }
 
-    /// The same with words for which it reads vectors, and with the syntax of prompts.
-    pub(super) fn knowing(self, words: Vec<OwnWord>, prompts: PromptSyntax) -> Self {
-        Self { words, prompts, ..self }
+    /// The same with words for which it reads vectors.
+    pub(super) fn knowing(self, words: Vec<OwnWord>) -> Self {
+        Self { words, ..self }
     }
 
     /// The tokens of a prompt, in chunks: a single one of plain words.
-    pub(super) fn tokens(&self, prompt: &str) -> Result<Vec<Tokens<'_>>> {
-        let chunks = match self.prompts {
+    pub(super) fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<Tokens<'_>>> {
+        let chunks = match syntax {
             PromptSyntax::Plain => vec![self.places(prompt, 1.0)?.into_iter().flatten().collect()],
             PromptSyntax::Weighted => self.chunks(prompt)?,
         };

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use tintype_engine::Picture;
+use tintype_engine::{Picture, PromptSyntax};
 
 use super::{LatentMask, Traits};
 use crate::noise::Noise;
@@ -66,12 +66,12 @@ pub(super) trait Family: Debug + Send {
     /// The shape of the latent picture for a size in pixels, of which both sides suit the traits.
     fn latent_shape(&self, width: usize, height: usize) -> [usize; 3];
 
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>>;
+    fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<i32>>;
 
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding>;
+    fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding>;
 
-    /// Whether prompts of different lengths have embeddings in chunks, which are filled up with empty ones.
-    fn has_chunks(&self) -> bool {
+    /// Whether it reads [`PromptSyntax::Weighted`]. Embeddings then are in chunks, which are filled up with empty ones.
+    fn takes_weighted_prompts(&self) -> bool {
         false
     }
 

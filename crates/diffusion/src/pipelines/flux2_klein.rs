@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use tintype_engine::Picture;
+use tintype_engine::{Picture, PromptSyntax};
 
 use super::encoders::QwenEncoder;
 use super::family::planes;
@@ -152,11 +152,11 @@ impl Family for Flux2Klein {
         [self.transformer.channels, height / multiple, width / multiple]
     }
 
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+    fn tokens(&self, prompt: &str, _: PromptSyntax) -> Result<Vec<i32>> {
         self.encoder.tokens(prompt)
     }
 
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
+    fn embed(&self, sessions: &Sessions, prompt: &str, _: PromptSyntax) -> Result<Embedding> {
         let states = self.encoder.states(sessions, prompt, Some(TOKENS), LAYERS)?;
         let width = self.encoder.qwen.width;
         let token = |at: usize| states.iter().flat_map(move |states| &states[at * width..(at + 1) * width]);

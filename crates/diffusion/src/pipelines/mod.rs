@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use tintype_engine::{CancellationToken, Picture};
+use tintype_engine::{CancellationToken, Picture, PromptSyntax};
 
 use crate::config::Config;
 use crate::graph::Graph;
@@ -82,18 +82,9 @@ pub struct Options {
     pub embeddings: Vec<TextualInversion>,
     /// The file or the folder of a VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
-    /// How prompts are read.
+    /// How prompts are read, until [`Pipeline::read_prompts`] says otherwise. Only Stable Diffusion 1, 2 and XL read
+    /// weighted ones.
     pub prompts: PromptSyntax,
-}
-
-/// How prompts are read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum PromptSyntax {
-    /// As plain words. What is too long is cut off.
-    #[default]
-    Plain,
-    /// With emphasis, such as `(word:1.3)`, and in chunks if they are long. Only for Stable Diffusion 1, 2 and XL.
-    Weighted,
 }
 
 /// The precision of a model.
@@ -208,6 +199,7 @@ impl Step<'_> {
 pub struct Pipeline {
     family: Box<dyn Family>,
     sessions: Sessions,
+    prompts: PromptSyntax,
     sketcher: Option<Sketcher>,
     /// The latest first.
     embeddings: VecDeque<(String, Embedding)>,
@@ -248,13 +240,28 @@ pub fn masks(folder: &Path) -> bool {
     let encodes = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
         let class = index.text("_class_name", "").ok()?;
-        if !USUAL.contains(&class) && !XL.contains(&class) {
+        if !has_clip(class) {
             return None;
         }
         let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model").ok()?;
         Some(latent::encodes(&weights))
     };
     encodes().unwrap_or(false)
+}
+
+/// Whether the model in a folder or a single file reads weighted prompts, by its index: it is not opened. `false` if that
+/// cannot be read.
+pub fn weighted_prompts(folder: &Path) -> bool {
+    if folder.is_file() {
+        return class_of_file(folder).is_ok_and(has_clip);
+    }
+    let index = Config::read(&folder.join("model_index.json"));
+    index.is_ok_and(|index| index.text("_class_name", "").is_ok_and(has_clip))
+}
+
+/// Whether the text encoders of a class of pipelines are those of CLIP.
+fn has_clip(class: &str) -> bool {
+    USUAL.contains(&class) || XL.contains(&class)
 }
 
 /// The parts of a class of pipelines that LoRA files can change.
@@ -268,13 +275,12 @@ fn parts_with_loras(class: &str) -> &'static [&'static str] {
 
 /// Refuses what only models with a text encoder of CLIP take, if a class of pipelines has none.
 fn check_additions(options: &Options, class: &str) -> Result<()> {
-    let has_clip = USUAL.contains(&class) || XL.contains(&class);
     let stray = |path: &Path, what: &str| {
         let path = path.display();
         format!("{path}: {what} for Stable Diffusion 1, 2 and XL: leave it out, or use such a model")
     };
     match (options.embeddings.first(), &options.vae) {
-        _ if has_clip => Ok(()),
+        _ if has_clip(class) => Ok(()),
         (Some(TextualInversion { path, .. }), _) => {
             Err(Error::Embedding(stray(path, "embeddings of textual inversion are")))
         }
@@ -319,7 +325,7 @@ impl Pipeline {
                 Single::Usual(parts) => Box::new(StableDiffusion::open(*parts, &mut suit)?),
                 Single::Xl(parts) => Box::new(StableDiffusionXl::open(*parts, &mut suit)?),
             };
-            return Ok(Self::of(family, sessions));
+            return Ok(Self::of(family, sessions, suit.options.prompts));
         }
         let index = Config::read(&folder.join("model_index.json"))?;
         let encoder = |part, tokenizer| ClipParts::of_folder(folder, part, tokenizer);
@@ -339,11 +345,12 @@ impl Pipeline {
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
             _ => return Err(index.wrong("_class_name", &format!("{} are supported", KNOWN.join(", ")))),
         };
-        Ok(Self::of(family, sessions))
+        Ok(Self::of(family, sessions, suit.options.prompts))
     }
 
-    fn of(family: Box<dyn Family>, sessions: Sessions) -> Self {
-        Self { family, sessions, sketcher: None, embeddings: VecDeque::new(), references: VecDeque::new() }
+    fn of(family: Box<dyn Family>, sessions: Sessions, prompts: PromptSyntax) -> Self {
+        let (embeddings, references) = Default::default();
+        Self { family, sessions, prompts, sketcher: None, embeddings, references }
     }
 
     /// The abilities of the model.
@@ -392,7 +399,15 @@ impl Pipeline {
     /// # Errors
     /// If the tokenizer cannot read the prompt, or does not belong to the model.
     pub fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        self.family.tokens(prompt)
+        self.family.tokens(prompt, self.prompts)
+    }
+
+    /// Reads prompts so from now on. Models other than Stable Diffusion 1, 2 and XL go on to read plain words.
+    pub fn read_prompts(&mut self, syntax: PromptSyntax) {
+        if self.prompts != syntax && self.family.takes_weighted_prompts() {
+            self.prompts = syntax;
+            self.embeddings.clear();
+        }
     }
 
     /// The embedding of a prompt.
@@ -403,7 +418,7 @@ impl Pipeline {
         if let Some((_, found)) = self.embeddings.iter().find(|(kept, _)| kept == prompt) {
             return Ok(found.clone());
         }
-        let embedding = self.family.embed(&self.sessions, prompt)?;
+        let embedding = self.family.embed(&self.sessions, prompt, self.prompts)?;
         finite(&embedding.states, "the text encoder gave numbers that are not finite")?;
         finite(&embedding.pooled, "the text encoder gave numbers that are not finite")?;
         self.embeddings.push_front((prompt.to_owned(), embedding.clone()));
@@ -442,7 +457,7 @@ impl Pipeline {
             all.push(self.embed_negative(negative, &longest)?);
         }
         let most = all.iter().map(|embedding| embedding.states.len()).max().unwrap_or(0);
-        if all.iter().any(|embedding| embedding.states.len() < most) && self.family.has_chunks() {
+        if all.iter().any(|embedding| embedding.states.len() < most) && self.family.takes_weighted_prompts() {
             let empty = self.embed("")?.states;
             for embedding in &mut all {
                 let missing = most - embedding.states.len();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use tintype_engine::Picture;
+use tintype_engine::{Picture, PromptSyntax};
 
 use super::encoders::{ClipEncoder, ClipParts};
 use super::latent::{Body, HALF_STRENGTH, MAX_BATCH, STRENGTH};
@@ -69,7 +69,7 @@ impl StableDiffusion {
             ));
         }
         let [words] = textual_inversion::read(&suit.options.embeddings, [encoder.clip.width], encoder.room())?;
-        let encoder = encoder.knowing(words, suit.options.prompts);
+        let encoder = encoder.knowing(words);
         let tokens = encoder.clip.tokens;
         let scheduler = corrected(&parts.index, &parts.scheduler)?;
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
@@ -134,16 +134,16 @@ impl Family for StableDiffusion {
         self.body.latent_shape(width, height)
     }
 
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(self.encoder.tokens(prompt)?.into_iter().flat_map(|chunk| chunk.ids).collect())
+    fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<i32>> {
+        Ok(self.encoder.tokens(prompt, syntax)?.into_iter().flat_map(|chunk| chunk.ids).collect())
     }
 
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        let [states] = self.encoder.run(sessions, &self.encoder.tokens(prompt)?, ["states"])?;
+    fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding> {
+        let [states] = self.encoder.run(sessions, &self.encoder.tokens(prompt, syntax)?, ["states"])?;
         Ok(Embedding { states, pooled: Vec::new() })
     }
 
-    fn has_chunks(&self) -> bool {
+    fn takes_weighted_prompts(&self) -> bool {
         true
     }
 

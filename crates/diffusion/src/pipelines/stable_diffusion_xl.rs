@@ -1,6 +1,6 @@
 //! Stable Diffusion XL, and models distilled from it.
 
-use tintype_engine::Picture;
+use tintype_engine::{Picture, PromptSyntax};
 
 use super::encoders::{ClipEncoder, ClipParts};
 use super::latent::{Body, HALF_STRENGTH, MAX_BATCH, STRENGTH};
@@ -59,8 +59,7 @@ impl StableDiffusionXl {
         unet.embed_addition(addition, &vec![0.0; pooled], &[0; 6])?;
         let widths = [first.clip.width, second.clip.width];
         let [words, words_2] = textual_inversion::read(&suit.options.embeddings, widths, first.room())?;
-        let prompts = suit.options.prompts;
-        let (first, second) = (first.knowing(words, prompts), second.knowing(words_2, prompts));
+        let (first, second) = (first.knowing(words), second.knowing(words_2));
         let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
         let body = Body::open(unet, vae, parts.scheduler, first.clip.tokens, suit.options.vae.as_deref())?;
         Ok(Self {
@@ -119,13 +118,14 @@ impl Family for StableDiffusionXl {
     }
 
     /// Those of the first text encoder; the second one has other padding.
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
-        Ok(self.first.tokens(prompt)?.into_iter().flat_map(|chunk| chunk.ids).collect())
+    fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<i32>> {
+        Ok(self.first.tokens(prompt, syntax)?.into_iter().flat_map(|chunk| chunk.ids).collect())
     }
 
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
-        let [first] = self.first.run(sessions, &self.first.tokens(prompt)?, [layer(&self.first).as_str()])?;
-        let tokens = self.second.tokens(prompt)?;
+    fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding> {
+        let tokens = self.first.tokens(prompt, syntax)?;
+        let [first] = self.first.run(sessions, &tokens, [layer(&self.first).as_str()])?;
+        let tokens = self.second.tokens(prompt, syntax)?;
         let [second, all] = self.second.run(sessions, &tokens, [layer(&self.second).as_str(), "projected"])?;
         // The first chunk stands for the whole prompt.
         let last = tokens.first().map_or(0, |chunk| self.second.clip.last(&chunk.ids)) * self.pooled;
@@ -134,7 +134,7 @@ impl Family for StableDiffusionXl {
         Ok(Embedding { states, pooled: all[last..last + self.pooled].to_vec() })
     }
 
-    fn has_chunks(&self) -> bool {
+    fn takes_weighted_prompts(&self) -> bool {
         true
     }
 

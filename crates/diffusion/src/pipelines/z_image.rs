@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tintype_engine::PromptSyntax;
+
 use super::encoders::QwenEncoder;
 use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, part_config};
 use crate::config::Config;
@@ -105,11 +107,11 @@ impl Family for ZImage {
         [self.transformer.channels, height / factor, width / factor]
     }
 
-    fn tokens(&self, prompt: &str) -> Result<Vec<i32>> {
+    fn tokens(&self, prompt: &str, _: PromptSyntax) -> Result<Vec<i32>> {
         self.encoder.tokens(prompt)
     }
 
-    fn embed(&self, sessions: &Sessions, prompt: &str) -> Result<Embedding> {
+    fn embed(&self, sessions: &Sessions, prompt: &str, _: PromptSyntax) -> Result<Embedding> {
         let [states] = self.encoder.states(sessions, prompt, None, [self.layer()])?;
         Ok(Embedding { states, pooled: Vec::new() })
     }

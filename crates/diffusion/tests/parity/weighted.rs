@@ -1,8 +1,8 @@
 //! Models with emphasis in prompts, and with prompts of several chunks.
 
 use tintype_diffusion::pipelines::Guide;
-use tintype_diffusion::{Options, Pipeline, PromptSyntax};
-use tintype_engine::CancellationToken;
+use tintype_diffusion::{Options, Pipeline};
+use tintype_engine::{CancellationToken, PromptSyntax};
 
 use crate::rig::{Model, folder, json, runtimes};
 

@@ -11,7 +11,7 @@ mod bytes;
 
 use self::bytes::{Reader, Writer};
 use crate::picture::PREVIEW_SIDE;
-use crate::{Mask, Picture};
+use crate::{Mask, Picture, PromptSyntax};
 
 /// Bytes before the body of a frame.
 pub const HEADER_BYTES: usize = 4;
@@ -78,6 +78,8 @@ pub struct Order {
     pub strength: Option<f64>,
     /// Words for things that the pictures should not show.
     pub negative_prompt: String,
+    /// How the prompts are read.
+    pub syntax: PromptSyntax,
     /// The most pictures that take each step together.
     pub batch: u32,
 }
@@ -247,6 +249,7 @@ impl Message {
                 frame.fraction(order.guidance_scale);
                 frame.fraction(order.strength);
                 frame.text(&order.negative_prompt);
+                frame.byte(u8::from(order.syntax == PromptSyntax::Weighted));
                 frame.number(order.batch);
             }
             Self::Cancel { order } => {
@@ -271,7 +274,9 @@ impl Message {
                 let mask = if body.flag()? { Some(Mask::of(body.picture()?)) } else { None };
                 let steps = body.within(0, MAX_STEPS)?;
                 let (guidance_scale, strength) = (body.fraction(MAX_GUIDANCE)?, body.fraction(1.0)?);
-                let (negative_prompt, batch) = (body.text()?, body.within(1, MAX_PICTURES)?);
+                let negative_prompt = body.text()?;
+                let syntax = if body.flag()? { PromptSyntax::Weighted } else { PromptSyntax::Plain };
+                let batch = body.within(1, MAX_PICTURES)?;
                 let order = Order {
                     number,
                     prompts,
@@ -283,6 +288,7 @@ impl Message {
                     guidance_scale,
                     strength,
                     negative_prompt,
+                    syntax,
                     batch,
                 };
                 if !(1..=MAX_PICTURES as usize).contains(&order.pictures().count()) {
@@ -433,6 +439,7 @@ mod tests {
             guidance_scale: Some(7.5),
             strength: None,
             negative_prompt: "blurry".into(),
+            syntax: PromptSyntax::Weighted,
             batch: 4,
         }
     }

@@ -81,6 +81,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         masks: workflow.takes_masks(),
         settings: workflow.settings(),
         loras: LoraSource::Nowhere,
+        weighted_prompts: false,
+        quality: false,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,

@@ -361,6 +361,7 @@ impl Renderer {
             guidance_scale: settings.guidance_scale,
             strength: settings.strength,
             negative_prompt: settings.negative_prompt.clone().unwrap_or_default(),
+            syntax: settings.prompt.unwrap_or(self.shared.wanted.prompt),
             batch,
         }
     }

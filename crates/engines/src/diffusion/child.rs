@@ -10,15 +10,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
-use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, PromptSyntax, Settings, Step, TextualInversion};
+use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step, TextualInversion};
 use tintype_engine::frames::{
     self, Event, Fault, FrameError, HEADER_BYTES, Loaded, Message, Order, Prompt, ResourceUsage,
 };
-use tintype_engine::{CancellationToken, Mask};
+use tintype_engine::{CancellationToken, Mask, PromptSyntax};
 
 use super::machine;
 use crate::models::library;
-use tintype_config::{EngineEmbedding, EnginePrecision, EnginePrompt, EngineRuntime};
+use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime};
 use tintype_system::clock::Clock;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
@@ -59,8 +59,8 @@ pub(super) struct Setup {
     pub embeddings: Vec<EngineEmbedding>,
     /// The VAE that replaces the one of the model.
     pub vae: Option<PathBuf>,
-    /// How it reads prompts.
-    pub prompt: EnginePrompt,
+    /// How it reads prompts, unless an order says otherwise.
+    pub prompt: PromptSyntax,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
     pub work: Work,
@@ -272,12 +272,8 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     let embedding =
         |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
     let embeddings = setup.embeddings.iter().map(embedding).collect();
-    let prompts = match setup.prompt {
-        EnginePrompt::Plain => PromptSyntax::Plain,
-        EnginePrompt::Weighted => PromptSyntax::Weighted,
-    };
     let (cache, vae) = (setup.cache.clone(), setup.vae.clone());
-    Options { precision, cache, runtime, loras, embeddings, vae, prompts }
+    Options { precision, cache, runtime, loras, embeddings, vae, prompts: setup.prompt }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -375,6 +371,7 @@ impl Painter {
 
     fn paint(&mut self, order: &Order, cancel: &CancellationToken) -> Result<(), Error> {
         let begun = self.clock.elapsed();
+        self.pipeline.read_prompts(order.syntax);
         // The pipeline keeps them for all pictures of the order.
         for prompt in &order.prompts {
             self.pipeline.embed(&prompt.text)?;
@@ -509,7 +506,7 @@ mod tests {
                 word: Some("hands".into()),
             }],
             vae: Some(parity.join("other_vae").join(vae)),
-            prompt: EnginePrompt::Weighted,
+            prompt: PromptSyntax::Weighted,
             memory_bytes: 1 << 30,
             work: Work::Opens,
         };
@@ -544,7 +541,7 @@ mod tests {
             }],
             embeddings: Vec::new(),
             vae: None,
-            prompt: EnginePrompt::Plain,
+            prompt: PromptSyntax::Plain,
             memory_bytes: 1 << 30,
             work,
         };

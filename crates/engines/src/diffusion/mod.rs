@@ -67,6 +67,8 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
         masks: wanted.takes_masks(),
         settings: wanted.taken_settings(),
         loras: LoraSource::Files,
+        weighted_prompts: wanted.takes_weighted_prompts(),
+        quality: false,
         max_pictures: None,
         typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),
         attempt_limit: Some(ATTEMPT_LIMIT),
@@ -235,6 +237,22 @@ impl Engine for Diffusion {
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.renderer.supervisor.running().map(drop)
+    }
+
+    async fn check_loras(&self, loras: &[Lora]) -> Result<(), EngineError> {
+        let shared = &self.renderer.shared;
+        if shared.has_opened(loras) {
+            return Ok(());
+        }
+        match open_with(&shared.wanted, loras, &shared.program).await {
+            Ok(_) => {
+                shared.opened(loras);
+                Ok(())
+            }
+            Err(Complaint { words, fault: OpenFault::Addition }) => Err(EngineError::Permanent(words)),
+            // Renders would fail without these files, too.
+            Err(_) => Ok(()),
+        }
     }
 
     async fn started(&self) -> Result<(), EngineError> {

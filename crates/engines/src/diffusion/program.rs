@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order, Prompt};
-use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, Stage};
+use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, PromptSyntax, Stage};
 
 use super::child::NO_MODEL;
 use super::link::Link;
@@ -160,6 +160,7 @@ impl Program for Arc<Shared> {
                 guidance_scale: None,
                 strength: None,
                 negative_prompt: String::new(),
+                syntax: PromptSyntax::Plain,
                 batch: 1,
             };
             let mut watch = Watch::new(self, &order, vec![Progress::default()], ATTEMPT_LIMIT, &Clock::system());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tintype_diffusion::config::Config;
-use tintype_diffusion::pipelines::{class_of_file, masks, references};
-use tintype_engine::{Lora, Setting, Sizes};
+use tintype_diffusion::pipelines::{class_of_file, masks, references, weighted_prompts};
+use tintype_engine::{Lora, PromptSyntax, Setting, Sizes};
 
 use super::child::{Setup, Work};
 use super::machine;
@@ -14,7 +14,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
-use tintype_config::{EngineEmbedding, EnginePrecision, EnginePrompt, EngineRuntime, EngineSettings};
+use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Longest time for an attempt unless `--render-timeout` says so: a task ends after nine minutes.
@@ -59,7 +59,8 @@ pub(super) struct Wanted {
     loras: Vec<Lora>,
     embeddings: Vec<EngineEmbedding>,
     vae: Option<PathBuf>,
-    prompt: EnginePrompt,
+    /// How it reads prompts, unless a preset says otherwise.
+    pub prompt: PromptSyntax,
 }
 
 impl Wanted {
@@ -178,6 +179,11 @@ impl Wanted {
         self.find().is_ok_and(|installed| masks(&installed.path()))
     }
 
+    /// Whether the model reads weighted prompts, without opening it.
+    pub(super) fn takes_weighted_prompts(&self) -> bool {
+        self.find().is_ok_and(|installed| weighted_prompts(&installed.path()))
+    }
+
     /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
     /// almost as soon as that of one; a processor has as much work with each picture as alone.
     pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
@@ -254,7 +260,7 @@ impl Wanted {
         let loras = several(self.loras.len(), "a LoRA file", "LoRA files");
         let embeddings = several(self.embeddings.len(), "an embedding", "embeddings");
         let vae = self.vae.as_ref().map(|_| "another VAE".to_owned());
-        let prompt = (self.prompt == EnginePrompt::Weighted).then(|| "weighted prompts".to_owned());
+        let prompt = (self.prompt == PromptSyntax::Weighted).then(|| "weighted prompts".to_owned());
         let all: Vec<_> = [loras, embeddings, vae, prompt].into_iter().flatten().collect();
         if all.is_empty() { String::new() } else { format!(" with {}", all.join(" and ")) }
     }
@@ -321,13 +327,13 @@ mod tests {
             loras: vec![Lora { path: "detail.safetensors".into(), weight: 0.8 }],
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
             vae: Some("vae.safetensors".into()),
-            prompt: EnginePrompt::Weighted,
+            prompt: PromptSyntax::Weighted,
         };
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true, &[]);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
-        assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), EnginePrompt::Weighted));
+        assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }

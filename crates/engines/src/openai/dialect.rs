@@ -120,6 +120,11 @@ impl Dialect {
         }
     }
 
+    /// Whether the server takes a `quality`: of OpenAI's own models, all but dall-e-2.
+    pub(super) fn takes_quality(&self) -> bool {
+        self.is_openai() && self.family != Family::DallE2
+    }
+
     /// Whether the server knows `response_format`. GPT models refuse it, and always answer in base64.
     pub(super) fn knows_response_format(&self) -> bool {
         !self.is_openai() || matches!(self.family, Family::DallE2 | Family::DallE3)

@@ -84,6 +84,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         masks: dialect.mask_part().is_some(),
         settings: dialect.settings(),
         loras: if dialect.takes_lora() { LoraSource::Server } else { LoraSource::Nowhere },
+        weighted_prompts: false,
+        quality: dialect.takes_quality(),
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,
@@ -196,13 +198,14 @@ impl ImagesApi {
     fn request(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EngineError> {
         let taken = self.dialect.settings();
         let takes = |setting| taken.contains(&setting);
-        let RenderSettings { negative_prompt, steps, guidance_scale, .. } = call.settings.clone();
+        let RenderSettings { negative_prompt, steps, guidance_scale, quality, .. } = call.settings.clone();
         let by_field = |setting| takes(setting) && self.dialect.profile != EngineProfile::LocalAi;
         let mut body = GenerationRequest {
             prompt: call.prompt.clone(),
             model: self.dialect.model.clone(),
             n: Some(call.seeds.len() as u32),
             size: Some(call.size.clone()),
+            quality: quality.filter(|_| self.dialect.takes_quality()),
             response_format: self.dialect.knows_response_format().then(|| "b64_json".to_owned()),
             output_format: None,
             seed: call.seeds.first().copied().filter(|_| takes(Setting::Seed)),
@@ -250,6 +253,7 @@ fn edit_form(
         ("model", body.model),
         ("n", body.n.map(|n| n.to_string())),
         ("size", body.size),
+        ("quality", body.quality),
         ("response_format", body.response_format),
         ("seed", body.seed.map(|seed| seed.to_string())),
         ("negative_prompt", body.negative_prompt),

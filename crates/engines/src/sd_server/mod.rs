@@ -53,6 +53,8 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         masks: max_references > 0,
         settings: Setting::ALL.to_vec(),
         loras: LoraSource::Server,
+        weighted_prompts: false,
+        quality: false,
         max_pictures: None,
         typical_duration: TYPICAL_DURATION,
         attempt_limit: None,

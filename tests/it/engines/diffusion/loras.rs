@@ -34,6 +34,30 @@ async fn tasks_with_other_lora_files_wait_for_a_child_that_has_them() {
 }
 
 #[tokio::test]
+async fn a_task_chooses_how_its_prompt_is_read() {
+    let asked = |prompt| {
+        let settings = RenderSettings { prompt, ..RenderSettings::default() };
+        Brief { settings, ..brief("a (boat:1.9)", &[1]) }
+    };
+    let syntaxes = [None, Some(PromptSyntax::Plain), Some(PromptSyntax::Weighted)];
+    let [plain, weighted] = [&[][..], &["--engine-prompt", "weighted"]].map(|flags| Rig::new(&model("sd15"), flags));
+    let [mut pictures, mut others] = [Vec::new(), Vec::new()];
+    let (plain, weighted) = (plain.started().await, weighted.started().await);
+    for syntax in syntaxes {
+        pictures.push(plain.render(asked(syntax)).await.expect("pictures"));
+        others.push(weighted.render(asked(syntax)).await.expect("pictures"));
+    }
+    assert_eq!(pictures[0], pictures[1]);
+    assert_ne!(pictures[1], pictures[2]);
+    assert_eq!(others, [pictures[2].clone(), pictures[1].clone(), pictures[2].clone()]);
+    // A model that reads plain words only reads a task of any preset.
+    let klein = Rig::new(&model("klein"), &[]).started().await;
+    let read = [klein.render(asked(None)).await, klein.render(asked(Some(PromptSyntax::Weighted))).await];
+    let [usual, asked] = read.map(|pictures| pictures.expect("pictures"));
+    assert_eq!(usual, asked);
+}
+
+#[tokio::test]
 async fn lora_files_that_do_not_fit_fail_their_task_and_no_other() {
     let directory = TempDir::new().expect("a directory");
     let damaged = directory.path().join("damaged.safetensors");

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::{AspectRatio, GenerateRequest, TaskSettings};
-use tintype_engine::RenderSettings;
+use tintype_engine::{PromptSyntax, RenderSettings};
 use tintype_store::{Result, START_WITHIN, StartLimit, Submission};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, ids, images, one_file};
@@ -67,6 +67,8 @@ pub async fn a_claim_returns_the_request_unchanged(fx: &Fixture) -> Result<()> {
                         .then(|| "detail.safetensors:0.5".parse().expect("a LoRA"))
                         .into_iter()
                         .collect(),
+                    prompt: (turn % 4 == 2).then_some(PromptSyntax::Weighted),
+                    quality: (turn % 4 == 3).then(|| "high".to_owned()),
                 },
             },
             request_id: Some(format!("request-{turn}")),
