@@ -86,6 +86,8 @@ struct ShownRecord {
     request: GenerateRequest,
     /// The seed of each image.
     seeds: Vec<u32>,
+    /// The person who created it in the studio.
+    person_id: Option<Id>,
     request_id: Option<String>,
     lost_leases: Option<u32>,
     removed_at: Option<Timestamp>,
@@ -145,12 +147,12 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
 async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
-    let TaskRecord { task, request, lost_leases, removed_at } = record;
+    let TaskRecord { task, request, person_id, lost_leases, removed_at } = record;
     let request_id = request.request_id.clone();
     let account = readable_name(&*store, task.account_id).await;
     let task = ShownTask::new(task, account);
     let seeds = request.seeds(args.id).collect();
-    let record = ShownRecord { task, request, seeds, request_id, lost_leases, removed_at };
+    let record = ShownRecord { task, request, seeds, person_id, request_id, lost_leases, removed_at };
     // JSON is the most readable layout for nested values.
     show(true, &record, String::new)
 }

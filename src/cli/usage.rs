@@ -1,4 +1,4 @@
-//! `tintype usage` adds up the use of credits by key, day or account. Its figures are those of the ledger.
+//! `tintype usage` adds up the use of credits by key, person, day or account. Its figures are those of the ledger.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -43,6 +43,7 @@ pub(super) struct UsageArgs {
 enum By {
     Account,
     Key,
+    Person,
     Day,
 }
 
@@ -65,6 +66,7 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
     let by = match args.by {
         By::Account => UsageBy::Account,
         By::Key => UsageBy::Key,
+        By::Person => UsageBy::Person,
         By::Day => UsageBy::Day,
     };
     let lines = usage::lines(&*store, by, UsageFilter { account_id, from, until }).await?;
@@ -78,14 +80,18 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
 fn plain(by: UsageBy, lines: &[UsageLine]) -> String {
     let dash = |name: &Option<String>| or_dash(name.as_deref().filter(|name| !name.is_empty()));
     let total = UsageLine::total(lines);
-    if by == UsageBy::Key {
-        let row = |line: &UsageLine, account: String, id: String, key: String| {
+    if let UsageBy::Key | UsageBy::Person = by {
+        let row = |line: &UsageLine, account: String, id: String, name: String| {
             let [tasks, images, charged, refunded, credits] = figures(line);
-            [account, id, key, tasks, images, charged, refunded, credits]
+            [account, id, name, tasks, images, charged, refunded, credits]
         };
-        let rows = lines.iter().map(|line| row(line, dash(&line.account), or_dash(line.key_id), dash(&line.key)));
         let last = row(&total, "TOTAL".into(), "-".into(), "-".into());
-        let headings = ["ACCOUNT", "KEY ID", "KEY", "TASKS", "IMAGES", "CHARGED", "REFUNDED", "CREDITS"];
+        let (id, name) = if by == UsageBy::Key { ("KEY ID", "KEY") } else { ("PERSON ID", "PERSON") };
+        let rows = lines.iter().map(|line| match by {
+            UsageBy::Key => row(line, dash(&line.account), or_dash(line.key_id), dash(&line.key)),
+            _ => row(line, dash(&line.account), or_dash(line.person_id), dash(&line.person)),
+        });
+        let headings = ["ACCOUNT", id, name, "TASKS", "IMAGES", "CHARGED", "REFUNDED", "CREDITS"];
         return table(headings, rows.chain([last]));
     }
     let row = |line: &UsageLine, name: String| {

@@ -50,6 +50,8 @@ pub struct ApiSettings {
     pub listening_host: Option<String>,
     /// The URLs of result files.
     pub file_links: FileLinks,
+    /// How long deleted tasks stay in the bin of the studio.
+    pub in_bin: Duration,
     /// Ports allowed in reference image URLs.
     pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
@@ -96,6 +98,7 @@ impl ApiSettings {
             redis: settings.redis.server()?,
             public_host: settings.public_url.as_deref().and_then(host_of),
             listening_host: host_of(listening_url),
+            in_bin: settings.retention.in_bin(),
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
@@ -182,6 +185,7 @@ impl ApiState {
             public_host: settings.public_host.clone(),
             reference_ports: settings.reference_ports.clone(),
             file_links: settings.file_links.clone(),
+            in_bin: settings.in_bin,
             sign_up: terms(settings.sign_up),
             second_factor: settings.second_factor,
             body_total: settings.connections.body_total,

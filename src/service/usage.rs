@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::text::csv_field;
-use tintype_store::{Result, Store, UsageBy, UsageFilter};
+use tintype_store::{Result, Store, UsageBy, UsageFilter, UsageRow};
 use tintype_system::clock::Timestamp;
 
 /// Most accounts in memory.
@@ -57,6 +57,10 @@ impl UsageCache {
 
 /// The name of the row of tasks of the studio.
 pub const STUDIO: &str = "(studio)";
+/// The name of the row of tasks of the API, when grouped by person.
+pub const API: &str = "(API)";
+/// The name of the row of tasks of a person who has left.
+pub const FORMER_PERSON: &str = "(former member)";
 /// The name of the row of tasks of the API whose ledger entries name no key.
 pub const UNKNOWN_KEY: &str = "(unknown key)";
 
@@ -78,6 +82,13 @@ pub struct UsageLine {
     /// The key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<Id>,
+    /// The name of the person, [`STUDIO`] for studio tasks without an author, [`API`] or [`FORMER_PERSON`], when grouped by
+    /// person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub person: Option<String>,
+    /// The person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub person_id: Option<Id>,
     /// Tasks charged.
     pub tasks: u64,
     /// Their images.
@@ -118,20 +129,29 @@ pub async fn lines(store: &dyn Store, by: UsageBy, filter: UsageFilter) -> Resul
     let accounts: HashMap<Id, String> = accounts.into_iter().map(|account| (account.id, account.name)).collect();
     let keys: HashMap<Id, String> =
         keys.into_iter().map(|key| (key.id, format!("{} {}", key.hint, key.name).trim_end().to_owned())).collect();
+    let people = if by == UsageBy::Person { store.list_people(filter.account_id).await? } else { Vec::new() };
+    let people: HashMap<Id, String> = people.into_iter().map(|person| (person.id, person.name)).collect();
     let rows = store.usage_by(by, filter).await?;
-    let line = |row: &tintype_store::UsageRow| {
+    let line = |row: &UsageRow| {
         let key = match (row.key_id, row.surface) {
             (Some(id), _) => keys.get(&id).cloned(),
             (None, Some(Surface::Web)) => Some(STUDIO.to_owned()),
             (None, Some(Surface::Api)) => Some(UNKNOWN_KEY.to_owned()),
             (None, None) => None,
         };
+        let person = match (row.person_id, row.surface) {
+            (Some(id), _) => people.get(&id).cloned().unwrap_or_else(|| FORMER_PERSON.to_owned()),
+            (None, Some(Surface::Web)) => STUDIO.to_owned(),
+            (None, _) => API.to_owned(),
+        };
         UsageLine {
             day: row.day.map(Timestamp::day),
             account: row.account_id.map(|id| accounts.get(&id).cloned().unwrap_or_default()),
             account_id: row.account_id,
-            key,
+            key: key.filter(|_| by == UsageBy::Key),
             key_id: row.key_id,
+            person: (by == UsageBy::Person).then_some(person),
+            person_id: row.person_id,
             tasks: row.tasks,
             images: row.images(),
             charged: row.charged,
@@ -150,6 +170,7 @@ pub fn csv(by: UsageBy, lines: &[UsageLine]) -> String {
         UsageBy::Day => "day",
         UsageBy::Account => "account",
         UsageBy::Key => "account,key_id,key",
+        UsageBy::Person => "account,person_id,person",
     };
     let mut csv = format!("{names},tasks,images,charged,refunded,credits\r\n");
     for line in lines {
@@ -157,9 +178,11 @@ pub fn csv(by: UsageBy, lines: &[UsageLine]) -> String {
         let names = match by {
             UsageBy::Day => line.day.clone().unwrap_or_default(),
             UsageBy::Account => account,
-            UsageBy::Key => {
-                let id = line.key_id.map(|id| id.to_string()).unwrap_or_default();
-                format!("{account},{id},{}", csv_field(line.key.as_deref().unwrap_or_default()))
+            UsageBy::Key | UsageBy::Person => {
+                let (id, name) =
+                    if by == UsageBy::Key { (line.key_id, &line.key) } else { (line.person_id, &line.person) };
+                let id = id.map(|id| id.to_string()).unwrap_or_default();
+                format!("{account},{id},{}", csv_field(name.as_deref().unwrap_or_default()))
             }
         };
         let UsageLine { tasks, images, charged, refunded, credits, .. } = line;

@@ -49,6 +49,16 @@ pub(super) enum GalleryAction {
     Unstar,
 }
 
+/// Actions on tasks in the bin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum BinAction {
+    Empty,
+    Erase,
+    Restore,
+    RestoreAll,
+}
+
 /// Actions on a board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

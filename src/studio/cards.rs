@@ -18,7 +18,7 @@ use tintype_config::FileLinks;
 use tintype_domain::model::{Id, Status, Surface, Task};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
-use tintype_store::{TaskRecord, Unfinished};
+use tintype_store::{GalleryFilter, TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {
@@ -55,7 +55,11 @@ pub(super) struct Card<'a> {
     pub(super) waits: bool,
     /// Whether the person may make pictures.
     pub(super) makes: bool,
+    /// Whether the person may delete those of others.
+    pub(super) owns: bool,
     pub(super) starred: bool,
+    /// The name of its author, if it is somebody else than the visitor; empty for somebody who has left.
+    pub(super) author: Option<String>,
     /// Whether the page has a form for chosen tasks.
     pub(super) selects: bool,
     pub(super) proof: &'a str,
@@ -78,7 +82,9 @@ impl<'a> Card<'a> {
             elapsed: 0,
             waits: false,
             makes: visitor.makes(),
+            owns: visitor.owns(),
             starred: false,
+            author: None,
             selects: false,
             proof: &visitor.proof,
             presets: &visitor.studio.shared.presets,
@@ -163,6 +169,27 @@ impl<'a> Card<'a> {
         self.task.created_at().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
     }
 
+    /// Whether the person may delete it.
+    pub(super) fn deletes(&self) -> bool {
+        self.makes && self.task.status.is_terminal() && (self.owns || self.author.is_none())
+    }
+
+    /// The first letters of up to two words of its author's name, if that is somebody else than the visitor.
+    pub(super) fn initials(&self) -> Option<String> {
+        let author = self.author.as_deref()?;
+        let words = author.split(|letter: char| !letter.is_alphanumeric()).filter_map(|word| word.chars().next());
+        let initials: String = words.take(2).flat_map(char::to_uppercase).collect();
+        Some(if initials.is_empty() { "?".to_owned() } else { initials })
+    }
+
+    /// The name of its author, for the reader.
+    pub(super) fn author_name(&self) -> String {
+        match self.author.as_deref() {
+            Some("") | None => self.t.get("usage-former-person").into_owned(),
+            Some(name) => name.to_owned(),
+        }
+    }
+
     /// The size of its pictures, in pixels.
     pub(super) fn size(&self) -> (u32, u32) {
         self.request.aspect_ratio.size()
@@ -206,10 +233,19 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
     };
     let shown: Vec<Id> = records.iter().map(|record| record.task.id).collect();
     let starred = visitor.studio.shared.store.starred(visitor.session.person.account_id, &shown).await?;
+    let me = visitor.session.person.id;
+    let is_others = |record: &TaskRecord| record.person_id.is_some_and(|author| author != me);
+    let people = match records.iter().any(is_others) {
+        true => visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?,
+        false => Vec::new(),
+    };
+    let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
     let mut cards = Vec::with_capacity(records.len());
     for record in records {
+        let author = record.person_id.filter(|author| *author != me).map(|id| name(id).unwrap_or_default());
         let mut card = Card::new(visitor, record, &unfinished).await?;
         card.starred = starred.contains(&card.task.id);
+        card.author = author;
         cards.push(card);
     }
     Ok(cards)
@@ -218,14 +254,12 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
 /// Tasks of one page.
 const PAGE: u32 = 16;
 
-/// The newest tasks before one, and the last of them if there are more.
+/// The newest tasks of a person before one, and where the next page begins.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
-    let mut records = studio.shared.store.list_records(account, Surface::Web, before, PAGE + 1).await?;
-    let more = records.len() > PAGE as usize;
-    records.truncate(PAGE as usize);
-    let older = records.last().map(|record| record.task.id).filter(|_| more);
-    Ok((cards(visitor, records).await?, older))
+    let mine = GalleryFilter { person: Some(visitor.session.person.id), ..GalleryFilter::default() };
+    let page = studio.shared.store.gallery(account, &mine, before, PAGE).await?;
+    Ok((cards(visitor, page.records).await?, page.older))
 }
 
 /// The card of one task.

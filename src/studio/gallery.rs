@@ -17,14 +17,16 @@ use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
-use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN, UNDO};
+use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN};
 use tintype_domain::model::{Id, Surface};
-use tintype_domain::person::Role;
+use tintype_domain::person::{Person, Role};
 use tintype_domain::request::AspectRatio;
 use tintype_store::{Board, BoardWrite, GalleryFilter, TaskState};
 use tintype_system::clock::Timestamp;
 
 const HOME: &str = "/studio/gallery";
+/// The word for one's own tasks in a URL.
+const MINE: &str = "me";
 /// Tasks of one page.
 const PAGE: u32 = 48;
 /// Longest text to search for, in bytes; the rest does not count.
@@ -39,6 +41,8 @@ pub struct Search {
     kind: String,
     shape: String,
     starred: String,
+    /// The id of the person whose tasks are shown, or `me`.
+    person: String,
     board: String,
     from: String,
     until: String,
@@ -48,7 +52,8 @@ pub struct Search {
 }
 
 impl Search {
-    fn filter(&self) -> GalleryFilter {
+    /// The filter, for a person.
+    fn filter(&self, me: Id) -> GalleryFilter {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         let end = self.q.floor_char_boundary(MAX_TEXT);
         GalleryFilter {
@@ -61,6 +66,7 @@ impl Search {
             },
             aspect_ratio: AspectRatio::ALL.into_iter().find(|ratio| ratio.as_str() == self.shape),
             starred: self.starred == "1",
+            person: if self.person == MINE { Some(me) } else { self.person.parse().ok() },
             board: self.board.parse().ok(),
             from: Timestamp::of_day(&self.from),
             // The day itself counts.
@@ -77,6 +83,7 @@ impl Search {
             ("kind", &self.kind),
             ("shape", &self.shape),
             ("starred", &self.starred),
+            ("person", &self.person),
             ("board", &self.board),
             ("from", &self.from),
             ("until", &self.until),
@@ -95,6 +102,8 @@ struct GalleryPage<'a> {
     /// Whether more than the words is filtered.
     narrowed: bool,
     boards: Vec<Board>,
+    /// The people of the account, if there are several.
+    people: Vec<Person>,
     /// The board that is shown.
     board: Option<Board>,
     deleted: Vec<Id>,
@@ -141,7 +150,7 @@ pub async fn gallery(
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let filter = search.filter();
+    let filter = search.filter(visitor.session.person.id);
     let page = store.gallery(account, &filter, search.before.parse().ok(), PAGE).await?;
     let older = page.older.map(|last| search.older(last));
     let mut cards = cards(&visitor, page.records).await?;
@@ -152,6 +161,10 @@ pub async fn gallery(
         return Ok(html(MoreCards { t: visitor.texts, cards, older }.render()?));
     }
     let boards = store.boards(account).await?;
+    let mut people = store.list_people(Some(account)).await?;
+    if people.len() < 2 {
+        people.clear();
+    }
     let narrowed = GalleryFilter { text: String::new(), ..filter.clone() }.is_set();
     let page = GalleryPage {
         frame: Frame::new("gallery", &visitor).await?,
@@ -160,6 +173,7 @@ pub async fn gallery(
         narrowed,
         search,
         boards,
+        people,
         cards,
         older,
     };
@@ -178,7 +192,7 @@ pub(super) fn first<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<Id> {
 }
 
 /// The tasks that a form names, in a field each.
-fn chosen(form: &Form) -> Vec<Id> {
+pub(super) fn chosen(form: &Form) -> Vec<Id> {
     first(form.fields.names().filter_map(|name| name.strip_prefix("task-")))
 }
 
@@ -206,14 +220,23 @@ pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Bod
             return Ok(done(&form, &format!("{HOME}?board={board}")));
         }
         GalleryAction::Delete => {
-            let deleted = store.delete_tasks(account, &tasks).await?;
-            tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks deleted by their owner");
+            let author = form.visitor.only_own();
+            if author.is_some() {
+                // All or nothing, so that no page shows less than there is.
+                for task in &tasks {
+                    let found = store.find_record(account, Surface::Web, *task).await?;
+                    if found.is_some_and(|record| record.person_id != author) {
+                        return Err(PageError::forbidden("delete-refused"));
+                    }
+                }
+            }
+            let deleted = store.delete_tasks(account, &tasks, author).await?;
+            tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks moved to the bin");
             let deleted: Vec<String> = deleted.iter().map(Id::to_string).collect();
             return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
         }
         GalleryAction::Restore => {
-            let since = store.now().saturating_sub(UNDO);
-            let back = store.restore_tasks(account, &tasks, since).await?;
+            let back = store.restore_tasks(account, &tasks, form.visitor.only_own()).await?;
             for task in tasks.iter().filter(|task| !back.contains(task)) {
                 // A second click finds it there already.
                 if store.find_record(account, Surface::Web, *task).await?.is_none() {

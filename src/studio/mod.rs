@@ -7,6 +7,7 @@
 
 mod action;
 mod activity;
+mod bin;
 mod cards;
 mod chart;
 mod compare;
@@ -74,6 +75,7 @@ pub use self::texts::Texts;
 /// The handlers, which `crate::http` puts into its table of routes.
 pub mod handlers {
     pub use super::activity::activity;
+    pub use super::bin::{bin, change_bin};
     pub use super::compare::compare;
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
@@ -160,6 +162,8 @@ pub struct StudioSettings {
     pub reference_ports: Vec<u16>,
     /// The URLs of result files.
     pub file_links: FileLinks,
+    /// How long deleted tasks stay in the bin.
+    pub in_bin: Duration,
     /// The terms of open sign-up; `None` where only the operator opens accounts.
     pub sign_up: Option<SignUpTerms>,
     /// The people who must have a second factor.

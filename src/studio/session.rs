@@ -105,6 +105,11 @@ impl Visitor {
         self.session.person.role >= Role::Member
     }
 
+    /// The author whose tasks the person may delete and restore; `None` for those of everyone.
+    pub(super) fn only_own(&self) -> Option<Id> {
+        (!self.owns()).then_some(self.session.person.id)
+    }
+
     /// Whether the person manages the account.
     pub(super) fn owns(&self) -> bool {
         self.session.person.role >= Role::Owner

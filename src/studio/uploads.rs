@@ -26,7 +26,7 @@ use tintype_domain::multipart::{Multipart, Piece};
 use tintype_domain::person::Role;
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_domain::stored_reference::StoredReference;
-use tintype_store::Upload;
+use tintype_store::{TaskRecord, Upload};
 
 /// Uploads of one page.
 const PAGE: u32 = 48;
@@ -319,8 +319,18 @@ pub async fn result_thumbnail(
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let number: usize = number.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.session.person.account_id;
-    let task = visitor.studio.shared.store.find_task(account, Surface::Web, id).await?;
-    let Some(Status::Completed(names)) = task.map(|task| task.status) else { return Err(PageError::not_found()) };
+    let record = visitor.studio.shared.store.inspect_task(id).await?;
+    // Those in the bin are shown there.
+    let is_seen = |record: &TaskRecord| match record.removed_at {
+        None => true,
+        // What was erased has no prompt.
+        Some(_) if record.request.prompt.is_empty() => false,
+        Some(_) => visitor.makes() && visitor.only_own().is_none_or(|author| record.person_id == Some(author)),
+    };
+    let own = record.filter(|found| found.task.account_id == account && found.task.surface == Surface::Web);
+    let Some(Status::Completed(names)) = own.filter(is_seen).map(|record| record.task.status) else {
+        return Err(PageError::not_found());
+    };
     let name = number.checked_sub(1).and_then(|index| names.get(index)).ok_or_else(PageError::not_found)?;
     thumbnail(&visitor, name).await
 }

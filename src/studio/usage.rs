@@ -1,4 +1,4 @@
-//! The use of credits by key and by day, for the owners of the account.
+//! The use of credits by key, by person and by day, for the owners of the account.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::session::Visitor;
-use crate::service::usage::{self, STUDIO, UsageLine};
+use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use tintype_domain::person::Role;
 use tintype_store::{UsageBy, UsageFilter};
 use tintype_system::clock::Timestamp;
@@ -32,11 +32,29 @@ pub struct Wanted {
 
 impl Wanted {
     fn by(&self) -> UsageBy {
-        if self.by == "day" { UsageBy::Day } else { UsageBy::Key }
+        match &*self.by {
+            "day" => UsageBy::Day,
+            "person" => UsageBy::Person,
+            _ => UsageBy::Key,
+        }
     }
 
-    fn is_by_day(&self) -> bool {
-        self.by() == UsageBy::Day
+    /// The word for it in a URL.
+    fn word(&self) -> &'static str {
+        match self.by() {
+            UsageBy::Day => "day",
+            UsageBy::Person => "person",
+            _ => "key",
+        }
+    }
+
+    /// The heading of its first column.
+    fn heading(&self) -> &'static str {
+        match self.by() {
+            UsageBy::Day => "usage-day",
+            UsageBy::Person => "name",
+            _ => "key-hint",
+        }
     }
 
     /// The begin of the period, whose last day is today.
@@ -62,14 +80,27 @@ struct UsagePage<'a> {
 }
 
 impl UsagePage<'_> {
-    /// The day or the key of a row.
+    /// The day, the key or the person of a row.
     fn name(&self, line: &UsageLine) -> String {
-        match (&line.day, &line.key, line.key_id) {
-            (Some(day), ..) => day.clone(),
-            (None, Some(key), Some(_)) => key.clone(),
-            (None, Some(key), None) if key == STUDIO => self.frame.t.get("usage-studio").into_owned(),
-            _ => self.frame.t.get("usage-unknown-key").into_owned(),
-        }
+        let name = line.day.as_ref().or(line.key.as_ref()).or(line.person.as_ref());
+        let text = match name.map(String::as_str) {
+            Some(STUDIO) => "usage-studio",
+            Some(API) => "usage-api",
+            Some(FORMER_PERSON) => "usage-former-person",
+            Some(UNKNOWN_KEY) | None => "usage-unknown-key",
+            Some(name) => return name.to_owned(),
+        };
+        self.frame.t.get(text).into_owned()
+    }
+
+    /// Whether these are the rows that are shown.
+    fn is_shown(&self, by: &str) -> bool {
+        self.wanted.word() == by
+    }
+
+    /// The groups to choose from: their words in URLs, and their texts.
+    fn groups(&self) -> [(&'static str, &'static str); 3] {
+        [("key", "usage-by-key"), ("person", "usage-by-person"), ("day", "usage-by-day")]
     }
 }
 

@@ -205,12 +205,12 @@ impl Scene {
         attempt(async move { store.star_tasks(first, &starred, true).await }).await;
         for _ in 0..2 {
             let (store, deleted) = (self.service.shared.store.clone(), tasks.clone());
-            attempt(async move { store.delete_tasks(first, &deleted).await }).await;
+            attempt(async move { store.delete_tasks(first, &deleted, None).await }).await;
             let (store, restored) = (self.service.shared.store.clone(), tasks.clone());
-            attempt(async move { store.restore_tasks(first, &restored, Timestamp::MIN).await }).await;
+            attempt(async move { store.restore_tasks(first, &restored, None).await }).await;
         }
         let store = self.service.shared.store.clone();
-        attempt(async move { store.delete_tasks(first, &tasks).await }).await;
+        attempt(async move { store.delete_tasks(first, &tasks, None).await }).await;
     }
 
     /// An upload, and another one whose row is all that is left of it.

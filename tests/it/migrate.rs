@@ -21,7 +21,7 @@ use tintype_store::{
     NewEndpoint, NewKey, Origin, People as _, PersonCreation, Queue as _, SignUp, SigningUp, StartLimit, Store,
     StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy, UsageFilter, Via,
 };
-use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
 use crate::rigs::binary::{self, Server};
@@ -210,10 +210,10 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     };
     source.star_tasks(ada.id, &[red, green], true).await.unwrap();
     source.put_on_board(ada.id, board.id, &[red, blue], true).await.unwrap();
-    source.delete_tasks(ada.id, &[old]).await.unwrap();
+    source.delete_tasks(ada.id, &[old], None).await.unwrap();
     // Long enough ago to be erased.
     assert_eq!(source.erase_deleted(source.now().saturating_add(LEASE)).await.unwrap(), 1);
-    source.delete_tasks(ada.id, &[green]).await.unwrap();
+    source.delete_tasks(ada.id, &[green], None).await.unwrap();
     drop(source);
     let url = cluster().url(elsewhere.path());
     binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
@@ -229,7 +229,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     assert_eq!(shown(text("green")).await, []);
     assert_eq!(shown(GalleryFilter { board: Some(board.id), ..text("") }).await, [blue, red]);
     assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [red]);
-    assert_eq!(target.restore_tasks(ada.id, &[green, old], Timestamp::from_millis(0)).await.unwrap(), [green]);
+    assert_eq!(target.restore_tasks(ada.id, &[green, old], None).await.unwrap(), [green]);
     assert_eq!(shown(text("green")).await, [green]);
     assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [green, red]);
     let erased = target.erased_tasks(target.now().saturating_add(LEASE), 10).await.unwrap();

@@ -16,6 +16,7 @@ use crate::rigs::visitor::{Visitor, text};
 
 mod accessible;
 mod all_day;
+mod bin;
 mod browser;
 mod docs;
 mod forms;

@@ -60,8 +60,8 @@ pub const CERTIFICATE_CHECK_EVERY: Duration = Duration::from_secs(1);
 pub const FAILURES_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// Time for which the number of an account's failed tasks is not read again.
 pub const FAILURES_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a person can undo the deletion of a task of the studio.
-pub const UNDO: Duration = Duration::from_secs(10 * 60);
+/// The files of a deleted task are kept at least this long, for submits that have just seen them as references.
+pub const DELETED_FILES_GRACE: Duration = Duration::from_secs(10 * 60);
 /// Time between two sweeps of deleted tasks.
 pub const ERASE_EVERY: Duration = Duration::from_secs(60);
 /// Time for which a delivery of a webhook is kept.

@@ -190,11 +190,16 @@ CREATE TABLE tasks (
     reference_images text NOT NULL,
     prompt           text NOT NULL,
     -- JSON: the preset, and the settings for the engine. Null leaves all to the engine.
-    settings         text
+    settings         text,
+    -- The person who created it in the studio.
+    person_id        text COLLATE "C"
 );
 
 -- Lists of an account's tasks. With `removed_at` in it, always null, a page of ids is read from the index alone.
 CREATE INDEX tasks_of_account ON tasks (account_id, surface, id, removed_at) WHERE removed_at IS NULL;
+
+-- The gallery of a person's own tasks.
+CREATE INDEX tasks_of_person ON tasks (person_id, id) WHERE removed_at IS NULL AND person_id IS NOT NULL;
 
 -- Failed tasks whose prompts are kept, with the bytes of prompt and references. The oldest of an account are forgotten
 -- when they exceed its share of the space.
@@ -393,17 +398,22 @@ CREATE TABLE board_tasks (
 -- The boards of a task, when it is shown or removed.
 CREATE INDEX boards_of_task ON board_tasks (task_id);
 
--- Tasks that people have deleted: hidden first, so that a deletion can be undone, then erased, and forgotten here once
--- their files are gone.
+-- The bin: deleted tasks, which are hidden first so that they can be restored, then erased, and forgotten here once their
+-- files are gone.
 CREATE TABLE deletions (
     task_id    text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C" NOT NULL REFERENCES accounts (id),
     deleted_at bigint NOT NULL,
-    erased     boolean NOT NULL DEFAULT false
+    erased     boolean NOT NULL DEFAULT false,
+    -- Nobody can restore the task, which is erased at the next sweep.
+    is_final   boolean NOT NULL DEFAULT false
 );
 
 -- The sweep that erases.
 CREATE INDEX deletions_due ON deletions (erased, deleted_at);
+
+-- Pages of an account's bin.
+CREATE INDEX deletions_of_account ON deletions (account_id, task_id);
 
 -- ---- Uploads ----
 

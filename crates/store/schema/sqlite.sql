@@ -182,11 +182,16 @@ CREATE TABLE tasks (
     reference_images TEXT NOT NULL,
     prompt           TEXT NOT NULL,
     -- JSON: the preset, and the settings for the engine. Null leaves all to the engine.
-    settings         TEXT
+    settings         TEXT,
+    -- The person who created it in the studio.
+    person_id        TEXT
 ) STRICT, WITHOUT ROWID;
 
 -- Lists of an account's tasks. With `removed_at` in it, always null, a page of ids is read from the index alone.
 CREATE INDEX tasks_of_account ON tasks (account_id, surface, id, removed_at) WHERE removed_at IS NULL;
+
+-- The gallery of a person's own tasks.
+CREATE INDEX tasks_of_person ON tasks (person_id, id) WHERE removed_at IS NULL AND person_id IS NOT NULL;
 
 -- Failed tasks whose prompts are kept, with the bytes of prompt and references. The oldest of an account are forgotten
 -- when they exceed its share of the space.
@@ -381,17 +386,22 @@ CREATE TABLE board_tasks (
 -- The boards of a task, when it is shown or removed.
 CREATE INDEX boards_of_task ON board_tasks (task_id);
 
--- Tasks that people have deleted: hidden first, so that a deletion can be undone, then erased, and forgotten here once
--- their files are gone.
+-- The bin: deleted tasks, which are hidden first so that they can be restored, then erased, and forgotten here once their
+-- files are gone.
 CREATE TABLE deletions (
     task_id    TEXT PRIMARY KEY,
     account_id TEXT NOT NULL REFERENCES accounts (id),
     deleted_at INTEGER NOT NULL,
-    erased     INTEGER NOT NULL DEFAULT 0
+    erased     INTEGER NOT NULL DEFAULT 0,
+    -- Nobody can restore the task, which is erased at the next sweep.
+    is_final   INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- The sweep that erases.
 CREATE INDEX deletions_due ON deletions (erased, deleted_at);
+
+-- Pages of an account's bin.
+CREATE INDEX deletions_of_account ON deletions (account_id, task_id);
 
 -- ---- Uploads ----
 

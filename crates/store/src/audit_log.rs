@@ -196,6 +196,8 @@ actions! {
     PauseQueue = "audit-pause-queue",
     /// The queue was resumed.
     ResumeQueue = "audit-resume-queue",
+    /// A person deleted a task that another one had created.
+    DeleteTask = "audit-delete-task",
     /// A task was failed. The detail is the sentence for its owner.
     FailTask = "audit-fail-task",
     /// A change that a newer version of this server recorded, which this version cannot name.
@@ -268,6 +270,12 @@ impl Deed {
 
     fn about(self, subject: impl fmt::Display) -> Self {
         Self { subject: Some(subject.to_string()), ..self }
+    }
+
+    /// Of the deletion of a task whose author is somebody else than the person who acts.
+    pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
+        let is_others = author.is_some() && author != actor.person_id;
+        is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))
     }
 
     /// With a detail, unless it is empty.

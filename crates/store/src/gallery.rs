@@ -48,6 +48,8 @@ pub struct GalleryFilter {
     pub aspect_ratio: Option<AspectRatio>,
     /// Only those with a star.
     pub starred: bool,
+    /// Only those that this person created.
+    pub person: Option<Id>,
     /// Only those on this board of the account.
     pub board: Option<Id>,
     /// Only those created at this time or later.
@@ -59,12 +61,13 @@ pub struct GalleryFilter {
 impl GalleryFilter {
     /// Whether it leaves any task out.
     pub fn is_set(&self) -> bool {
-        let Self { text, state, image_to_image, aspect_ratio, starred, board, from, until } = self;
+        let Self { text, state, image_to_image, aspect_ratio, starred, person, board, from, until } = self;
         !text.trim().is_empty()
             || state.is_some()
             || image_to_image.is_some()
             || aspect_ratio.is_some()
             || *starred
+            || person.is_some()
             || board.is_some()
             || from.is_some()
             || until.is_some()
@@ -135,15 +138,23 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
     /// Puts tasks on a board of the account, or takes them off. Returns whether there is such a board.
     async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
 
-    /// Deletes tasks that have ended, which hides them at once. Returns those that were deleted. Their ledger entries
-    /// stay.
-    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
+    /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
+    /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who acts.
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>>;
 
-    /// Brings tasks back that were deleted at `since` or later and not yet erased. Returns them.
-    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>>;
+    /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only this
+    /// person's.
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>>;
 
-    /// Erases tasks that were deleted before `cutoff`, up to some hundred: requests, entries of the search, stars and
-    /// places on boards. Returns their number.
+    /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>>;
+
+    /// Makes the deletion of tasks in the bin final: the next sweep erases them. With an `author`, only this person's.
+    /// Returns their number.
+    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize>;
+
+    /// Erases tasks that were deleted before `cutoff`, or whose deletion is final, up to some hundred: requests, entries of
+    /// the search, stars and places on boards. Returns their number.
     async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize>;
 
     /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.

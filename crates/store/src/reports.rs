@@ -55,6 +55,8 @@ pub enum UsageBy {
     Account,
     /// By account and key; tasks of the studio have none.
     Key,
+    /// By account and person; tasks of the API have none.
+    Person,
     /// By day in UTC.
     Day,
 }
@@ -64,15 +66,22 @@ impl UsageBy {
     pub(super) fn columns(self) -> &'static str {
         match self {
             Self::Account => {
-                "CAST(NULL AS bigint) AS day, account_id, CAST(NULL AS text) AS key_id, CAST(NULL AS text) AS surface"
+                "CAST(NULL AS bigint) AS day, account_id, CAST(NULL AS text) AS key_id, CAST(NULL AS text) AS surface,
+                 CAST(NULL AS text) AS person_id"
+            }
+            Self::Person => {
+                "CAST(NULL AS bigint) AS day, account_id, CAST(NULL AS text) AS key_id,
+                 (SELECT CASE WHEN person_id IS NULL THEN surface END FROM tasks t WHERE t.id = l.task_id) AS surface,
+                 (SELECT person_id FROM tasks t WHERE t.id = l.task_id) AS person_id"
             }
             Self::Key => {
                 "CAST(NULL AS bigint) AS day, account_id, key_id,
-                 CASE WHEN key_id IS NULL THEN (SELECT surface FROM tasks t WHERE t.id = l.task_id) END AS surface"
+                 CASE WHEN key_id IS NULL THEN (SELECT surface FROM tasks t WHERE t.id = l.task_id) END AS surface,
+                 CAST(NULL AS text) AS person_id"
             }
             Self::Day => {
                 "created_at / 86400000 AS day, CAST(NULL AS text) AS account_id, CAST(NULL AS text) AS key_id,
-                 CAST(NULL AS text) AS surface"
+                 CAST(NULL AS text) AS surface, CAST(NULL AS text) AS person_id"
             }
         }
     }
@@ -98,7 +107,9 @@ pub struct UsageRow {
     pub account_id: Option<Id>,
     /// The key, when grouped by key and the tasks came with one.
     pub key_id: Option<Id>,
-    /// When grouped by key and none is known, the surface of the tasks: the studio, or the API before ledger entries
+    /// The person, when grouped by person and the tasks have one.
+    pub person_id: Option<Id>,
+    /// When grouped by key or person and none is known, the surface of the tasks: the studio, or the API before ledger entries
     /// named their keys.
     pub surface: Option<Surface>,
     /// Tasks charged.

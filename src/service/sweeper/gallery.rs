@@ -2,7 +2,7 @@
 //! ones.
 
 use super::{Sweeper, failed};
-use tintype_config::UNDO;
+use tintype_config::DELETED_FILES_GRACE;
 
 /// Tasks whose files are removed in one round.
 const BATCH: u32 = 256;
@@ -26,14 +26,14 @@ impl Sweeper {
         }
     }
 
-    /// Erases the tasks that were deleted so long ago that nobody can undo it; then removes the files of those that were
+    /// Erases the tasks whose time in the bin is over, or whose deletion is final; then removes the files of those that were
     /// deleted before every unfinished task began, so that each of these has its references. Logs failures and leaves them to
     /// the next sweep. Returns the number of tasks whose files are gone.
     pub async fn sweep_deleted(&self) -> usize {
         let store = &self.shared.store;
-        let aged = store.now().saturating_sub(UNDO);
+        let (due, aged) = (store.now().saturating_sub(self.in_bin), store.now().saturating_sub(DELETED_FILES_GRACE));
         loop {
-            match store.erase_deleted(aged).await {
+            match store.erase_deleted(due).await {
                 Ok(0) => break,
                 Ok(erased) => tracing::info!(tasks = erased, "deleted tasks erased"),
                 Err(error) => {

@@ -41,6 +41,8 @@ pub struct Sweeper {
     heartbeat: Duration,
     /// How long finished tasks are kept.
     retention: Option<Duration>,
+    /// How long deleted tasks stay in the bin.
+    in_bin: Duration,
     /// How long entries of the audit log are kept.
     audit_retention: Duration,
     /// How long prompts of failed tasks are kept, and how many bytes of them for an account.
@@ -78,6 +80,7 @@ impl Sweeper {
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
+            in_bin: settings.retention.in_bin(),
             audit_retention: settings.retention.audit_retention,
             failed_prompts: (
                 settings.retention.failed_prompt_retention,

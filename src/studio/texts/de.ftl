@@ -441,11 +441,11 @@ starred = Mit Stern
 delete = Löschen
 undo = Rückgängig
 zip-busy = Dieses Konto lädt im Moment mehrere Dateien herunter. Versuchen Sie es noch einmal, wenn eine fertig ist.
-undo-late = Einige Bilder sind endgültig fort: Löschen lässt sich zehn Minuten lang rückgängig machen.
-deleted-some = Gelöscht.
+undo-late = Einige Aufträge sind gelöscht und lassen sich nicht wiederherstellen.
+deleted-some = Liegt jetzt im Papierkorb.
 deleted = { $n ->
-    [one] 1 Auftrag gelöscht. Zehn Minuten lang lässt sich das rückgängig machen.
-   *[other] { $n } Aufträge gelöscht. Zehn Minuten lang lässt sich das rückgängig machen.
+    [one] 1 Auftrag liegt jetzt im Papierkorb.
+   *[other] { $n } Aufträge liegen jetzt im Papierkorb.
 }
 choose = Auswählen
 chosen = { $n } gewählt
@@ -485,7 +485,7 @@ audit-change-budget = Budget eines Schlüssels gesetzt
 credits-expiry = Verfall
 title-usage = Verbrauch
 usage-lead = Die Abbuchungen und Erstattungen dieses Kontos, zusammengezählt. Eine Erstattung zählt an dem Tag, an dem sie kam.
-usage-link = Verbrauch nach Schlüssel und Tag
+usage-link = Verbrauch nach Schlüssel, Person und Tag
 usage-by = Zeilen
 usage-by-key = Nach Schlüssel
 usage-by-day = Nach Tag
@@ -596,3 +596,24 @@ audit-add-factor = Zweiter Faktor eingeschaltet
 audit-remove-factor = Zweiter Faktor ausgeschaltet
 audit-reset-factor = Zweiter Faktor zurückgesetzt
 audit-recovery-codes = Neue Wiederherstellungscodes erstellt
+title-bin = Papierkorb
+bin-lead = { $n ->
+    [one] Gelöschte Aufträge bleiben einen Tag hier. Danach werden sie endgültig gelöscht.
+   *[other] Gelöschte Aufträge bleiben { $n } Tage hier. Danach werden sie endgültig gelöscht.
+}
+bin-empty = Der Papierkorb ist leer.
+bin-restore = Wiederherstellen
+bin-restore-all = Alle wiederherstellen
+bin-erase = Endgültig löschen
+bin-erase-sure = Die gewählten Aufträge und ihre Bilder werden in wenigen Minuten endgültig gelöscht. Niemand kann sie wiederherstellen.
+bin-erase-all = Papierkorb leeren
+bin-erase-all-sure = Alle Aufträge im Papierkorb und ihre Bilder werden in wenigen Minuten endgültig gelöscht. Niemand kann sie wiederherstellen.
+delete-refused = Nur Inhaber können Bilder anderer löschen. Es wurde nichts gelöscht.
+created-by = Erstellt von
+by-person = Von { $word }
+everyone = Alle
+mine = Meine
+usage-by-person = Nach Person
+usage-api = API
+usage-former-person = Ehemaliges Mitglied
+audit-delete-task = Auftrag einer anderen Person gelöscht

@@ -441,11 +441,11 @@ starred = Starred
 delete = Delete
 undo = Undo
 zip-busy = This account downloads several files at this moment. Try again when one is complete.
-undo-late = Some pictures are gone for good: a deletion can be undone for ten minutes.
-deleted-some = Deleted.
+undo-late = Some tasks are erased and cannot be restored.
+deleted-some = Moved to the bin.
 deleted = { $n ->
-    [one] 1 task deleted. You can undo that for ten minutes.
-   *[other] { $n } tasks deleted. You can undo that for ten minutes.
+    [one] 1 task moved to the bin.
+   *[other] { $n } tasks moved to the bin.
 }
 choose = Choose
 chosen = { $n } chosen
@@ -485,7 +485,7 @@ audit-change-budget = Budget of a key set
 credits-expiry = Expiry
 title-usage = Usage
 usage-lead = Charges and refunds of this account, added up. A refund counts on the day on which it came.
-usage-link = Usage by key and by day
+usage-link = Usage by key, person and day
 usage-by = Rows
 usage-by-key = By key
 usage-by-day = By day
@@ -596,3 +596,24 @@ audit-add-factor = Second factor turned on
 audit-remove-factor = Second factor turned off
 audit-reset-factor = Second factor reset
 audit-recovery-codes = New recovery codes made
+title-bin = Bin
+bin-lead = { $n ->
+    [one] Deleted tasks stay here for one day. Then they are erased.
+   *[other] Deleted tasks stay here for { $n } days. Then they are erased.
+}
+bin-empty = The bin is empty.
+bin-restore = Restore
+bin-restore-all = Restore all
+bin-erase = Delete for good
+bin-erase-sure = The chosen tasks and their images are erased within minutes. Nobody can restore them.
+bin-erase-all = Empty the bin
+bin-erase-all-sure = All tasks in the bin and their images are erased within minutes. Nobody can restore them.
+delete-refused = Only owners can delete other people's pictures. Nothing was deleted.
+created-by = Created by
+by-person = By { $word }
+everyone = Everyone
+mine = Mine
+usage-by-person = By person
+usage-api = API
+usage-former-person = Former member
+audit-delete-task = Someone else's task deleted

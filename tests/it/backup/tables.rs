@@ -65,7 +65,7 @@ async fn fill(data: &Path) {
     store.star_tasks(account, &tasks, true).await.expect("a store");
     store.put_on_board(account, board.id, &tasks, true).await.expect("a store");
     let last = tasks.last().copied().expect("a task");
-    store.delete_tasks(account, &[last]).await.expect("a store");
+    store.delete_tasks(account, &[last], None).await.expect("a store");
     let upload = store.begin_upload(account, Surface::Web, 10).await.expect("a store").expect("room");
     let picture = UploadedPicture { name: file_name(upload, 0), width: 64, height: 48 };
     assert!(store.finish_upload(upload, picture).await.expect("a store"));

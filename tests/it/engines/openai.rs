@@ -269,6 +269,35 @@ async fn the_size_asked_for_is_one_that_the_operator_named() {
 }
 
 #[tokio::test]
+async fn the_quality_of_a_preset_reaches_the_models_of_openai() {
+    let settings = RenderSettings { quality: Some("low".into()), ..RenderSettings::default() };
+    let server = ImagesServer::start(Dialect::OpenAi).await;
+    let target = server.engine();
+    let flags = [
+        "--engine",
+        &target,
+        "--engine-profile",
+        "openai",
+        "--model",
+        "gpt-image-1",
+        "--engine-extra",
+        r#"{"quality": "high"}"#,
+    ];
+    for references in [Vec::new(), vec![flat([1, 2, 3])]] {
+        let (width, height) = (1_024, 1_024);
+        let brief = Brief { settings: settings.clone(), width, height, ..brief("a boat", &[7], references) };
+        render(&engine(&flags), brief).await.expect("a picture");
+    }
+    let asked = server.asked();
+    assert_eq!(
+        asked[0].json()["quality"],
+        "low",
+        "a preset's choice comes before what the operator adds to every call"
+    );
+    assert!(String::from_utf8_lossy(&asked[1].body).contains("\"quality\"\r\n\r\nlow"));
+}
+
+#[tokio::test]
 async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() {
     let settings = RenderSettings {
         negative_prompt: Some("rain | fog".into()),
@@ -310,30 +339,6 @@ async fn settings_and_the_fields_of_the_operator_reach_servers_that_take_them() 
         }
         assert_eq!(asked, expected, "{profile}");
     }
-    let server = ImagesServer::start(Dialect::OpenAi).await;
-    let target = server.engine();
-    let flags = [
-        "--engine",
-        &target,
-        "--engine-profile",
-        "openai",
-        "--model",
-        "gpt-image-1",
-        "--engine-extra",
-        r#"{"quality": "high"}"#,
-    ];
-    for references in [Vec::new(), vec![flat([1, 2, 3])]] {
-        let (width, height) = (1_024, 1_024);
-        let brief = Brief { settings: settings.clone(), width, height, ..brief("a boat", &[7], references) };
-        render(&engine(&flags), brief).await.expect("a picture");
-    }
-    let asked = server.asked();
-    assert_eq!(
-        asked[0].json()["quality"],
-        "low",
-        "a preset's choice comes before what the operator adds to every call"
-    );
-    assert!(String::from_utf8_lossy(&asked[1].body).contains("\"quality\"\r\n\r\nlow"));
     // An edit is a form, whose fields are texts.
     let server = ImagesServer::start(Dialect::VllmOmni).await;
     let target = server.engine();

@@ -1,9 +1,10 @@
 //! The gallery: search, stars, boards, deletion with undo, and the download, over HTTP and in a browser.
 
 use std::io::{Cursor, Read as _};
+use std::time::Duration;
 
 use hyper::StatusCode;
-use tintype_config::{ERASE_EVERY, UNDO};
+use tintype_config::ERASE_EVERY;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::person::Role;
 use zip::ZipArchive;
@@ -13,6 +14,9 @@ use super::browser::{Person, photograph};
 use crate::rigs::service::Service;
 
 const GALLERY: &str = "/studio/gallery";
+/// The time that a deleted task stays in the bin here.
+const BIN: Duration = Duration::from_secs(60 * 60);
+const BIN_FLAGS: [&str; 2] = ["--bin-retention", "1h"];
 
 impl Visitor<'_> {
     /// A completed task.
@@ -75,8 +79,8 @@ async fn the_gallery_searches_stars_and_collects() {
 }
 
 #[tokio::test]
-async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_files() {
-    let service = Service::start().await;
+async fn a_deleted_task_comes_back_for_its_time_in_the_bin_and_is_then_erased_with_its_files() {
+    let service = Service::start_with(&BIN_FLAGS).await;
     let ada = service.visitor("ada", 100).await;
     let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
     let found =
@@ -90,10 +94,8 @@ async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_f
         assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
         assert!(!ada.shows("", boat).await && ada.shows("", hut).await);
         assert!(ada.page(&format!("{GALLERY}?deleted={boat}")).await.contains(&format!("name=\"task-{boat}\"")));
-        for path in [&thumbnail, &format!("/studio/tasks/{boat}")] {
-            assert_eq!(ada.get(path).await.status, 404, "{path}");
-        }
-        service.clock.advance(UNDO);
+        assert_eq!(ada.get(&format!("/studio/tasks/{boat}")).await.status, 404);
+        service.clock.advance(BIN);
         assert_eq!(service.sweeper.sweep_deleted().await, 0);
         for _ in 0..2 {
             assert_eq!(ada.mark("restore", boat, "").await, StatusCode::SEE_OTHER, "a second click, too");
@@ -101,9 +103,9 @@ async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_f
         assert!(ada.shows("q=boat", boat).await);
     }
     ada.mark("delete", boat, "").await;
-    service.clock.advance(UNDO + ERASE_EVERY);
-    assert_eq!(ada.mark("restore", boat, "").await, StatusCode::CONFLICT);
+    service.clock.advance(BIN + ERASE_EVERY);
     assert_eq!(service.sweeper.sweep_deleted().await, 1);
+    assert_eq!(ada.mark("restore", boat, "").await, StatusCode::CONFLICT);
     let record = service.shared.store.inspect_task(boat).await.expect("a store").expect("its row");
     assert_eq!((record.request.prompt.as_str(), file.exists()), ("", false));
     assert!(service.directory.path().join("files").exists());
@@ -113,7 +115,7 @@ async fn a_deleted_task_comes_back_for_ten_minutes_and_is_then_erased_with_its_f
 
 #[tokio::test]
 async fn a_deleted_picture_stays_for_tasks_that_use_it() {
-    let service = Service::start().await;
+    let service = Service::start_with(&BIN_FLAGS).await;
     let ada = service.visitor("ada", 100).await;
     let boat = ada.rendered("a red boat").await;
     let reference = format!("result:{boat}/1");
@@ -123,7 +125,7 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
     assert_eq!(ada.send("/studio/tasks", &fields).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(ERASE_EVERY);
     assert_eq!(ada.mark("delete", boat, "").await, StatusCode::SEE_OTHER);
-    service.clock.advance(UNDO + ERASE_EVERY);
+    service.clock.advance(BIN + ERASE_EVERY);
     assert_eq!(service.sweeper.sweep_deleted().await, 0, "a task needs it");
     service.work().await;
     service.sweeper.sweep(tintype_store::Rescue::Expired).await;

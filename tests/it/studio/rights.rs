@@ -44,6 +44,9 @@ const CHANGES: [&str; 21] = [
     "remove",
 ];
 
+/// The same for the bin. Each word for each pattern would be more forms than the server lets one person have open.
+const BIN_CHANGES: [&str; 4] = ["erase", "restore", "restore-all", "empty"];
+
 /// A request whose head the server has accepted and whose body it waits for.
 struct Begun {
     what: String,
@@ -182,6 +185,9 @@ impl<'a> Scene<'a> {
             let path = route.pattern.replace("{id}", id.map_or("FAAAAAAAAAAAAAAAAAAAA", |(_, id)| id.as_str()));
             let path = path.replace("{delivery}", "FAAAAAAAAAAAAAAAAAAAA").replace("{*path}", "no/such/form");
             match path.contains("{change}") {
+                true if path.starts_with("/studio/bin/") => {
+                    paths.extend(BIN_CHANGES.iter().map(|change| path.replace("{change}", change)));
+                }
                 true => paths.extend(CHANGES.iter().map(|change| path.replace("{change}", change))),
                 false => paths.push(path),
             }
@@ -225,7 +231,8 @@ async fn a_form_that_ends_after_its_sender_was_locked_out_changes_nothing() {
         let scene = Scene::of(&service, "ada").await;
         let (store, person) = (&service.shared.store, scene.owner.person.id);
         let begun = scene.begin(&scene.paths(), &scene.owner).await;
-        assert!(begun.len() > 100 && begun.iter().all(|form| !form.rest.is_empty()));
+        let early: Vec<_> = begun.iter().filter(|form| form.rest.is_empty()).map(|form| &form.what).collect();
+        assert!(begun.len() > 100 && early.is_empty(), "{early:?}");
         match loss {
             "removed" => drop(store.remove_person(person).await.expect("a store")),
             "session" => {

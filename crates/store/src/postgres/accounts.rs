@@ -34,12 +34,13 @@ pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-/// The rows that go with a deleted account $1.
-const DELETIONS: [&str; 5] = [
+/// The rows that go with a deleted account $1, now or at the next sweep.
+const DELETIONS: [&str; 6] = [
     "DELETE FROM people WHERE account_id = $1",
     "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",
     "DELETE FROM boards WHERE account_id = $1",
     "DELETE FROM stars WHERE account_id = $1",
+    "UPDATE deletions SET is_final = true WHERE account_id = $1",
     "DELETE FROM endpoints WHERE account_id = $1",
 ];
 

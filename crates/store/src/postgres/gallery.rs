@@ -4,12 +4,13 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
+use super::audit_log;
 use super::columns::json;
 use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::tasks::{record, record_columns};
 use crate::gallery::{GALLERY_BATCH, SCAN};
-use crate::{Board, BoardWrite, CompletedTask, Gallery, GalleryFilter, GalleryPage, Result};
+use crate::{Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
 use tintype_system::clock::Timestamp;
@@ -30,12 +31,20 @@ pub(super) const FORGOTTEN: &str = "
     unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
 
+/// Locks those of the tasks $1 that are in the bin of the account $2, and of the author $3 if there is one.
+const DUE: &str = "WITH due AS MATERIALIZED (
+        SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
+        WHERE d.task_id = ANY ($1) AND d.account_id = $2 AND ($3::text IS NULL OR t.person_id = $3)
+        AND NOT d.erased AND NOT d.is_final ORDER BY d.task_id FOR UPDATE OF d
+    )";
+
 /// Whether a task `t` is one of the account $1 in the studio and fits the filter, except its words.
 const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
     AND ($4::text IS NULL OR t.status = $4)
     AND ($5::boolean IS NULL OR t.image_to_image = $5)
     AND ($6::text IS NULL OR t.aspect_ratio = $6)
     AND (NOT $7::boolean OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND ($12::text IS NULL OR t.person_id = $12)
     AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
 
@@ -48,6 +57,9 @@ fn source(filter: &GalleryFilter) -> &'static str {
     } else if filter.starred {
         "SELECT task_id AS id FROM stars WHERE account_id = $1 AND task_id >= $2 AND task_id < $3
          ORDER BY account_id DESC, task_id DESC LIMIT $10"
+    } else if filter.person.is_some() {
+        "SELECT id FROM tasks WHERE person_id = $12 AND removed_at IS NULL AND id >= $2 AND id < $3
+         ORDER BY person_id DESC, id DESC LIMIT $10"
     } else {
         "SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id >= $2 AND id < $3
          ORDER BY surface DESC, id DESC LIMIT $10"
@@ -126,7 +138,7 @@ async fn page(
     let fits_all = words.is_empty() && state.is_none() && filter.image_to_image.is_none() && ratio.is_none();
     let wanted = i64::from(limit) + 1;
     let most = if fits_all && !filter.starred && filter.board.is_none() { wanted } else { i64::from(SCAN) };
-    let parameters: [Parameter<'_>; 11] = [
+    let parameters: [Parameter<'_>; 12] = [
         &account_id,
         &lower,
         &upper,
@@ -138,6 +150,7 @@ async fn page(
         &query,
         &most,
         &wanted,
+        &filter.person,
     ];
     let rows = database.read(&scan(filter), &parameters).await?;
     let (seen, with_words): (i64, i64) = (rows[0].try_get("seen")?, rows[0].try_get("with_words")?);
@@ -267,37 +280,77 @@ impl Gallery for PostgresStore {
         self.write(Effect::MarkTasks, change).await
     }
 
-    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let sql = "WITH ended AS MATERIALIZED (
-                SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
-                AND status <> 'processing' ORDER BY id FOR NO KEY UPDATE
+                SELECT id, person_id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web'
+                AND removed_at IS NULL AND status <> 'processing' AND ($4::text IS NULL OR person_id = $4)
+                ORDER BY id FOR NO KEY UPDATE
             ),
-            hidden AS (UPDATE tasks SET removed_at = $3 WHERE id = ANY (ARRAY (SELECT id FROM ended)) RETURNING id)
-            INSERT INTO deletions (task_id, account_id, deleted_at) SELECT id, $2, $3 FROM hidden ORDER BY id
-            RETURNING task_id";
-        let delete = async { ids(&self.statement(sql, &[&tasks, &account_id, &self.database.now()]).await?) };
-        self.write(Effect::DeleteTasks, delete).await
+            hidden AS (UPDATE tasks SET removed_at = $3 WHERE id = ANY (ARRAY (SELECT id FROM ended)) RETURNING id),
+            deleted AS (
+                INSERT INTO deletions (task_id, account_id, deleted_at) SELECT id, $2, $3 FROM hidden ORDER BY id
+                RETURNING task_id
+            )
+            SELECT task_id, person_id FROM deleted JOIN ended ON id = task_id ORDER BY task_id";
+        let delete = async |begun: &Transaction<'_>| {
+            let now = self.database.now();
+            let mut deleted = Vec::new();
+            for row in begun.query(sql, &[&tasks, &account_id, &now, &author]).await? {
+                let id: Id = row.try_get("task_id")?;
+                deleted.push(id);
+                let author = row.try_get("person_id")?;
+                if let Some(actor) = self.actor.as_deref()
+                    && let Some(deed) = Deed::of_deletion(id, account_id, author, actor)
+                {
+                    audit_log::record(begun, self.database.new_id(), actor, &deed).await?;
+                }
+            }
+            Ok(deleted)
+        };
+        self.write(Effect::DeleteTasks, async { Ok(self.transaction(delete).await?) }).await
     }
 
-    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>> {
-        let sql = "WITH due AS MATERIALIZED (
-                SELECT task_id FROM deletions WHERE task_id = ANY ($1) AND account_id = $2 AND deleted_at >= $3
-                AND NOT erased ORDER BY task_id FOR UPDATE
-            ),
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>> {
+        let sql = format!(
+            "SELECT {} FROM tasks WHERE id = ANY (ARRAY (
+                 SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
+                 WHERE d.account_id = $1 AND ($2::text IS NULL OR t.person_id = $2) AND NOT d.erased AND NOT d.is_final
+                 AND d.task_id < $3 ORDER BY d.account_id DESC, d.task_id DESC LIMIT $4))
+             ORDER BY id DESC",
+            record_columns()
+        );
+        let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let rows = self.database.read(&sql, &[&account_id, &author, &upper, &i64::from(limit)]).await?;
+        rows.iter().map(record).collect()
+    }
+
+    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
+        let sql = format!(
+            "{DUE} UPDATE deletions SET is_final = true
+            WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id"
+        );
+        let purge = async { Ok(self.statement(&sql, &[&tasks, &account_id, &author]).await?.len()) };
+        self.write(Effect::DeleteTasks, purge).await
+    }
+
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+        let sql = format!(
+            "{DUE},
             back AS (DELETE FROM deletions WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id)
-            UPDATE tasks SET removed_at = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM back)) RETURNING id";
-        let restore = async { ids(&self.statement(sql, &[&tasks, &account_id, &since]).await?) };
+            UPDATE tasks SET removed_at = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM back)) RETURNING id"
+        );
+        let restore = async { ids(&self.statement(&sql, &[&tasks, &account_id, &author]).await?) };
         self.write(Effect::RestoreTasks, restore).await
     }
 
     async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
-        let due = "SELECT 1 FROM deletions WHERE NOT erased AND deleted_at < $1 LIMIT 1";
+        let due = "SELECT 1 FROM deletions WHERE NOT erased AND (is_final OR deleted_at < $1) LIMIT 1";
         if self.database.read(due, &[&cutoff]).await?.is_empty() {
             return Ok(0);
         }
         let sql = format!(
             "WITH removed AS MATERIALIZED (
-                 SELECT task_id AS id FROM deletions WHERE NOT erased AND deleted_at < $1
+                 SELECT task_id AS id FROM deletions WHERE NOT erased AND (is_final OR deleted_at < $1)
                  ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
              ),
              blank AS (

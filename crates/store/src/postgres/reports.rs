@@ -70,7 +70,7 @@ impl Reports for PostgresStore {
                  coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0)::bigint AS refunded
              FROM ledger l WHERE kind IN ('charge', 'refund') AND {}
              AND ($2::bigint IS NULL OR created_at >= $2) AND ($3::bigint IS NULL OR created_at < $3)
-             GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
+             GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3 NULLS LAST, 5 NULLS LAST, 4",
             by.columns(),
             of_account(filter.account_id)
         );
@@ -82,6 +82,7 @@ impl Reports for PostgresStore {
                 day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
                 account_id: row.try_get("account_id")?,
                 key_id: row.try_get("key_id")?,
+                person_id: row.try_get("person_id")?,
                 surface: surface.map(|_| word(row, "surface")).transpose()?,
                 tasks: number(row, "tasks")?,
                 charged: row.try_get("charged")?,

@@ -15,6 +15,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/postgres/0101_cause.sql"),
         include_str!("../../migrations/postgres/0102_settings.sql"),
         include_str!("../../migrations/postgres/0103_masks.sql"),
+        include_str!("../../migrations/postgres/0104_authors.sql"),
     ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.

@@ -233,12 +233,12 @@ impl Order {
             NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -request.cost()) };
         let insert = async {
             let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
-                reference_images, prompt, request_id, settings)
-                VALUES ($1, $2, $3, $4, $5, $6::bigint, $7, $8, $9, $10, $11)";
+                reference_images, prompt, request_id, settings, person_id)
+                VALUES ($1, $2, $3, $4, $5, $6::bigint, $7, $8, $9, $10, $11, $12)";
             let settings = request.settings.to_json();
             let (n, references) = (i64::from(request.n), columns::to_json(&request.reference_images));
             let (surface, ratio) = (self.surface.as_str(), request.aspect_ratio.as_str());
-            let parameters: [Parameter<'_>; 11] = [
+            let parameters: [Parameter<'_>; 12] = [
                 &id,
                 &self.account_id,
                 &surface,
@@ -250,6 +250,7 @@ impl Order {
                 &request.prompt,
                 &request.request_id,
                 &settings,
+                &origin.person_id,
             ];
             Ok::<_, Failure>(begun.execute(sql, &parameters).await?)
         };

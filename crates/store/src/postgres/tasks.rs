@@ -73,7 +73,9 @@ impl PostgresStore {
 
 /// The columns of a [`TaskRecord`].
 pub(super) fn record_columns() -> String {
-    format!("{TASK}, {REQUEST}, removed_at, (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases")
+    format!(
+        "{TASK}, {REQUEST}, person_id, removed_at, (SELECT lost_leases::bigint FROM queue WHERE task_id = id) AS lost_leases"
+    )
 }
 
 pub(super) fn record(row: &Row) -> Result<TaskRecord> {
@@ -81,6 +83,7 @@ pub(super) fn record(row: &Row) -> Result<TaskRecord> {
     Ok(TaskRecord {
         task: task(row)?,
         request: request(row)?,
+        person_id: row.try_get("person_id")?,
         lost_leases: lost_leases.map(|_| number(row, "lost_leases")).transpose()?,
         removed_at: row.try_get("removed_at")?,
     })

@@ -6,9 +6,9 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 use super::columns::json;
 use super::tasks::upper;
 use super::writer::Writing;
-use super::{SqliteStore, failed_prompts, tasks};
+use super::{SqliteStore, audit_log, failed_prompts, tasks};
 use crate::gallery::{GALLERY_BATCH, SCAN};
-use crate::{Board, BoardWrite, CompletedTask, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
+use crate::{Actor, Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
 use tintype_system::clock::Timestamp;
@@ -23,6 +23,7 @@ const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_
     AND (:image_to_image IS NULL OR t.image_to_image = :image_to_image)
     AND (:aspect_ratio IS NULL OR t.aspect_ratio = :aspect_ratio)
     AND (NOT :starred OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND (:person IS NULL OR t.person_id IS :person)
     AND (:board IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = :board AND o.task_id = t.id AND b.account_id = :account))";
 
@@ -42,6 +43,9 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
          WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
          AND :first < :end
          ORDER BY m.task_id DESC"
+    } else if filter.person.is_some() {
+        "tasks t WHERE t.person_id = :person AND t.removed_at IS NULL
+         AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
     } else {
         "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
          AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
@@ -78,6 +82,7 @@ fn page(
         ":image_to_image": filter.image_to_image,
         ":aspect_ratio": filter.aspect_ratio.map(|ratio| ratio.as_str()),
         ":starred": filter.starred,
+        ":person": filter.person,
         ":board": filter.board,
         ":words": (!words.is_empty()).then(|| matching(&words)),
         ":from": filter.from.map_or_else(String::new, |from| Id::floor(from).to_string()),
@@ -163,34 +168,73 @@ pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize>
     Ok(overwritten)
 }
 
-/// Deletes the boards and stars of an account.
+/// Deletes the boards and stars of an account, and empties its bin.
 pub(super) fn forget_account(connection: &Connection, account_id: Id) -> rusqlite::Result<()> {
-    for sql in ["DELETE FROM boards WHERE account_id = ?1", "DELETE FROM stars WHERE account_id = ?1"] {
+    for sql in [
+        "DELETE FROM boards WHERE account_id = ?1",
+        "DELETE FROM stars WHERE account_id = ?1",
+        "UPDATE deletions SET is_final = 1 WHERE account_id = ?1",
+    ] {
         connection.prepare_cached(sql)?.execute([account_id])?;
     }
     Ok(())
 }
 
-fn delete(writing: &Writing, account_id: Id, wanted: &[Id]) -> rusqlite::Result<Vec<Id>> {
+fn delete(
+    writing: &mut Writing,
+    account_id: Id,
+    wanted: &[Id],
+    author: Option<Id>,
+    actor: Option<&Actor>,
+) -> rusqlite::Result<Vec<Id>> {
     let now = writing.clock.now();
-    let ended = format!(
-        "SELECT t.id FROM tasks t WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}
-         AND t.status <> 'processing' ORDER BY t.id"
+    let sql = format!(
+        "SELECT t.id, t.person_id FROM tasks t WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}
+         AND t.status <> 'processing' AND (:author IS NULL OR t.person_id = :author) ORDER BY t.id"
     );
-    let ended = ids(&writing.connection, &ended, named_params! { ":tasks": list(wanted), ":account": account_id })?;
-    for id in &ended {
+    let wanted = named_params! { ":tasks": list(wanted), ":account": account_id, ":author": author };
+    let ended: Vec<(Id, Option<Id>)> = writing
+        .connection
+        .prepare_cached(&sql)?
+        .query_map(wanted, |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (id, author) in &ended {
         let hide = "UPDATE tasks SET removed_at = ?2 WHERE id = ?1";
         writing.connection.prepare_cached(hide)?.execute(params![id, now])?;
         let record = "INSERT INTO deletions (task_id, account_id, deleted_at) VALUES (?1, ?2, ?3)";
         writing.connection.prepare_cached(record)?.execute(params![id, account_id, now])?;
+        let deed = actor.and_then(|actor| Some((actor, Deed::of_deletion(*id, account_id, *author, actor)?)));
+        if let Some((actor, deed)) = deed {
+            audit_log::record(writing, actor, &deed)?;
+        }
     }
-    Ok(ended)
+    Ok(ended.into_iter().map(|(id, _)| id).collect())
 }
 
-fn restore(connection: &Connection, account_id: Id, wanted: &[Id], since: Timestamp) -> rusqlite::Result<Vec<Id>> {
-    let sql = "SELECT task_id FROM deletions WHERE task_id IN (SELECT value FROM json_each(?1))
-        AND account_id = ?2 AND deleted_at >= ?3 AND NOT erased ORDER BY task_id";
-    let back = ids(connection, sql, params![list(wanted), account_id, since])?;
+/// The deletions `d` that can be taken back, of the account ?1 and the author ?2 if there is one.
+const BIN: &str = "FROM deletions d CROSS JOIN tasks t ON t.id = d.task_id
+    WHERE d.account_id = ?1 AND (?2 IS NULL OR t.person_id = ?2) AND NOT d.erased AND NOT d.is_final";
+
+fn bin(
+    connection: &Connection,
+    account_id: Id,
+    author: Option<Id>,
+    before: Option<Id>,
+    limit: u32,
+) -> rusqlite::Result<Vec<TaskRecord>> {
+    let sql = format!("SELECT d.task_id {BIN} AND d.task_id < ?3 ORDER BY d.task_id DESC LIMIT ?4");
+    let found = ids(connection, &sql, params![account_id, author, upper(before), limit])?;
+    found.into_iter().filter_map(|id| tasks::inspect(connection, id).transpose()).collect()
+}
+
+/// Those of these tasks that are in the bin.
+fn in_bin(connection: &Connection, account_id: Id, wanted: &[Id], author: Option<Id>) -> rusqlite::Result<Vec<Id>> {
+    let sql = format!("SELECT d.task_id {BIN} AND d.task_id IN (SELECT value FROM json_each(?3)) ORDER BY d.task_id");
+    ids(connection, &sql, params![account_id, author, list(wanted)])
+}
+
+fn restore(connection: &Connection, account_id: Id, wanted: &[Id], author: Option<Id>) -> rusqlite::Result<Vec<Id>> {
+    let back = in_bin(connection, account_id, wanted, author)?;
     for id in &back {
         connection.prepare_cached("UPDATE tasks SET removed_at = NULL WHERE id = ?1")?.execute([id])?;
         connection.prepare_cached("DELETE FROM deletions WHERE task_id = ?1")?.execute([id])?;
@@ -199,7 +243,8 @@ fn restore(connection: &Connection, account_id: Id, wanted: &[Id], since: Timest
 }
 
 fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
-    let sql = "SELECT task_id FROM deletions WHERE erased = 0 AND deleted_at < ?1 ORDER BY deleted_at LIMIT ?2";
+    let sql = "SELECT task_id FROM deletions WHERE erased = 0 AND (is_final OR deleted_at < ?1)
+        ORDER BY deleted_at LIMIT ?2";
     let due = ids(&writing.connection, sql, params![cutoff, GALLERY_BATCH])?;
     let (mut erased, mut overwritten) = (0, 0);
     for id in &due {
@@ -350,19 +395,35 @@ impl Gallery for SqliteStore {
         self.write(Effect::MarkTasks, change).await
     }
 
-    async fn delete_tasks(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let tasks = tasks.to_owned();
-        self.write(Effect::DeleteTasks, move |writing| delete(writing, account_id, &tasks)).await
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+        let (tasks, actor) = (tasks.to_owned(), self.actor.clone());
+        let delete = move |writing: &mut Writing| delete(writing, account_id, &tasks, author, actor.as_deref());
+        self.write(Effect::DeleteTasks, delete).await
     }
 
-    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], since: Timestamp) -> Result<Vec<Id>> {
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>> {
+        self.read(|connection| bin(connection, account_id, author, before, limit))
+    }
+
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let tasks = tasks.to_owned();
-        self.write(Effect::RestoreTasks, move |writing| restore(&writing.connection, account_id, &tasks, since)).await
+        let restore = move |writing: &mut Writing| restore(&writing.connection, account_id, &tasks, author);
+        self.write(Effect::RestoreTasks, restore).await
+    }
+
+    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
+        let tasks = tasks.to_owned();
+        let purge = move |writing: &mut Writing| {
+            let found = in_bin(&writing.connection, account_id, &tasks, author)?;
+            let sql = "UPDATE deletions SET is_final = 1 WHERE task_id IN (SELECT value FROM json_each(?1))";
+            writing.connection.prepare_cached(sql)?.execute([list(&found)])
+        };
+        self.write(Effect::DeleteTasks, purge).await
     }
 
     async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
-        let due = "SELECT EXISTS (SELECT 1 FROM deletions WHERE erased = 0 AND deleted_at < ?1)";
+        let due = "SELECT EXISTS (SELECT 1 FROM deletions WHERE erased = 0 AND (is_final OR deleted_at < ?1))";
         if !self.read(|connection| connection.prepare_cached(due)?.query_row([cutoff], |row| row.get(0)))? {
             return Ok(0);
         }

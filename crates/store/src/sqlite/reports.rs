@@ -23,7 +23,7 @@ fn usage_by(by: UsageBy, account_id: Option<Id>) -> String {
              coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0) AS refunded
          FROM ledger l WHERE kind IN ('charge', 'refund') AND {}
          AND (?2 IS NULL OR created_at >= ?2) AND (?3 IS NULL OR created_at < ?3)
-         GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3 NULLS LAST, 4",
+         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3 NULLS LAST, 5 NULLS LAST, 4",
         by.columns(),
         of_account(account_id)
     )
@@ -36,6 +36,7 @@ fn usage_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
         day: day.map(|day| Timestamp::from_millis(day * DAY_MS)),
         account_id: row.get("account_id")?,
         key_id: row.get("key_id")?,
+        person_id: row.get("person_id")?,
         surface: surface.map(|_| word(row, "surface")).transpose()?,
         tasks: row.get("tasks")?,
         charged: row.get("charged")?,

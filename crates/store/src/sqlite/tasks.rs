@@ -46,13 +46,12 @@ pub(super) fn submit(
         Ok(debit) => debit,
         Err(refusal) => return Ok(refusal.into()),
     };
-    let created_at = id.timestamp();
-    let image_to_image = !request.reference_images.is_empty();
+    let (created_at, image_to_image) = (id.timestamp(), !request.reference_images.is_empty());
     connection
         .prepare_cached(
             "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images,
-                                prompt, request_id, settings)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                                prompt, request_id, settings, person_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
             id,
@@ -65,7 +64,8 @@ pub(super) fn submit(
             to_json(&request.reference_images),
             request.prompt,
             request.request_id,
-            request.settings.to_json()
+            request.settings.to_json(),
+            origin.person_id
         ])?;
     let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
     let wants_previews = origin.wants_previews();
@@ -203,13 +203,16 @@ pub(super) fn list_ids(
 
 /// Selects [`TaskRecord`]s; the table and the conditions follow.
 fn select_records() -> String {
-    format!("SELECT {TASK}, {REQUEST}, removed_at, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases")
+    format!(
+        "SELECT {TASK}, {REQUEST}, person_id, removed_at, (SELECT lost_leases FROM queue WHERE task_id = id) AS lost_leases"
+    )
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<TaskRecord> {
     Ok(TaskRecord {
         task: task(row)?,
         request: request(row)?,
+        person_id: row.get("person_id")?,
         lost_leases: row.get("lost_leases")?,
         removed_at: row.get("removed_at")?,
     })

@@ -209,6 +209,8 @@ macro_rules! suite {
                     a_search_finds_tasks_from_after_the_clock_was_set_back,
                     words_of_many_old_tasks_are_found_page_by_page,
                     a_deleted_task_is_hidden_at_once_and_comes_back,
+                    a_task_keeps_its_author_and_others_delete_it_on_the_record,
+                    the_bin_holds_deleted_tasks_until_they_are_purged,
                     tasks_with_long_prompts_are_erased_and_removed_to_the_last,
                     an_erased_task_leaves_nothing_but_its_ledger_and_files,
                     a_removal_and_a_deleted_account_leave_nothing_in_the_gallery,

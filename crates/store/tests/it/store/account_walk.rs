@@ -63,7 +63,7 @@ async fn money(store: &dyn Store, account: Id) -> Result<()> {
     store.history(account, Some(5), 9).await?;
     store.entries(account, EntryFilter::default(), Some(5), 9).await?;
     store.usage(account, now.saturating_sub(MINUTE), 0).await?;
-    for by in [UsageBy::Day, UsageBy::Key, UsageBy::Account] {
+    for by in [UsageBy::Day, UsageBy::Key, UsageBy::Person, UsageBy::Account] {
         for from in [None, Some(now)] {
             store.usage_by(by, UsageFilter { account_id: Some(account), from, until: from }).await?;
         }
@@ -137,6 +137,7 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
         all.clone(),
         GalleryFilter { text: "paper".into(), ..all.clone() },
         GalleryFilter { starred: true, state: Some(TaskState::Completed), ..all.clone() },
+        GalleryFilter { person: Some(account), ..all.clone() },
         GalleryFilter { board: Some(board), from: Some(store.now()), ..all },
     ] {
         store.gallery(account, &filter, None, 9).await?;
@@ -144,8 +145,10 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     store.put_on_board(account, board, tasks, false).await?;
     store.star_tasks(account, tasks, false).await?;
     store.remove_board(account, board).await?;
-    store.delete_tasks(account, tasks).await?;
-    store.restore_tasks(account, &tasks[..1], store.now().saturating_sub(MINUTE)).await?;
+    store.delete_tasks(account, tasks, None).await?;
+    store.bin(account, None, None, 9).await?;
+    store.restore_tasks(account, &tasks[..1], None).await?;
+    store.purge_tasks(account, &tasks[1..], None).await?;
     store.erase_deleted(store.now().saturating_add(MINUTE)).await?;
     store.erase_failed_prompts(store.now().saturating_add(MINUTE), 0).await?;
     store.remove_tasks_of(account, store.now().saturating_add(MINUTE)).await?;

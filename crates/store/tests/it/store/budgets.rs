@@ -205,7 +205,16 @@ pub async fn usage_adds_up_to_the_ledger(fx: &Fixture) -> Result<()> {
     let midnight = Timestamp::of_day("2026-11-22").expect("a day");
     fx.clock.set(midnight);
     fx.store.fail_unleased(late.id, FailureCause::Operator, "it sank").await?;
-    let row = UsageRow { day: None, account_id: None, key_id: None, surface: None, tasks: 0, charged: 0, refunded: 0 };
+    let row = UsageRow {
+        day: None,
+        account_id: None,
+        key_id: None,
+        person_id: None,
+        surface: None,
+        tasks: 0,
+        charged: 0,
+        refunded: 0,
+    };
     let everything = UsageFilter::default();
     let (day, next) = (Timestamp::of_day("2026-11-21"), Some(midnight));
     assert_eq!(

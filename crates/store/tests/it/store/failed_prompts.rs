@@ -94,7 +94,7 @@ pub async fn a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts(fx:
     let deleted = failed(fx, ada, Surface::Web, "a boat").await?;
     failed(fx, ada, Surface::Api, "a boat").await?;
     assert_eq!(fx.count("failed_prompts"), 2);
-    assert_eq!(fx.store.delete_tasks(ada, &[deleted]).await?, [deleted]);
+    assert_eq!(fx.store.delete_tasks(ada, &[deleted], None).await?, [deleted]);
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 1);
     assert_eq!(fx.count("failed_prompts"), 1);

@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
-use tintype_store::{AccountChange, Board, BoardWrite, CompletedTask, GalleryFilter, Result, TaskState};
+use tintype_store::{
+    AccountChange, Action, Actor, Board, BoardWrite, CompletedTask, GalleryFilter, Origin, Result, StartLimit,
+    TaskState, UsageBy, UsageFilter, Via,
+};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, accepted, images, one_file};
@@ -43,6 +46,15 @@ impl Fixture {
         let id = self.submit_request(account, Surface::Web, request).await?.id;
         self.store.complete(self.claim().await?, one_file()).await?;
         Ok(id)
+    }
+
+    /// A completed task that a person created in the studio.
+    async fn completed_by(&self, account: Id, person: Id) -> Result<Id> {
+        let (start, origin) = (StartLimit::none(), Origin { person_id: Some(person), ..Origin::default() });
+        let submission =
+            self.store.submit_before(start, account, origin, Surface::Web, request("a boat"), UNLIMITED).await?;
+        self.store.complete(self.claim().await?, one_file()).await?;
+        Ok(accepted(submission).id)
     }
 
     async fn shown(&self, account: Id, filter: &GalleryFilter) -> Result<Vec<Id>> {
@@ -201,7 +213,7 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
     fx.store.star_tasks(ada, &all, false).await?;
     assert!(fx.store.put_on_board(ada, boats, &all, false).await?);
     assert_eq!(fx.rows(), [("unindexed", 2)]);
-    assert_eq!(fx.store.delete_tasks(ada, &all).await?, [], "unfinished, or not its own");
+    assert_eq!(fx.store.delete_tasks(ada, &all, None).await?, [], "unfinished, or not its own");
     Ok(())
 }
 
@@ -237,10 +249,10 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     let waiting = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
     fx.index().await?;
     fx.store.star_tasks(ada, &[boat], true).await?;
-    assert_eq!(fx.store.delete_tasks(eve, &[boat]).await?, []);
-    let (before, deleted_at) = (fx.task(boat).await?, fx.clock.now());
-    assert_eq!(fx.store.delete_tasks(ada, &[boat, waiting]).await?, [boat]);
-    assert_eq!(fx.store.delete_tasks(ada, &[boat]).await?, [], "once");
+    assert_eq!(fx.store.delete_tasks(eve, &[boat], None).await?, []);
+    let before = fx.task(boat).await?;
+    assert_eq!(fx.store.delete_tasks(ada, &[boat, waiting], None).await?, [boat]);
+    assert_eq!(fx.store.delete_tasks(ada, &[boat], None).await?, [], "once");
     assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, None);
     for filter in [GalleryFilter::default(), text("boat"), GalleryFilter { starred: true, ..text("") }] {
         assert!(!fx.shown(ada, &filter).await?.contains(&boat));
@@ -248,10 +260,9 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     let kept: Vec<Id> = fx.store.completed_tasks(None, 10).await?.iter().map(|task| task.id).collect();
     assert_eq!(kept, [boat], "a backup keeps what may come back");
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.restore_tasks(eve, &[boat], deleted_at).await?, []);
-    assert_eq!(fx.store.restore_tasks(ada, &[boat], fx.clock.now()).await?, [], "too late");
-    assert_eq!(fx.store.restore_tasks(ada, &[boat, waiting], deleted_at).await?, [boat]);
-    assert_eq!(fx.store.restore_tasks(ada, &[boat], deleted_at).await?, [], "once");
+    assert_eq!(fx.store.restore_tasks(eve, &[boat], None).await?, []);
+    assert_eq!(fx.store.restore_tasks(ada, &[boat, waiting], None).await?, [boat]);
+    assert_eq!(fx.store.restore_tasks(ada, &[boat], None).await?, [], "once");
     assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, Some(before));
     assert_eq!(fx.shown(ada, &text("boat")).await?, [waiting, boat]);
     assert_eq!(fx.store.starred(ada, &[boat]).await?, [boat]);
@@ -259,6 +270,75 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
 }
 
 /// The only writer of SQLite takes a few at a time, so that nobody waits for it.
+pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let (owner, member) = (fx.person(ada, "owner").await?.id, fx.person(ada, "member").await?.id);
+    let (first, second) = (fx.completed_by(ada, member).await?, fx.completed_by(ada, owner).await?);
+    let unknown = fx.completed_of(ada, request("a boat")).await?;
+    fx.index().await?;
+    let by = |person| GalleryFilter { person: Some(person), ..GalleryFilter::default() };
+    assert_eq!(fx.shown(ada, &by(member)).await?, [first]);
+    assert_eq!(fx.shown(ada, &GalleryFilter { text: "boat".into(), ..by(owner) }).await?, [second]);
+    assert_eq!(fx.shown(ada, &GalleryFilter { starred: true, ..by(owner) }).await?, []);
+    let everything = [first, second, unknown];
+    let acting = |person| {
+        fx.store.acting(Actor { name: "grace".into(), person_id: Some(person), via: Via::Studio, source: None })
+    };
+    assert_eq!(acting(member).delete_tasks(ada, &everything, Some(member)).await?, [first]);
+    assert_eq!(fx.store.audit_entries(Some(ada), None, 10).await?, [], "it is the member's own");
+    fx.store.restore_tasks(ada, &[first], Some(owner)).await?;
+    assert_eq!(fx.shown(ada, &by(member)).await?, [], "it is not the owner's");
+    assert_eq!(fx.store.restore_tasks(ada, &[first], Some(member)).await?, [first]);
+    assert_eq!(acting(owner).delete_tasks(ada, &everything, None).await?, everything);
+    let entries = fx.store.audit_entries(Some(ada), None, 10).await?;
+    let deeds: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    assert_eq!(
+        deeds,
+        [(Action::DeleteTask, Some(first.to_string()))],
+        "of the others one is the owner's, one nobody's"
+    );
+    // The author stays when the person goes, and the usage still tells them apart.
+    fx.store.remove_person(member).await?;
+    assert_eq!(fx.store.inspect_task(first).await?.and_then(|record| record.person_id), Some(member));
+    let rows = fx.store.usage_by(UsageBy::Person, UsageFilter::default()).await?;
+    let mut used: Vec<_> = rows.iter().map(|row| (row.person_id, row.surface, row.tasks, row.charged)).collect();
+    used.sort_by_key(|(person, ..)| *person);
+    assert_eq!(used, [(None, Some(Surface::Web), 1, 2), (Some(owner), None, 1, 2), (Some(member), None, 1, 2)]);
+    Ok(())
+}
+
+pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> Result<()> {
+    let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
+    let (owner, member) = (fx.person(ada, "owner").await?.id, fx.person(ada, "member").await?.id);
+    let (first, second) = (fx.completed_by(ada, member).await?, fx.completed_by(ada, owner).await?);
+    let third = fx.completed_by(ada, owner).await?;
+    let deleted_at = fx.clock.now();
+    fx.store.delete_tasks(ada, &[first, second], None).await?;
+    let bin = async |account, author, before, limit| -> Result<Vec<Id>> {
+        let found = fx.store.bin(account, author, before, limit).await?;
+        assert!(found.iter().all(|record| record.removed_at == Some(deleted_at)));
+        Ok(found.iter().map(|record| record.task.id).collect())
+    };
+    assert_eq!(bin(ada, None, None, 10).await?, [second, first]);
+    assert_eq!(bin(ada, None, None, 1).await?, [second]);
+    assert_eq!(bin(ada, None, Some(second), 10).await?, [first]);
+    assert_eq!(bin(ada, Some(member), None, 10).await?, [first]);
+    assert_eq!(bin(eve, None, None, 10).await?, []);
+    assert_eq!(fx.store.purge_tasks(eve, &[first], None).await?, 0);
+    assert_eq!(fx.store.purge_tasks(ada, &[first, second, third], Some(member)).await?, 1);
+    assert_eq!(fx.store.purge_tasks(ada, &[first, third], None).await?, 0, "once, and nothing outside of the bin");
+    assert_eq!(
+        (bin(ada, None, None, 10).await?, fx.store.restore_tasks(ada, &[first], None).await?),
+        (vec![second], vec![])
+    );
+    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 1, "long before the time of the others is over");
+    assert_eq!(fx.store.restore_tasks(ada, &[second], None).await?, [second]);
+    fx.store.delete_tasks(ada, &[second], None).await?;
+    fx.store.change_account(ada, AccountChange::Delete).await?;
+    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 1, "a deleted account has no bin");
+    Ok(())
+}
+
 pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let long = |name: usize| (0..1_500).map(|word| format!("w{word}")).chain([format!("name{name}")]);
@@ -269,7 +349,7 @@ pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fix
     }
     fx.index().await?;
     assert_eq!(fx.shown(ada, &text("w77")).await?.len(), 6);
-    fx.store.delete_tasks(ada, &tasks[..3]).await?;
+    fx.store.delete_tasks(ada, &tasks[..3], None).await?;
     fx.clock.advance(MILLISECOND);
     let mut erased = 0;
     while let some @ 1.. = fx.store.erase_deleted(fx.clock.now()).await? {
@@ -291,7 +371,7 @@ pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture
     fx.store.put_on_board(ada, boats, &[indexed], true).await?;
     let history = fx.store.history(ada, None, 10).await?;
     let deleted_at = fx.clock.now();
-    fx.store.delete_tasks(ada, &[indexed, other]).await?;
+    fx.store.delete_tasks(ada, &[indexed, other], None).await?;
     assert_eq!(fx.store.erase_deleted(deleted_at).await?, 0, "not before the cutoff");
     assert_eq!(fx.store.erased_tasks(fx.clock.now(), 10).await?, []);
     fx.clock.advance(MILLISECOND);
@@ -301,7 +381,7 @@ pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture
     assert_eq!(fx.rows(), [("deletions", 2)]);
     let record = fx.store.inspect_task(indexed).await?.expect("its row");
     assert_eq!((record.request.prompt.as_str(), record.removed_at), ("", Some(deleted_at)));
-    assert_eq!(fx.store.restore_tasks(ada, &[indexed], deleted_at).await?, [], "too late");
+    assert_eq!(fx.store.restore_tasks(ada, &[indexed], None).await?, [], "too late");
     assert_eq!(fx.store.completed_tasks(None, 10).await?, []);
     let mut erased = fx.store.erased_tasks(fx.clock.now(), 10).await?;
     erased.sort_by_key(|task| task.id);

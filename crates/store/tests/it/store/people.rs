@@ -23,7 +23,7 @@ impl Fixture {
         NewSession { hash: Token::random().hash(), expires_at: self.in_an_hour(), agent: "a browser".into() }
     }
 
-    async fn person(&self, account: Id, name: &str) -> Result<Person> {
+    pub(super) async fn person(&self, account: Id, name: &str) -> Result<Person> {
         match self.store.create_person(account, name, Role::Member).await? {
             PersonCreation::Created(person) => Ok(person),
             refused => panic!("{name}: {refused:?}"),

@@ -194,14 +194,21 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         match backend {
             Backend::Sqlite => {
                 let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
-                for later in ["cause", "settings"] {
+                database.execute("DROP INDEX tasks_of_person", []).expect("SQL");
+                database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
+                database.execute("ALTER TABLE deletions DROP COLUMN is_final", []).expect("SQL");
+                for later in ["cause", "settings", "person_id"] {
                     database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
                 }
             }
             Backend::Postgres => {
                 let schema = schema(fx.directory.path());
-                cluster().execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings"));
+                cluster().execute(&format!(
+                    "ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings, DROP COLUMN person_id"
+                ));
                 cluster().execute(&format!("ALTER TABLE {schema}.workers DROP COLUMN masks"));
+                cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
+                cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
             }
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));

@@ -281,7 +281,7 @@ async fn an_erased_prompt_is_in_no_file_of_the_database() -> Result<()> {
     for word in RARE {
         assert_eq!(files_with(&fx, word).len(), 1, "{word} is there before");
     }
-    fx.store.delete_tasks(ada, &tasks[..2]).await?;
+    fx.store.delete_tasks(ada, &tasks[..2], None).await?;
     fx.clock.advance(Duration::from_secs(1));
     assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 2);
     assert_eq!(fx.store.remove_tasks_of(ada, fx.clock.now()).await?, 1);

@@ -1,0 +1,115 @@
+//! The bin: deleted tasks, which can be restored until their time is over or their deletion is made final.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Query};
+use axum::http::Response;
+use axum::response::{IntoResponse as _, Redirect};
+use serde::Deserialize;
+
+use super::action::{BinAction, action};
+use super::error::PageError;
+use super::gallery::chosen;
+use super::page::{Frame, html, minute, secured};
+use super::references::thumbnail;
+use super::session::{Form, Visitor};
+use crate::service::thumbnails;
+use tintype_domain::model::{Id, Status};
+use tintype_domain::person::Role;
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::TaskRecord;
+
+const BIN: &str = "/studio/bin";
+/// Tasks of one page, and tasks that are restored or purged at a time.
+const PAGE: u32 = 48;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The page to show.
+#[derive(Debug, Default, Deserialize)]
+pub struct Place {
+    #[serde(default)]
+    before: String,
+}
+
+/// A deleted task.
+struct Deleted {
+    id: Id,
+    prompt: String,
+    /// The thumbnail of its first image, if it has any.
+    thumbnail: Option<String>,
+    /// The size of the thumbnail, in pixels.
+    width: u32,
+    height: u32,
+    /// Its images.
+    count: usize,
+    /// When it was deleted, to the minute in UTC.
+    deleted: String,
+}
+
+impl Deleted {
+    fn new(TaskRecord { task, request, removed_at, .. }: TaskRecord) -> Self {
+        let (width, height) = request.aspect_ratio.size();
+        let (width, height) = thumbnails::size(width, height);
+        let count = if let Status::Completed(names) = &task.status { names.len() } else { 0 };
+        let first = (count > 0).then(|| thumbnail(StoredReference::Result { task: task.id, number: 1 }));
+        let deleted = removed_at.map(minute).unwrap_or_default();
+        Self { id: task.id, prompt: request.prompt, thumbnail: first, width, height, count, deleted }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "bin.html")]
+struct BinPage<'a> {
+    frame: Frame<'a>,
+    tasks: Vec<Deleted>,
+    older: Option<Id>,
+    /// Days that a task stays in the bin.
+    days: u64,
+}
+
+/// The page.
+pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+    visitor.needs(Role::Member)?;
+    let shared = &visitor.studio.shared;
+    let (account, before) = (visitor.session.person.account_id, place.before.parse().ok());
+    let mut records = shared.store.bin(account, visitor.only_own(), before, PAGE + 1).await?;
+    let more = records.len() > PAGE as usize;
+    records.truncate(PAGE as usize);
+    let older = records.last().map(|record| record.task.id).filter(|_| more);
+    let days = visitor.studio.settings.in_bin.div_duration_f64(DAY).ceil() as u64;
+    let tasks = records.into_iter().map(Deleted::new).collect();
+    let frame = Frame::new("gallery", &visitor).await?;
+    Ok(html(BinPage { frame, tasks, older, days }.render()?))
+}
+
+/// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
+pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+    let visitor = &form.visitor;
+    visitor.needs(Role::Member)?;
+    let (account, author, person) = (visitor.session.person.account_id, visitor.only_own(), visitor.session.person.id);
+    let (store, change) = (visitor.store(), action(&word)?);
+    let purge = async |tasks: &[Id]| -> Result<usize, PageError> {
+        let purged = store.purge_tasks(account, tasks, author).await?;
+        tracing::info!(tasks = purged, %account, %person, "the deletion of tasks was made final: the next sweep erases them");
+        Ok(purged)
+    };
+    match change {
+        BinAction::Restore => drop(store.restore_tasks(account, &chosen(&form), author).await?),
+        BinAction::Erase => drop(purge(&chosen(&form)).await?),
+        BinAction::RestoreAll | BinAction::Empty => loop {
+            let found = visitor.studio.shared.store.bin(account, author, None, PAGE).await?;
+            let tasks: Vec<Id> = found.iter().map(|record| record.task.id).collect();
+            // Of two at once, each finds fewer, and in the end none.
+            if tasks.is_empty() {
+                break;
+            }
+            match change {
+                BinAction::Empty => drop(purge(&tasks).await?),
+                _ => drop(store.restore_tasks(account, &tasks, author).await?),
+            }
+        },
+    }
+    Ok(secured(Redirect::to(BIN).into_response()))
+}
