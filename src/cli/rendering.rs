@@ -346,12 +346,7 @@ impl Rendering {
         let own = running.iter().map(|running| (running.member.model.engine.clone(), &running.member.info));
         let waited_for = self.ended.iter().map(|ended| (ended.engine.clone(), &ended.info));
         self.shared.presets.know(own.chain(waited_for), self.are_all);
-        let engines = named(running.iter().map(|running| &running.member));
-        let suit = match self.shared.presets.check() {
-            Ok(()) => check_loras(&engines, &self.shared.presets.all()).await,
-            unsuitable => unsuitable,
-        };
-        if let Err(reason) = suit {
+        if let Err(reason) = self.shared.presets.check() {
             tracing::error!(reason, "the installed models do not suit a preset: its tasks fail");
         }
     }

@@ -236,9 +236,12 @@ async fn open_parts(
         Role::Everything | Role::Worker => {
             let policy = Policy::open(server.policy.policy.as_deref()).await?;
             let rendering = Rendering::open(&server.worker, &data.data, &shared, policy, engines, are_all)?;
-            rendering.check_presets().await?;
-            // From now on somebody checks them.
-            shared.presets.check_loras_later();
+            // A worker gets the settings of presets with its tasks.
+            if role == Role::Everything {
+                rendering.check_presets().await?;
+                // From now on somebody checks them.
+                shared.presets.check_loras_later();
+            }
             Some(rendering)
         }
     };

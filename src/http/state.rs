@@ -98,7 +98,10 @@ impl ApiSettings {
             redis: settings.redis.server()?,
             public_host: settings.public_url.as_deref().and_then(host_of),
             listening_host: host_of(listening_url),
-            in_bin: settings.retention.in_bin(),
+            in_bin: settings
+                .retention
+                .retention
+                .map_or(settings.retention.bin_retention, |retention| retention.min(settings.retention.bin_retention)),
             file_links: settings.file_urls.links(&settings.files, public_url),
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),

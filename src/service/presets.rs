@@ -130,7 +130,10 @@ impl Presets {
     pub fn checked(&self, presets: &Arc<Vec<Preset>>, result: Result<(), String>) {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         if followed.waiting.take_if(|waiting| Arc::ptr_eq(waiting, presets)).is_some() {
-            followed.accept(result.map(|()| presets.clone()));
+            // The engines may have changed meanwhile.
+            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            let checked = result.and_then(|()| engines.check(presets.to_vec()));
+            followed.accept(checked.map(Arc::new));
         }
     }
 

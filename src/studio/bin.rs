@@ -1,7 +1,5 @@
 //! The bin: deleted tasks, which can be restored until their time is over or their deletion is made final.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -24,7 +22,6 @@ use tintype_store::TaskRecord;
 const BIN: &str = "/studio/bin";
 /// Tasks of one page, and tasks that are restored or purged at a time.
 const PAGE: u32 = 48;
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The page to show.
 #[derive(Debug, Default, Deserialize)]
@@ -65,8 +62,8 @@ struct BinPage<'a> {
     frame: Frame<'a>,
     tasks: Vec<Deleted>,
     older: Option<Id>,
-    /// Days that a task stays in the bin.
-    days: u64,
+    /// The whole days that a task stays in the bin, or its hours if these are fewer than a day.
+    stay: (&'static str, u64),
 }
 
 /// The page.
@@ -78,10 +75,11 @@ pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Respons
     let more = records.len() > PAGE as usize;
     records.truncate(PAGE as usize);
     let older = records.last().map(|record| record.task.id).filter(|_| more);
-    let days = visitor.studio.settings.in_bin.div_duration_f64(DAY).ceil() as u64;
+    let hours = visitor.studio.settings.in_bin.as_secs() / 3_600;
+    let stay = if hours < 24 { ("bin-lead-hours", hours) } else { ("bin-lead", hours / 24) };
     let tasks = records.into_iter().map(Deleted::new).collect();
     let frame = Frame::new("gallery", &visitor).await?;
-    Ok(html(BinPage { frame, tasks, older, days }.render()?))
+    Ok(html(BinPage { frame, tasks, older, stay }.render()?))
 }
 
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
@@ -98,18 +96,19 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
     match change {
         BinAction::Restore => drop(store.restore_tasks(account, &chosen(&form), author).await?),
         BinAction::Erase => drop(purge(&chosen(&form)).await?),
-        BinAction::RestoreAll | BinAction::Empty => loop {
-            let found = visitor.studio.shared.store.bin(account, author, None, PAGE).await?;
-            let tasks: Vec<Id> = found.iter().map(|record| record.task.id).collect();
-            // Of two at once, each finds fewer, and in the end none.
-            if tasks.is_empty() {
-                break;
+        BinAction::RestoreAll | BinAction::Empty => {
+            let mut before = None;
+            loop {
+                let found = visitor.studio.shared.store.bin(account, author, before, PAGE).await?;
+                let tasks: Vec<Id> = found.iter().map(|record| record.task.id).collect();
+                let Some(last) = tasks.last() else { break };
+                before = Some(*last);
+                match change {
+                    BinAction::Empty => drop(purge(&tasks).await?),
+                    _ => drop(store.restore_tasks(account, &tasks, author).await?),
+                }
             }
-            match change {
-                BinAction::Empty => drop(purge(&tasks).await?),
-                _ => drop(store.restore_tasks(account, &tasks, author).await?),
-            }
-        },
+        }
     }
     Ok(secured(Redirect::to(BIN).into_response()))
 }

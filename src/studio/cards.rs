@@ -58,6 +58,8 @@ pub(super) struct Card<'a> {
     /// Whether the person may delete those of others.
     pub(super) owns: bool,
     pub(super) starred: bool,
+    /// Whether the visitor is its author.
+    pub(super) is_mine: bool,
     /// The name of its author, if it is somebody else than the visitor; empty for somebody who has left.
     pub(super) author: Option<String>,
     /// Whether the page has a form for chosen tasks.
@@ -84,6 +86,7 @@ impl<'a> Card<'a> {
             makes: visitor.makes(),
             owns: visitor.owns(),
             starred: false,
+            is_mine: false,
             author: None,
             selects: false,
             proof: &visitor.proof,
@@ -171,7 +174,7 @@ impl<'a> Card<'a> {
 
     /// Whether the person may delete it.
     pub(super) fn deletes(&self) -> bool {
-        self.makes && self.task.status.is_terminal() && (self.owns || self.author.is_none())
+        self.makes && self.task.status.is_terminal() && (self.owns || self.is_mine)
     }
 
     /// The first letters of up to two words of its author's name, if that is somebody else than the visitor.
@@ -232,7 +235,7 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
         Vec::new()
     };
     let shown: Vec<Id> = records.iter().map(|record| record.task.id).collect();
-    let starred = visitor.studio.shared.store.starred(visitor.session.person.account_id, &shown).await?;
+    let starred = visitor.studio.shared.store.starred(visitor.session.person.id, &shown).await?;
     let me = visitor.session.person.id;
     let is_others = |record: &TaskRecord| record.person_id.is_some_and(|author| author != me);
     let people = match records.iter().any(is_others) {
@@ -242,10 +245,11 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
     let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
     let mut cards = Vec::with_capacity(records.len());
     for record in records {
-        let author = record.person_id.filter(|author| *author != me).map(|id| name(id).unwrap_or_default());
+        let is_mine = record.person_id == Some(me);
+        let author = record.person_id.filter(|_| !is_mine).map(|id| name(id).unwrap_or_default());
         let mut card = Card::new(visitor, record, &unfinished).await?;
         card.starred = starred.contains(&card.task.id);
-        card.author = author;
+        (card.is_mine, card.author) = (is_mine, author);
         cards.push(card);
     }
     Ok(cards)
@@ -254,11 +258,22 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
 /// Tasks of one page.
 const PAGE: u32 = 16;
 
-/// The newest tasks of a person before one, and where the next page begins.
+/// The newest tasks before one, and where the next page begins: those of a person, or all for a viewer, who has none.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
-    let mine = GalleryFilter { person: Some(visitor.session.person.id), ..GalleryFilter::default() };
-    let page = studio.shared.store.gallery(account, &mine, before, PAGE).await?;
+    let person = visitor.makes().then_some(visitor.session.person.id);
+    let filter = GalleryFilter { person, ..GalleryFilter::default() };
+    let page = studio.shared.store.gallery(account, &filter, before, PAGE).await?;
+    Ok((cards(visitor, page.records).await?, page.older))
+}
+
+/// The newest tasks of the account before one, and where the next page begins.
+pub(super) async fn latest_of_account(
+    visitor: &Visitor,
+    before: Option<Id>,
+) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let page = store.gallery(account, &GalleryFilter::default(), before, PAGE).await?;
     Ok((cards(visitor, page.records).await?, page.older))
 }
 

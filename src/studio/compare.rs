@@ -7,7 +7,7 @@ use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
-use super::cards::{Card, latest, url};
+use super::cards::{Card, latest_of_account, url};
 use super::error::PageError;
 use super::page::{Frame, html, secured};
 use super::references::{Found, find, thumbnail};
@@ -57,7 +57,7 @@ pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Respo
         None => None,
     };
     let before = pair.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
-    let (cards, older) = if b.is_none() { latest(&visitor, before).await? } else { (Vec::new(), None) };
+    let (cards, older) = if b.is_none() { latest_of_account(&visitor, before).await? } else { (Vec::new(), None) };
     Ok(html(ComparePage { frame: Frame::new("compare", &visitor).await?, a, b, cards, older }.render()?))
 }
 

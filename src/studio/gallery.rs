@@ -65,7 +65,7 @@ impl Search {
                 _ => None,
             },
             aspect_ratio: AspectRatio::ALL.into_iter().find(|ratio| ratio.as_str() == self.shape),
-            starred: self.starred == "1",
+            starred_by: (self.starred == "1").then_some(me),
             person: if self.person == MINE { Some(me) } else { self.person.parse().ok() },
             board: self.board.parse().ok(),
             from: Timestamp::of_day(&self.from),
@@ -208,10 +208,10 @@ fn done(form: &Form, page: &str) -> Response<Body> {
 pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
-    let tasks = chosen(&form);
+    let (tasks, me) = (chosen(&form), form.visitor.session.person.id);
     match action(&word)? {
-        GalleryAction::Star => store.star_tasks(account, &tasks, true).await?,
-        GalleryAction::Unstar => store.star_tasks(account, &tasks, false).await?,
+        GalleryAction::Star => store.star_tasks(account, me, &tasks, true).await?,
+        GalleryAction::Unstar => store.star_tasks(account, me, &tasks, false).await?,
         change @ (GalleryAction::Put | GalleryAction::Take) => {
             let board: Id = form.fields.text("board").parse().map_err(|_| PageError::bad_request())?;
             if !store.put_on_board(account, board, &tasks, change == GalleryAction::Put).await? {

@@ -200,9 +200,11 @@ impl Scene {
             return;
         };
         let tasks = store.list_task_ids(first, Surface::Web, None, 10).await.expect("a store");
+        let people = store.list_people(Some(first)).await.expect("a store");
+        let person = people.first().map_or(first, |person| person.id);
         attempt(async move { store.create_board(first, "boats", 10).await }).await;
         let (store, starred) = (self.service.shared.store.clone(), tasks.clone());
-        attempt(async move { store.star_tasks(first, &starred, true).await }).await;
+        attempt(async move { store.star_tasks(first, person, &starred, true).await }).await;
         for _ in 0..2 {
             let (store, deleted) = (self.service.shared.store.clone(), tasks.clone());
             attempt(async move { store.delete_tasks(first, &deleted, None).await }).await;

@@ -208,11 +208,14 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     let BoardWrite::Done(board) = source.create_board(ada.id, "Ships & <boats>", 10).await.unwrap() else {
         panic!("a new name")
     };
-    source.star_tasks(ada.id, &[red, green], true).await.unwrap();
+    let PersonCreation::Created(fan) = source.create_person(ada.id, "fan", Role::Member).await.unwrap() else {
+        panic!("a new name")
+    };
+    source.star_tasks(ada.id, fan.id, &[red, green], true).await.unwrap();
     source.put_on_board(ada.id, board.id, &[red, blue], true).await.unwrap();
     source.delete_tasks(ada.id, &[old], None).await.unwrap();
     // Long enough ago to be erased.
-    assert_eq!(source.erase_deleted(source.now().saturating_add(LEASE)).await.unwrap(), 1);
+    assert_eq!(source.erase_deleted(source.now().saturating_add(LEASE), None).await.unwrap(), 1);
     source.delete_tasks(ada.id, &[green], None).await.unwrap();
     drop(source);
     let url = cluster().url(elsewhere.path());
@@ -228,10 +231,10 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     assert_eq!(shown(text("boat")).await, [blue, red]);
     assert_eq!(shown(text("green")).await, []);
     assert_eq!(shown(GalleryFilter { board: Some(board.id), ..text("") }).await, [blue, red]);
-    assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [red]);
+    assert_eq!(shown(GalleryFilter { starred_by: Some(fan.id), ..text("") }).await, [red]);
     assert_eq!(target.restore_tasks(ada.id, &[green, old], None).await.unwrap(), [green]);
     assert_eq!(shown(text("green")).await, [green]);
-    assert_eq!(shown(GalleryFilter { starred: true, ..text("") }).await, [green, red]);
+    assert_eq!(shown(GalleryFilter { starred_by: Some(fan.id), ..text("") }).await, [green, red]);
     let erased = target.erased_tasks(target.now().saturating_add(LEASE), 10).await.unwrap();
     assert_eq!(erased.iter().map(|task| task.id).collect::<Vec<_>>(), [old]);
 }

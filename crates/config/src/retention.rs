@@ -15,7 +15,7 @@ pub struct RetentionSettings {
     /// Remove tasks and their images this long after they finish, for example 30d [default: keep them forever]
     #[arg(long, env = "TINTYPE_RETENTION", value_name = "DURATION", value_parser = retention)]
     pub retention: Option<Duration>,
-    /// How long deleted studio tasks stay in the bin, where they can be restored; at most as long as --retention
+    /// How long deleted studio tasks stay in the bin, where they can be restored; --retention counts there, too
     #[arg(long, env = "TINTYPE_BIN_RETENTION", default_value = "30d", value_name = "DURATION", value_parser = retention)]
     pub bin_retention: Duration,
     /// Delete entries of the audit log after this time
@@ -27,13 +27,6 @@ pub struct RetentionSettings {
     /// Most space for the prompts of an account's failed tasks; the oldest are erased once an hour
     #[arg(long, env = "TINTYPE_FAILED_PROMPT_SPACE", default_value = "16MiB", value_name = "SIZE")]
     pub failed_prompt_space: ByteSize,
-}
-
-impl RetentionSettings {
-    /// How long deleted tasks stay in the bin: not longer than other tasks are kept.
-    pub fn in_bin(&self) -> Duration {
-        self.retention.map_or(self.bin_retention, |retention| retention.min(self.bin_retention))
-    }
 }
 
 impl fmt::Display for RetentionSettings {

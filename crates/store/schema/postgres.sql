@@ -199,7 +199,7 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_of_account ON tasks (account_id, surface, id, removed_at) WHERE removed_at IS NULL;
 
 -- The gallery of a person's own tasks.
-CREATE INDEX tasks_of_person ON tasks (person_id, id) WHERE removed_at IS NULL AND person_id IS NOT NULL;
+CREATE INDEX tasks_of_person ON tasks (account_id, person_id, id) WHERE removed_at IS NULL AND person_id IS NOT NULL;
 
 -- Failed tasks whose prompts are kept, with the bytes of prompt and references. The oldest of an account are forgotten
 -- when they exceed its share of the space.
@@ -374,12 +374,13 @@ CREATE TABLE unindexed (
 );
 
 CREATE TABLE stars (
-    task_id    text COLLATE "C" PRIMARY KEY,
-    account_id text COLLATE "C" NOT NULL REFERENCES accounts (id)
+    task_id   text COLLATE "C" NOT NULL,
+    person_id text COLLATE "C" NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    PRIMARY KEY (task_id, person_id)
 );
 
--- Pages of starred tasks.
-CREATE INDEX stars_of_account ON stars (account_id, task_id);
+-- Pages of a person's starred tasks.
+CREATE INDEX stars_of_person ON stars (person_id, task_id);
 
 CREATE TABLE boards (
     id         text COLLATE "C" PRIMARY KEY,
@@ -411,6 +412,9 @@ CREATE TABLE deletions (
 
 -- The sweep that erases.
 CREATE INDEX deletions_due ON deletions (erased, deleted_at);
+
+-- The same for deletions that were made final.
+CREATE INDEX deletions_final ON deletions (task_id) WHERE is_final AND NOT erased;
 
 -- Pages of an account's bin.
 CREATE INDEX deletions_of_account ON deletions (account_id, task_id);

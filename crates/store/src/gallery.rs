@@ -46,8 +46,8 @@ pub struct GalleryFilter {
     pub image_to_image: Option<bool>,
     /// The aspect ratio.
     pub aspect_ratio: Option<AspectRatio>,
-    /// Only those with a star.
-    pub starred: bool,
+    /// Only those that have a star of this person.
+    pub starred_by: Option<Id>,
     /// Only those that this person created.
     pub person: Option<Id>,
     /// Only those on this board of the account.
@@ -61,12 +61,12 @@ pub struct GalleryFilter {
 impl GalleryFilter {
     /// Whether it leaves any task out.
     pub fn is_set(&self) -> bool {
-        let Self { text, state, image_to_image, aspect_ratio, starred, person, board, from, until } = self;
+        let Self { text, state, image_to_image, aspect_ratio, starred_by, person, board, from, until } = self;
         !text.trim().is_empty()
             || state.is_some()
             || image_to_image.is_some()
             || aspect_ratio.is_some()
-            || *starred
+            || starred_by.is_some()
             || person.is_some()
             || board.is_some()
             || from.is_some()
@@ -117,11 +117,11 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<GalleryPage>;
 
-    /// Those of these tasks that have a star.
-    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
+    /// Those of these tasks that have a star of a person.
+    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
 
-    /// Gives stars to tasks, or takes them away.
-    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()>;
+    /// Gives stars of a person of the account to tasks, or takes them away.
+    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()>;
 
     /// The boards of an account, by name.
     async fn boards(&self, account_id: Id) -> Result<Vec<Board>>;
@@ -153,9 +153,10 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
     /// Returns their number.
     async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize>;
 
-    /// Erases tasks that were deleted before `cutoff`, or whose deletion is final, up to some hundred: requests, entries of
-    /// the search, stars and places on boards. Returns their number.
-    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize>;
+    /// Erases deleted tasks, up to some hundred: those that were deleted before `deleted_before` or ended before
+    /// `ended_before`, and those whose deletion is final. Requests, entries of the search, stars and places on boards go.
+    /// Returns their number.
+    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize>;
 
     /// Up to `limit` erased tasks that were deleted before `cutoff`, with the names of the files that are theirs.
     async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>>;

@@ -266,7 +266,7 @@ pub struct TaskFiles {
     pub images: Vec<String>,
     /// Time of its last change.
     pub updated_at: Timestamp,
-    /// Time of its removal.
+    /// Time of its removal; `None` for a task in the bin, which may come back.
     pub removed_at: Option<Timestamp>,
 }
 

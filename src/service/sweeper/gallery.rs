@@ -31,9 +31,11 @@ impl Sweeper {
     /// the next sweep. Returns the number of tasks whose files are gone.
     pub async fn sweep_deleted(&self) -> usize {
         let store = &self.shared.store;
-        let (due, aged) = (store.now().saturating_sub(self.in_bin), store.now().saturating_sub(DELETED_FILES_GRACE));
+        let now = store.now();
+        let (due, aged) = (now.saturating_sub(self.in_bin), now.saturating_sub(DELETED_FILES_GRACE));
+        let ended = self.retention.map(|retention| now.saturating_sub(retention));
         loop {
-            match store.erase_deleted(due).await {
+            match store.erase_deleted(due, ended).await {
                 Ok(0) => break,
                 Ok(erased) => tracing::info!(tasks = erased, "deleted tasks erased"),
                 Err(error) => {

@@ -80,7 +80,7 @@ impl Sweeper {
             lease,
             heartbeat: settings.worker.heartbeat(),
             retention: settings.retention.retention,
-            in_bin: settings.retention.in_bin(),
+            in_bin: settings.retention.bin_retention,
             audit_retention: settings.retention.audit_retention,
             failed_prompts: (
                 settings.retention.failed_prompt_retention,

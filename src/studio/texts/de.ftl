@@ -617,3 +617,7 @@ usage-by-person = Nach Person
 usage-api = API
 usage-former-person = Ehemaliges Mitglied
 audit-delete-task = Auftrag einer anderen Person gelöscht
+bin-lead-hours = { $n ->
+    [one] Gelöschte Aufträge bleiben eine Stunde hier. Danach werden sie endgültig gelöscht.
+   *[other] Gelöschte Aufträge bleiben { $n } Stunden hier. Danach werden sie endgültig gelöscht.
+}

@@ -617,3 +617,7 @@ usage-by-person = By person
 usage-api = API
 usage-former-person = Former member
 audit-delete-task = Someone else's task deleted
+bin-lead-hours = { $n ->
+    [one] Deleted tasks stay here for one hour. Then they are erased.
+   *[other] Deleted tasks stay here for { $n } hours. Then they are erased.
+}

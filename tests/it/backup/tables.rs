@@ -62,7 +62,7 @@ async fn fill(data: &Path) {
     };
     let shown = store.gallery(account, &GalleryFilter::default(), None, 10).await.expect("a store");
     let tasks: Vec<_> = shown.records.iter().map(|record| record.task.id).collect();
-    store.star_tasks(account, &tasks, true).await.expect("a store");
+    store.star_tasks(account, person.id, &tasks, true).await.expect("a store");
     store.put_on_board(account, board.id, &tasks, true).await.expect("a store");
     let last = tasks.last().copied().expect("a task");
     store.delete_tasks(account, &[last], None).await.expect("a store");

@@ -69,6 +69,27 @@ async fn the_bin_restores_and_erases_one_several_or_all() {
 }
 
 #[tokio::test]
+async fn images_of_tasks_in_the_bin_outlast_every_sweep() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let boat = ada.made("a boat").await;
+    let image = async || ada.get(&format!("/studio/tasks/{boat}/pictures/1")).await.status;
+    assert_eq!(image().await, 200);
+    service.clock.advance(ERASE_EVERY * 60 * 48);
+    let ada = service.visitor_as("ada", "grace", Role::Owner).await;
+    ada.delete(boat).await;
+    service.clock.advance(ERASE_EVERY * 60 * 3);
+    for _ in 0..2 {
+        assert_eq!(service.sweeper.sweep_orphans(usize::MAX).await, 0);
+    }
+    service.sweeper.remove_old().await;
+    assert_eq!(ada.bin("restore", &[boat]).await, StatusCode::SEE_OTHER);
+    let page = ada.page("/studio/gallery").await;
+    let name = page.split("/files/").nth(1).and_then(|rest| rest.split('"').next()).expect("an image");
+    assert_eq!(service.call("GET", &format!("/files/{name}"), &[], "").await.status, 200);
+}
+
+#[tokio::test]
 async fn the_bin_keeps_tasks_no_longer_than_the_retention() {
     let service = Service::start_with(&["--retention", "2h"]).await;
     let ada = service.visitor("ada", 100).await;

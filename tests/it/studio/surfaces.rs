@@ -33,7 +33,7 @@ impl<'a> Both<'a> {
     async fn known(&self, surface: Surface, id: Id) -> String {
         let store = &self.visitor.service.shared.store;
         let record = store.find_record(self.visitor.account, surface, id).await.expect("a store").expect("a task");
-        let starred = store.starred(self.visitor.account, &[id]).await.expect("a store");
+        let starred = store.starred(self.visitor.person.id, &[id]).await.expect("a store");
         format!("{:?} {:?} {:?}", record.task.status, record.request.prompt, starred)
     }
 }

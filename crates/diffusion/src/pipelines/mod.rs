@@ -249,14 +249,15 @@ pub fn masks(folder: &Path) -> bool {
     encodes().unwrap_or(false)
 }
 
-/// Whether the model in a folder or a single file reads weighted prompts, by its index: it is not opened. `false` if that
-/// cannot be read.
-pub fn weighted_prompts(folder: &Path) -> bool {
+/// Whether the model in a folder or a single file reads weighted prompts, by its index: it is not opened.
+///
+/// # Errors
+/// If the index cannot be read.
+pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     if folder.is_file() {
-        return class_of_file(folder).is_ok_and(has_clip);
+        return class_of_file(folder).map(has_clip);
     }
-    let index = Config::read(&folder.join("model_index.json"));
-    index.is_ok_and(|index| index.text("_class_name", "").is_ok_and(has_clip))
+    Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(has_clip)
 }
 
 /// Whether the text encoders of a class of pipelines are those of CLIP.

@@ -249,7 +249,13 @@ impl Engine for Diffusion {
                 shared.opened(loras);
                 Ok(())
             }
-            Err(Complaint { words, fault: OpenFault::Addition }) => Err(EngineError::Permanent(words)),
+            Err(Complaint { words, fault: OpenFault::Addition }) => {
+                // Without these files, too, if the engine's own additions are at fault.
+                match open_with(&shared.wanted, &[], &shared.program).await {
+                    Ok(_) => Err(EngineError::Permanent(words)),
+                    Err(_) => Ok(()),
+                }
+            }
             // Renders would fail without these files, too.
             Err(_) => Ok(()),
         }

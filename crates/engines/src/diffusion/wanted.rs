@@ -179,9 +179,9 @@ impl Wanted {
         self.find().is_ok_and(|installed| masks(&installed.path()))
     }
 
-    /// Whether the model reads weighted prompts, without opening it.
+    /// Whether the model reads weighted prompts, without opening it. One that cannot be read may be replaced by one that does.
     pub(super) fn takes_weighted_prompts(&self) -> bool {
-        self.find().is_ok_and(|installed| weighted_prompts(&installed.path()))
+        self.find().map_or(true, |installed| weighted_prompts(&installed.path()).unwrap_or(true))
     }
 
     /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures

@@ -35,12 +35,12 @@ pub(super) const ACCOUNT_COLUMNS: &str = "id, name, coalesce(
     low_balance, admin, disabled_at, deleted_at";
 
 /// The rows that go with a deleted account $1, now or at the next sweep.
-const DELETIONS: [&str; 6] = [
+const DELETIONS: [&str; 5] = [
+    // First, as an erasure locks them before stars and boards.
+    "UPDATE deletions SET is_final = true WHERE account_id = $1",
     "DELETE FROM people WHERE account_id = $1",
     "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",
     "DELETE FROM boards WHERE account_id = $1",
-    "DELETE FROM stars WHERE account_id = $1",
-    "UPDATE deletions SET is_final = true WHERE account_id = $1",
     "DELETE FROM endpoints WHERE account_id = $1",
 ];
 

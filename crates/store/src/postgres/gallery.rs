@@ -31,6 +31,15 @@ pub(super) const FORGOTTEN: &str = "
     unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
 
+/// Deleted tasks to erase, up to $4: each part reads an index. No task ends before it is created, so $3 is the lowest id of
+/// the time $2.
+const ERASED: &str = "
+    (SELECT task_id FROM deletions WHERE NOT erased AND deleted_at < $1 ORDER BY erased, deleted_at LIMIT $4)
+    UNION (SELECT task_id FROM deletions WHERE is_final AND NOT erased LIMIT $4)
+    UNION (SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
+        WHERE d.task_id < $3::text AND NOT d.erased AND t.updated_at < $2::bigint ORDER BY d.task_id LIMIT $4)
+    LIMIT $4";
+
 /// Locks those of the tasks $1 that are in the bin of the account $2, and of the author $3 if there is one.
 const DUE: &str = "WITH due AS MATERIALIZED (
         SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
@@ -43,7 +52,7 @@ const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS 
     AND ($4::text IS NULL OR t.status = $4)
     AND ($5::boolean IS NULL OR t.image_to_image = $5)
     AND ($6::text IS NULL OR t.aspect_ratio = $6)
-    AND (NOT $7::boolean OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = $7))
     AND ($12::text IS NULL OR t.person_id = $12)
     AND ($8::text IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = $8 AND o.task_id = t.id AND b.account_id = $1))";
@@ -54,11 +63,11 @@ fn source(filter: &GalleryFilter) -> &'static str {
     if filter.board.is_some() {
         "SELECT task_id AS id FROM board_tasks WHERE board_id = $8 AND task_id >= $2 AND task_id < $3
          ORDER BY board_id DESC, task_id DESC LIMIT $10"
-    } else if filter.starred {
-        "SELECT task_id AS id FROM stars WHERE account_id = $1 AND task_id >= $2 AND task_id < $3
-         ORDER BY account_id DESC, task_id DESC LIMIT $10"
+    } else if filter.starred_by.is_some() {
+        "SELECT task_id AS id FROM stars WHERE person_id = $7 AND task_id >= $2 AND task_id < $3
+         ORDER BY person_id DESC, task_id DESC LIMIT $10"
     } else if filter.person.is_some() {
-        "SELECT id FROM tasks WHERE person_id = $12 AND removed_at IS NULL AND id >= $2 AND id < $3
+        "SELECT id FROM tasks WHERE account_id = $1 AND person_id = $12 AND removed_at IS NULL AND id >= $2 AND id < $3
          ORDER BY person_id DESC, id DESC LIMIT $10"
     } else {
         "SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id >= $2 AND id < $3
@@ -137,7 +146,7 @@ async fn page(
     let query = (!words.is_empty()).then(|| matching(&words));
     let fits_all = words.is_empty() && state.is_none() && filter.image_to_image.is_none() && ratio.is_none();
     let wanted = i64::from(limit) + 1;
-    let most = if fits_all && !filter.starred && filter.board.is_none() { wanted } else { i64::from(SCAN) };
+    let most = if fits_all && filter.starred_by.is_none() && filter.board.is_none() { wanted } else { i64::from(SCAN) };
     let parameters: [Parameter<'_>; 12] = [
         &account_id,
         &lower,
@@ -145,7 +154,7 @@ async fn page(
         &state,
         &filter.image_to_image,
         &ratio,
-        &filter.starred,
+        &filter.starred_by,
         &filter.board,
         &query,
         &most,
@@ -193,21 +202,24 @@ impl Gallery for PostgresStore {
         Ok(GalleryPage { records, older })
     }
 
-    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let sql = "SELECT task_id FROM stars WHERE task_id = ANY ($1) AND account_id = $2";
-        ids(&self.database.read(sql, &[&tasks, &account_id]).await?)
+    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let sql = "SELECT task_id FROM stars WHERE task_id = ANY ($1) AND person_id = $2";
+        ids(&self.database.read(sql, &[&tasks, &person_id]).await?)
     }
 
-    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
         // Locked, so that no task is erased meanwhile.
         let add = "WITH own AS MATERIALIZED (
                 SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
                 ORDER BY id FOR SHARE
             )
-            INSERT INTO stars (task_id, account_id) SELECT id, $2 FROM own ORDER BY id ON CONFLICT DO NOTHING";
-        let take = "DELETE FROM stars WHERE task_id = ANY ($1) AND account_id = $2";
+            INSERT INTO stars (task_id, person_id)
+            SELECT own.id, p.id FROM own JOIN people p ON p.id = $3 AND p.account_id = $2 ORDER BY own.id
+            ON CONFLICT DO NOTHING";
+        let take = "DELETE FROM stars WHERE task_id = ANY ($1) AND person_id = $3
+            AND EXISTS (SELECT 1 FROM people WHERE id = $3 AND account_id = $2)";
         let star = async {
-            self.statement(if starred { add } else { take }, &[&tasks, &account_id]).await?;
+            self.statement(if starred { add } else { take }, &[&tasks, &account_id, &person_id]).await?;
             Ok(())
         };
         self.write(Effect::MarkTasks, star).await
@@ -343,15 +355,18 @@ impl Gallery for PostgresStore {
         self.write(Effect::RestoreTasks, restore).await
     }
 
-    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
-        let due = "SELECT 1 FROM deletions WHERE NOT erased AND (is_final OR deleted_at < $1) LIMIT 1";
-        if self.database.read(due, &[&cutoff]).await?.is_empty() {
+    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
+        let floor = ended_before.map(Id::floor);
+        let mut parameters: [Parameter<'_>; 4] = [&deleted_before, &ended_before, &floor, &1_i64];
+        if self.database.read(ERASED, &parameters).await?.is_empty() {
             return Ok(0);
         }
+        let batch = i64::from(GALLERY_BATCH);
+        parameters[3] = &batch;
         let sql = format!(
             "WITH removed AS MATERIALIZED (
-                 SELECT task_id AS id FROM deletions WHERE NOT erased AND (is_final OR deleted_at < $1)
-                 ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
+                 SELECT task_id AS id FROM deletions WHERE NOT erased AND task_id = ANY (ARRAY ({ERASED}))
+                 ORDER BY task_id FOR UPDATE SKIP LOCKED
              ),
              blank AS (
                  UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
@@ -360,7 +375,7 @@ impl Gallery for PostgresStore {
              {FORGOTTEN}
              UPDATE deletions SET erased = true WHERE task_id = ANY (ARRAY (SELECT id FROM removed)) RETURNING task_id"
         );
-        let erase = async { Ok(self.database.write(&sql, &[&cutoff, &i64::from(GALLERY_BATCH)]).await?.len()) };
+        let erase = async { Ok(self.database.write(&sql, &parameters).await?.len()) };
         self.write(Effect::EraseTasks, erase).await
     }
 

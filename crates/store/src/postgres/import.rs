@@ -110,8 +110,11 @@ impl PostgresStore {
             "INSERT INTO {table} OVERRIDING SYSTEM VALUE
              SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
         );
-        let keys =
-            if ["board_tasks", "person_identities", "recovery_codes", "sign_ups"].contains(&table) { 2 } else { 1 };
+        let keys = if ["board_tasks", "person_identities", "recovery_codes", "sign_ups", "stars"].contains(&table) {
+            2
+        } else {
+            1
+        };
         let mut last = Vec::new();
         loop {
             let rows = source.rows(table, &names, keys, &last, PIECE)?;

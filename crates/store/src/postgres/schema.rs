@@ -16,6 +16,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/postgres/0102_settings.sql"),
         include_str!("../../migrations/postgres/0103_masks.sql"),
         include_str!("../../migrations/postgres/0104_authors.sql"),
+        include_str!("../../migrations/postgres/0105_stars.sql"),
     ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.

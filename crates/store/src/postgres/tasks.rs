@@ -201,7 +201,8 @@ impl Tasks for PostgresStore {
 
     async fn task_files(&self, ids: &[Id]) -> Result<Vec<TaskFiles>> {
         let sql = "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
-                removed_at
+                CASE WHEN EXISTS (SELECT 1 FROM deletions d WHERE d.task_id = tasks.id AND NOT d.erased)
+                    THEN NULL ELSE removed_at END AS removed_at
             FROM tasks
             WHERE id = ANY ($1)
             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,

@@ -15,7 +15,9 @@ pub(super) fn of_tasks(connection: &Connection, ids: &[Id]) -> rusqlite::Result<
     let wanted = serde_json::to_string(ids).expect("ids are always JSON");
     connection
         .prepare_cached(
-            "SELECT id, status = 'processing', images, updated_at, removed_at FROM tasks
+            "SELECT id, status = 'processing', images, updated_at,
+                 iif(EXISTS (SELECT 1 FROM deletions d WHERE d.task_id = tasks.id AND NOT d.erased), NULL, removed_at)
+             FROM tasks
              WHERE id IN (SELECT value FROM json_each(?1))
              UNION ALL SELECT id, name IS NULL AND removed_at IS NULL, iif(name IS NULL, NULL, json_array(name)),
              updated_at,

@@ -22,7 +22,7 @@ const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_
     AND (:state IS NULL OR t.status = :state)
     AND (:image_to_image IS NULL OR t.image_to_image = :image_to_image)
     AND (:aspect_ratio IS NULL OR t.aspect_ratio = :aspect_ratio)
-    AND (NOT :starred OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id))
+    AND (:starred_by IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = :starred_by))
     AND (:person IS NULL OR t.person_id IS :person)
     AND (:board IS NULL OR EXISTS (SELECT 1 FROM board_tasks o JOIN boards b ON b.id = o.board_id
          WHERE o.board_id = :board AND o.task_id = t.id AND b.account_id = :account))";
@@ -38,13 +38,13 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
         "board_tasks m CROSS JOIN tasks t ON t.id = m.task_id
          WHERE m.board_id = :board AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL AND :first < :end
          ORDER BY m.task_id DESC"
-    } else if filter.starred {
+    } else if filter.starred_by.is_some() {
         "stars m CROSS JOIN tasks t ON t.id = m.task_id
-         WHERE m.account_id = :account AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
+         WHERE m.person_id = :starred_by AND m.task_id >= :from AND m.task_id < :before AND :words IS NULL
          AND :first < :end
          ORDER BY m.task_id DESC"
     } else if filter.person.is_some() {
-        "tasks t WHERE t.person_id = :person AND t.removed_at IS NULL
+        "tasks t WHERE t.account_id = :account AND t.person_id = :person AND t.removed_at IS NULL
          AND t.id >= :from AND t.id < :before AND :words IS NULL AND :first < :end ORDER BY t.id DESC"
     } else {
         "tasks t WHERE t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
@@ -81,7 +81,7 @@ fn page(
         ":state": filter.state.map(|state| state.as_str()),
         ":image_to_image": filter.image_to_image,
         ":aspect_ratio": filter.aspect_ratio.map(|ratio| ratio.as_str()),
-        ":starred": filter.starred,
+        ":starred_by": filter.starred_by,
         ":person": filter.person,
         ":board": filter.board,
         ":words": (!words.is_empty()).then(|| matching(&words)),
@@ -168,13 +168,9 @@ pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize>
     Ok(overwritten)
 }
 
-/// Deletes the boards and stars of an account, and empties its bin.
+/// Deletes the boards of an account, and empties its bin. Its stars go with its people.
 pub(super) fn forget_account(connection: &Connection, account_id: Id) -> rusqlite::Result<()> {
-    for sql in [
-        "DELETE FROM boards WHERE account_id = ?1",
-        "DELETE FROM stars WHERE account_id = ?1",
-        "UPDATE deletions SET is_final = 1 WHERE account_id = ?1",
-    ] {
+    for sql in ["DELETE FROM boards WHERE account_id = ?1", "UPDATE deletions SET is_final = 1 WHERE account_id = ?1"] {
         connection.prepare_cached(sql)?.execute([account_id])?;
     }
     Ok(())
@@ -242,10 +238,28 @@ fn restore(connection: &Connection, account_id: Id, wanted: &[Id], author: Optio
     Ok(back)
 }
 
-fn erase(writing: &mut Writing, cutoff: Timestamp) -> rusqlite::Result<usize> {
-    let sql = "SELECT task_id FROM deletions WHERE erased = 0 AND (is_final OR deleted_at < ?1)
-        ORDER BY deleted_at LIMIT ?2";
-    let due = ids(&writing.connection, sql, params![cutoff, GALLERY_BATCH])?;
+/// Deleted tasks to erase, up to ?4: each part reads an index. No task ends before it is created, so ?3 is the lowest id of
+/// the time ?2.
+const DUE: &str = "
+    SELECT task_id FROM (SELECT task_id FROM deletions WHERE erased = 0 AND deleted_at < ?1 LIMIT ?4)
+    UNION SELECT task_id FROM (SELECT task_id FROM deletions WHERE is_final AND NOT erased LIMIT ?4)
+    UNION SELECT task_id FROM (
+        SELECT d.task_id FROM deletions d CROSS JOIN tasks t ON t.id = d.task_id
+        WHERE d.task_id < ?3 AND NOT d.erased AND t.updated_at < ?2 LIMIT ?4)
+    LIMIT ?4";
+
+fn due(
+    connection: &Connection,
+    deleted_before: Timestamp,
+    ended_before: Option<Timestamp>,
+    limit: u32,
+) -> rusqlite::Result<Vec<Id>> {
+    let floor = ended_before.map(Id::floor);
+    ids(connection, DUE, params![deleted_before, ended_before, floor, limit])
+}
+
+fn erase(writing: &mut Writing, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> rusqlite::Result<usize> {
+    let due = due(&writing.connection, deleted_before, ended_before, GALLERY_BATCH)?;
     let (mut erased, mut overwritten) = (0, 0);
     for id in &due {
         if overwritten >= TERMS_AT_A_TIME {
@@ -306,24 +320,26 @@ impl Gallery for SqliteStore {
         self.read(|connection| page(connection, account_id, filter, before, limit))
     }
 
-    async fn starred(&self, account_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let sql = "SELECT task_id FROM stars WHERE task_id IN (SELECT value FROM json_each(?1)) AND account_id = ?2";
-        self.read(|connection| ids(connection, sql, params![list(tasks), account_id]))
+    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let sql = "SELECT task_id FROM stars WHERE task_id IN (SELECT value FROM json_each(?1)) AND person_id = ?2";
+        self.read(|connection| ids(connection, sql, params![list(tasks), person_id]))
     }
 
-    async fn star_tasks(&self, account_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
         let tasks = list(tasks);
         let star = move |writing: &mut Writing| {
             let sql = if starred {
                 format!(
-                    "INSERT OR IGNORE INTO stars (task_id, account_id) SELECT t.id, t.account_id FROM tasks t
+                    "INSERT OR IGNORE INTO stars (task_id, person_id)
+                     SELECT t.id, p.id FROM tasks t JOIN people p ON p.id = :person AND p.account_id = :account
                      WHERE t.id IN (SELECT value FROM json_each(:tasks)) AND {OWN}"
                 )
             } else {
-                "DELETE FROM stars WHERE task_id IN (SELECT value FROM json_each(:tasks)) AND account_id = :account"
+                "DELETE FROM stars WHERE task_id IN (SELECT value FROM json_each(:tasks)) AND person_id = :person
+                 AND EXISTS (SELECT 1 FROM people WHERE id = :person AND account_id = :account)"
                     .to_owned()
             };
-            let parameters = named_params! { ":tasks": tasks, ":account": account_id };
+            let parameters = named_params! { ":tasks": tasks, ":account": account_id, ":person": person_id };
             writing.connection.prepare_cached(&sql)?.execute(parameters).map(drop)
         };
         self.write(Effect::MarkTasks, star).await
@@ -421,13 +437,12 @@ impl Gallery for SqliteStore {
         self.write(Effect::DeleteTasks, purge).await
     }
 
-    async fn erase_deleted(&self, cutoff: Timestamp) -> Result<usize> {
+    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
-        let due = "SELECT EXISTS (SELECT 1 FROM deletions WHERE erased = 0 AND (is_final OR deleted_at < ?1))";
-        if !self.read(|connection| connection.prepare_cached(due)?.query_row([cutoff], |row| row.get(0)))? {
+        if self.read(|connection| due(connection, deleted_before, ended_before, 1))?.is_empty() {
             return Ok(0);
         }
-        self.write(Effect::EraseTasks, move |writing| erase(writing, cutoff)).await
+        self.write(Effect::EraseTasks, move |writing| erase(writing, deleted_before, ended_before)).await
     }
 
     async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {

@@ -21,6 +21,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/sqlite/0102_settings.sql"),
         include_str!("../../migrations/sqlite/0103_masks.sql"),
         include_str!("../../migrations/sqlite/0104_authors.sql"),
+        include_str!("../../migrations/sqlite/0105_stars.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

@@ -124,7 +124,7 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
 
 async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     store.index_prompts().await?;
-    store.star_tasks(account, tasks, true).await?;
+    store.star_tasks(account, account, tasks, true).await?;
     store.starred(account, tasks).await?;
     let BoardWrite::Done(Board { id: board, .. }) = store.create_board(account, "Boats", 9).await? else {
         panic!("refused");
@@ -136,20 +136,20 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     for filter in [
         all.clone(),
         GalleryFilter { text: "paper".into(), ..all.clone() },
-        GalleryFilter { starred: true, state: Some(TaskState::Completed), ..all.clone() },
+        GalleryFilter { starred_by: Some(account), state: Some(TaskState::Completed), ..all.clone() },
         GalleryFilter { person: Some(account), ..all.clone() },
         GalleryFilter { board: Some(board), from: Some(store.now()), ..all },
     ] {
         store.gallery(account, &filter, None, 9).await?;
     }
     store.put_on_board(account, board, tasks, false).await?;
-    store.star_tasks(account, tasks, false).await?;
+    store.star_tasks(account, account, tasks, false).await?;
     store.remove_board(account, board).await?;
     store.delete_tasks(account, tasks, None).await?;
     store.bin(account, None, None, 9).await?;
     store.restore_tasks(account, &tasks[..1], None).await?;
     store.purge_tasks(account, &tasks[1..], None).await?;
-    store.erase_deleted(store.now().saturating_add(MINUTE)).await?;
+    store.erase_deleted(store.now().saturating_add(MINUTE), None).await?;
     store.erase_failed_prompts(store.now().saturating_add(MINUTE), 0).await?;
     store.remove_tasks_of(account, store.now().saturating_add(MINUTE)).await?;
     Ok(())

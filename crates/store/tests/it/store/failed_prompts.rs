@@ -38,7 +38,8 @@ pub async fn old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay(fx: &Fi
         let filter = GalleryFilter { text: text.into(), ..GalleryFilter::default() };
         Ok(fx.store.gallery(ada, &filter, None, 10).await?.records.len())
     };
-    fx.store.star_tasks(ada, &[old], true).await?;
+    let fan = fx.person(ada, "fan").await?.id;
+    fx.store.star_tasks(ada, fan, &[old], true).await?;
     assert_eq!(found("paper").await?, 1);
     fx.clock.advance(HOUR);
     let cutoff = fx.clock.now();
@@ -49,7 +50,7 @@ pub async fn old_prompts_of_failed_tasks_are_erased_and_their_tasks_stay(fx: &Fi
     assert_eq!((prompt(fx, old).await?.as_str(), prompt(fx, young).await?.as_str()), ("", "a kite"));
     assert_eq!(fx.store.inspect_task(completed).await?.expect("a task").request.prompt, "a boat");
     assert_eq!(found("paper").await?, 0, "the search forgets it");
-    assert_eq!(fx.store.starred(ada, &[old]).await?, [old]);
+    assert_eq!(fx.store.starred(fan, &[old]).await?, [old]);
     let task = fx.store.find_task(ada, Surface::Web, old).await?.expect("its owner still sees it");
     assert_eq!(task.status, fixture::failure(FailureCause::Engine, "it sank"));
     assert!(task.image_to_image);
@@ -96,7 +97,7 @@ pub async fn a_removed_or_deleted_task_is_no_longer_among_the_failed_prompts(fx:
     assert_eq!(fx.count("failed_prompts"), 2);
     assert_eq!(fx.store.delete_tasks(ada, &[deleted], None).await?, [deleted]);
     fx.clock.advance(MILLISECOND);
-    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 1);
+    assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 1);
     assert_eq!(fx.count("failed_prompts"), 1);
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.count("failed_prompts"), 0);

@@ -57,6 +57,15 @@ impl Fixture {
         Ok(accepted(submission).id)
     }
 
+    /// A person of an account, who stars tasks.
+    async fn fan(&self, account: Id) -> Result<Id> {
+        let name = format!("fan-{account}");
+        match self.store.find_person(&name).await? {
+            Some(found) => Ok(found.person.id),
+            None => Ok(self.person(account, &name).await?.id),
+        }
+    }
+
     async fn shown(&self, account: Id, filter: &GalleryFilter) -> Result<Vec<Id>> {
         let page = self.store.gallery(account, filter, None, PAGE).await?;
         assert_eq!(page.older, None);
@@ -116,7 +125,7 @@ pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()
     fx.submit(ada).await?;
     fx.index().await?;
     let collected = board(fx.store.create_board(ada, "boats", 10).await?).id;
-    fx.store.star_tasks(ada, &[failed, waiting], true).await?;
+    fx.store.star_tasks(ada, fx.fan(ada).await?, &[failed, waiting], true).await?;
     fx.store.put_on_board(ada, collected, &[failed, completed], true).await?;
     let all = GalleryFilter::default;
     for (filter, found) in [
@@ -127,13 +136,13 @@ pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()
         (GalleryFilter { image_to_image: Some(true), ..all() }, vec![waiting]),
         (GalleryFilter { image_to_image: Some(false), ..all() }, vec![failed, completed]),
         (GalleryFilter { aspect_ratio: Some(AspectRatio::W16H9), ..all() }, vec![completed]),
-        (GalleryFilter { starred: true, ..all() }, vec![waiting, failed]),
+        (GalleryFilter { starred_by: Some(fx.fan(ada).await?), ..all() }, vec![waiting, failed]),
         (GalleryFilter { board: Some(collected), ..all() }, vec![failed, completed]),
-        (GalleryFilter { board: Some(collected), starred: true, ..all() }, vec![failed]),
+        (GalleryFilter { board: Some(collected), starred_by: Some(fx.fan(ada).await?), ..all() }, vec![failed]),
         (GalleryFilter { board: Some(ada), ..all() }, vec![]),
         (GalleryFilter { from: Some(noon), ..all() }, vec![waiting]),
         (GalleryFilter { until: Some(noon), ..all() }, vec![failed, completed]),
-        (GalleryFilter { starred: true, until: Some(noon), ..text("boat") }, vec![failed]),
+        (GalleryFilter { starred_by: Some(fx.fan(ada).await?), until: Some(noon), ..text("boat") }, vec![failed]),
         (GalleryFilter { board: Some(collected), ..text("wide") }, vec![completed]),
     ] {
         assert_eq!(fx.shown(ada, &filter).await?, found, "{filter:?}");
@@ -148,9 +157,12 @@ pub async fn pages_of_the_gallery_have_no_gap_and_no_overlap(fx: &Fixture) -> Re
         tasks.insert(0, fx.submit_request(ada, Surface::Web, request("a boat")).await?.id);
     }
     fx.index().await?;
-    fx.store.star_tasks(ada, &tasks, true).await?;
-    for filter in [GalleryFilter::default(), text("boat"), GalleryFilter { starred: true, ..GalleryFilter::default() }]
-    {
+    fx.store.star_tasks(ada, fx.fan(ada).await?, &tasks, true).await?;
+    for filter in [
+        GalleryFilter::default(),
+        text("boat"),
+        GalleryFilter { starred_by: Some(fx.fan(ada).await?), ..GalleryFilter::default() },
+    ] {
         for size in [1, 3, 7, 8] {
             let (mut seen, mut before, mut pages) = (Vec::new(), None, 0);
             loop {
@@ -198,19 +210,22 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
         board(fx.store.create_board(eve, "boats", 10).await?).id,
     );
     for _ in 0..2 {
-        fx.store.star_tasks(ada, &all, true).await?;
+        fx.store.star_tasks(ada, fx.fan(ada).await?, &all, true).await?;
         assert!(fx.store.put_on_board(ada, boats, &all, true).await?);
     }
     assert!(!fx.store.put_on_board(ada, of_eves, &all, true).await?, "a board of another account");
     assert_eq!(fx.rows(), [("unindexed", 2), ("stars", 1), ("board_tasks", 1)]);
-    assert_eq!(fx.store.starred(ada, &all).await?, [own]);
-    assert_eq!(fx.store.starred(eve, &all).await?, []);
-    fx.store.star_tasks(eve, &all, false).await?;
+    assert_eq!(fx.store.starred(fx.fan(ada).await?, &all).await?, [own]);
+    assert_eq!(fx.store.starred(fx.fan(eve).await?, &all).await?, []);
+    fx.store.star_tasks(eve, fx.fan(eve).await?, &all, false).await?;
     assert!(!fx.store.put_on_board(eve, boats, &all, false).await?);
     let on_board = GalleryFilter { board: Some(boats), ..GalleryFilter::default() };
     assert_eq!(fx.shown(eve, &on_board).await?, []);
-    assert_eq!((fx.shown(ada, &on_board).await?, fx.store.starred(ada, &all).await?), (vec![own], vec![own]));
-    fx.store.star_tasks(ada, &all, false).await?;
+    assert_eq!(
+        (fx.shown(ada, &on_board).await?, fx.store.starred(fx.fan(ada).await?, &all).await?),
+        (vec![own], vec![own])
+    );
+    fx.store.star_tasks(ada, fx.fan(ada).await?, &all, false).await?;
     assert!(fx.store.put_on_board(ada, boats, &all, false).await?);
     assert_eq!(fx.rows(), [("unindexed", 2)]);
     assert_eq!(fx.store.delete_tasks(ada, &all, None).await?, [], "unfinished, or not its own");
@@ -248,13 +263,15 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     let boat = fx.completed_of(ada, request("a boat")).await?;
     let waiting = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
     fx.index().await?;
-    fx.store.star_tasks(ada, &[boat], true).await?;
+    fx.store.star_tasks(ada, fx.fan(ada).await?, &[boat], true).await?;
     assert_eq!(fx.store.delete_tasks(eve, &[boat], None).await?, []);
     let before = fx.task(boat).await?;
     assert_eq!(fx.store.delete_tasks(ada, &[boat, waiting], None).await?, [boat]);
     assert_eq!(fx.store.delete_tasks(ada, &[boat], None).await?, [], "once");
     assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, None);
-    for filter in [GalleryFilter::default(), text("boat"), GalleryFilter { starred: true, ..text("") }] {
+    for filter in
+        [GalleryFilter::default(), text("boat"), GalleryFilter { starred_by: Some(fx.fan(ada).await?), ..text("") }]
+    {
         assert!(!fx.shown(ada, &filter).await?.contains(&boat));
     }
     let kept: Vec<Id> = fx.store.completed_tasks(None, 10).await?.iter().map(|task| task.id).collect();
@@ -265,7 +282,7 @@ pub async fn a_deleted_task_is_hidden_at_once_and_comes_back(fx: &Fixture) -> Re
     assert_eq!(fx.store.restore_tasks(ada, &[boat], None).await?, [], "once");
     assert_eq!(fx.store.find_task(ada, Surface::Web, boat).await?, Some(before));
     assert_eq!(fx.shown(ada, &text("boat")).await?, [waiting, boat]);
-    assert_eq!(fx.store.starred(ada, &[boat]).await?, [boat]);
+    assert_eq!(fx.store.starred(fx.fan(ada).await?, &[boat]).await?, [boat]);
     Ok(())
 }
 
@@ -279,13 +296,20 @@ pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fix
     let by = |person| GalleryFilter { person: Some(person), ..GalleryFilter::default() };
     assert_eq!(fx.shown(ada, &by(member)).await?, [first]);
     assert_eq!(fx.shown(ada, &GalleryFilter { text: "boat".into(), ..by(owner) }).await?, [second]);
-    assert_eq!(fx.shown(ada, &GalleryFilter { starred: true, ..by(owner) }).await?, []);
+    assert_eq!(fx.shown(ada, &GalleryFilter { starred_by: Some(owner), ..by(owner) }).await?, []);
     let everything = [first, second, unknown];
     let acting = |person| {
         fx.store.acting(Actor { name: "grace".into(), person_id: Some(person), via: Via::Studio, source: None })
     };
     assert_eq!(acting(member).delete_tasks(ada, &everything, Some(member)).await?, [first]);
     assert_eq!(fx.store.audit_entries(Some(ada), None, 10).await?, [], "it is the member's own");
+    fx.store.star_tasks(ada, member, &[first], true).await?;
+    assert_eq!(fx.store.starred(member, &[first]).await?, [], "in the bin it gets none");
+    fx.store.star_tasks(ada, owner, &[second], true).await?;
+    let stars = [fx.store.starred(owner, &[second]).await?, fx.store.starred(member, &[second]).await?];
+    assert_eq!(stars, [vec![second], vec![]], "stars are a person's");
+    fx.store.star_tasks(ada, member, &[second], false).await?;
+    assert_eq!(fx.shown(ada, &GalleryFilter { starred_by: Some(owner), ..GalleryFilter::default() }).await?, [second]);
     fx.store.restore_tasks(ada, &[first], Some(owner)).await?;
     assert_eq!(fx.shown(ada, &by(member)).await?, [], "it is not the owner's");
     assert_eq!(fx.store.restore_tasks(ada, &[first], Some(member)).await?, [first]);
@@ -331,11 +355,20 @@ pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> 
         (bin(ada, None, None, 10).await?, fx.store.restore_tasks(ada, &[first], None).await?),
         (vec![second], vec![])
     );
-    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 1, "long before the time of the others is over");
+    assert_eq!(fx.store.erase_deleted(deleted_at, None).await?, 1, "long before the time of the others is over");
     assert_eq!(fx.store.restore_tasks(ada, &[second], None).await?, [second]);
     fx.store.delete_tasks(ada, &[second], None).await?;
+    let ended = fx.task(second).await?.updated_at;
+    assert_eq!(fx.store.erase_deleted(deleted_at, Some(ended)).await?, 0, "the retention of ended tasks counts");
+    let files = fx.store.task_files(&[second]).await?;
+    assert_eq!(files.iter().map(|task| task.removed_at).collect::<Vec<_>>(), [None], "its files stay");
+    fx.store.delete_tasks(ada, &[third], None).await?;
+    fx.clock.advance(MILLISECOND);
+    fx.store.restore_tasks(ada, &[second], None).await?;
+    assert_eq!(fx.store.erase_deleted(deleted_at, Some(fx.clock.now())).await?, 1);
+    fx.store.delete_tasks(ada, &[second], None).await?;
     fx.store.change_account(ada, AccountChange::Delete).await?;
-    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 1, "a deleted account has no bin");
+    assert_eq!(fx.store.erase_deleted(deleted_at, None).await?, 1, "a deleted account has no bin");
     Ok(())
 }
 
@@ -352,7 +385,7 @@ pub async fn tasks_with_long_prompts_are_erased_and_removed_to_the_last(fx: &Fix
     fx.store.delete_tasks(ada, &tasks[..3], None).await?;
     fx.clock.advance(MILLISECOND);
     let mut erased = 0;
-    while let some @ 1.. = fx.store.erase_deleted(fx.clock.now()).await? {
+    while let some @ 1.. = fx.store.erase_deleted(fx.clock.now(), None).await? {
         erased += some;
     }
     assert_eq!((erased, fx.shown(ada, &text("w77")).await?.len()), (3, 3));
@@ -367,17 +400,17 @@ pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture
     fx.index().await?;
     let other = fx.ended_of(ada, request("a hut")).await?;
     let boats = board(fx.store.create_board(ada, "boats", 10).await?).id;
-    fx.store.star_tasks(ada, &[indexed], true).await?;
+    fx.store.star_tasks(ada, fx.fan(ada).await?, &[indexed], true).await?;
     fx.store.put_on_board(ada, boats, &[indexed], true).await?;
     let history = fx.store.history(ada, None, 10).await?;
     let deleted_at = fx.clock.now();
     fx.store.delete_tasks(ada, &[indexed, other], None).await?;
-    assert_eq!(fx.store.erase_deleted(deleted_at).await?, 0, "not before the cutoff");
+    assert_eq!(fx.store.erase_deleted(deleted_at, None).await?, 0, "not before the cutoff");
     assert_eq!(fx.store.erased_tasks(fx.clock.now(), 10).await?, []);
     fx.clock.advance(MILLISECOND);
     fx.store.forget_deletion(indexed).await?;
-    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 2);
-    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 0);
+    assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 2);
+    assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 0);
     assert_eq!(fx.rows(), [("deletions", 2)]);
     let record = fx.store.inspect_task(indexed).await?.expect("its row");
     assert_eq!((record.request.prompt.as_str(), record.removed_at), ("", Some(deleted_at)));
@@ -402,7 +435,7 @@ pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &F
     fx.index().await?;
     for (account, task) in [(ada, old), (eve, of_eve)] {
         let boats = board(fx.store.create_board(account, "boats", 10).await?).id;
-        fx.store.star_tasks(account, &[task], true).await?;
+        fx.store.star_tasks(account, fx.fan(account).await?, &[task], true).await?;
         fx.store.put_on_board(account, boats, &[task], true).await?;
     }
     fx.clock.advance(MILLISECOND);

@@ -188,14 +188,24 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         let (refused, failed) = (fx.submit(ada).await?.id, fx.submit(ada).await?.id);
         fx.store.refuse(fx.claim().await?, REFUSED, None).await?;
         fx.store.fail(fx.claim().await?, FailureCause::Reference(2), "it sank").await?;
+        let fan = fx.person(ada, "fan").await?.id;
         let causes = async || -> Result<_> { Ok([fx.task(refused).await?.status, fx.task(failed).await?.status]) };
         let expected = |cause| [fixture::failure(FailureCause::Policy, REFUSED), fixture::failure(cause, "it sank")];
         assert_eq!(causes().await?, expected(FailureCause::Reference(2)));
         match backend {
             Backend::Sqlite => {
                 let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
+                database
+                    .execute_batch(
+                        "DROP TABLE stars;
+                         CREATE TABLE stars (task_id TEXT PRIMARY KEY, account_id TEXT NOT NULL) STRICT, WITHOUT ROWID;
+                         CREATE INDEX stars_of_account ON stars (account_id, task_id)",
+                    )
+                    .expect("SQL");
+                database.execute("INSERT INTO stars VALUES (?1, ?2)", [&refused, &ada]).expect("SQL");
                 database.execute("DROP INDEX tasks_of_person", []).expect("SQL");
                 database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
+                database.execute("DROP INDEX deletions_final", []).expect("SQL");
                 database.execute("ALTER TABLE deletions DROP COLUMN is_final", []).expect("SQL");
                 for later in ["cause", "settings", "person_id"] {
                     database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
@@ -209,11 +219,20 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
                 cluster().execute(&format!("ALTER TABLE {schema}.workers DROP COLUMN masks"));
                 cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
                 cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
+                for statement in [
+                    format!("DROP TABLE {schema}.stars"),
+                    format!("CREATE TABLE {schema}.stars (task_id text COLLATE \"C\" PRIMARY KEY, account_id text)"),
+                    format!("CREATE INDEX stars_of_account ON {schema}.stars (account_id, task_id)"),
+                    format!("INSERT INTO {schema}.stars VALUES ('{refused}', '{ada}')"),
+                ] {
+                    cluster().execute(&statement);
+                }
             }
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));
         open(backend, &fx.directory, &current(backend)).await.expect("a migration");
         assert_eq!(causes().await?, expected(FailureCause::Engine));
+        assert_eq!(fx.store.starred(fan, &[refused, failed]).await?, [refused], "a star of all people of the account");
     }
     Ok(())
 }

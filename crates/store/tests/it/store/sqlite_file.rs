@@ -283,7 +283,7 @@ async fn an_erased_prompt_is_in_no_file_of_the_database() -> Result<()> {
     }
     fx.store.delete_tasks(ada, &tasks[..2], None).await?;
     fx.clock.advance(Duration::from_secs(1));
-    assert_eq!(fx.store.erase_deleted(fx.clock.now()).await?, 2);
+    assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 2);
     assert_eq!(fx.store.remove_tasks_of(ada, fx.clock.now()).await?, 1);
     flushed();
     for word in RARE {
