@@ -21,6 +21,8 @@ pub const MODEL_NAME: &str = "imgmodel";
 
 const ID_LEN: usize = 21;
 const RANDOM_BITS: u32 = 78;
+/// Bits of them that a rank keeps.
+const RANK_BITS: u32 = 21;
 /// Offset of the timestamp, so that no id starts with '-' and looks like a command-line flag.
 const TIME_OFFSET: i64 = 1 << 46;
 /// 64 characters in ASCII order, so that ids sort like the numbers that they encode.
@@ -74,19 +76,22 @@ impl Id {
     /// A number of 63 bits that rises with ids: 42 bits of the time and the first 21 random ones. Ids of one millisecond
     /// may share it.
     pub fn rank(self) -> i64 {
-        const KEPT: u32 = 21;
         let number = self.0.iter().fold(0_u128, |number, character| {
             let digit = digit(*character).expect("an Id contains only its alphabet");
             (number << 6) | u128::from(digit)
         });
-        let random = (number & ((1 << RANDOM_BITS) - 1)) >> (RANDOM_BITS - KEPT);
-        let millis = self.timestamp().as_millis().clamp(0, (1 << 42) - 1);
-        (millis << KEPT) | i64::try_from(random).expect("21 bits")
+        let random = (number & ((1 << RANDOM_BITS) - 1)) >> (RANDOM_BITS - RANK_BITS);
+        (self.rank_millis(0) << RANK_BITS) | i64::try_from(random).expect("21 bits")
     }
 
     /// The lowest number that no id of this millisecond or an earlier one has as its rank.
     pub fn rank_after(self) -> i64 {
-        Self::floor(self.timestamp().saturating_add(Duration::from_millis(1))).rank()
+        self.rank_millis(1) << RANK_BITS
+    }
+
+    /// Its time and so many milliseconds more, as far as a rank has room for it.
+    fn rank_millis(self, more: i64) -> i64 {
+        self.timestamp().as_millis().saturating_add(more).clamp(0, (1 << (63 - RANK_BITS)) - 1)
     }
 
     /// The 21 characters.
