@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 95] = [
+pub static ROUTES: [Route; 96] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -65,6 +65,7 @@ pub static ROUTES: [Route; 95] = [
     page(Method::GET, "/studio/bin", |method| on(method, studio::bin)),
     page(Method::POST, "/studio/bin/{change}", |method| on(method, studio::change_bin)),
     page(Method::POST, "/studio/boards", |method| on(method, studio::create_board)),
+    page(Method::GET, "/studio/boards/{id}/cover", |method| on(method, studio::cover)),
     page(Method::POST, "/studio/boards/{id}/{change}", |method| on(method, studio::change_board)),
     page(Method::GET, "/studio/compare", |method| on(method, studio::compare)),
     page(Method::GET, "/studio/uploads", |method| on(method, studio::uploads)),

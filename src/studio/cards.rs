@@ -68,7 +68,46 @@ pub(super) struct Card<'a> {
     pub(super) presets: &'a Presets,
 }
 
+/// A task in a grid: its pictures, and little else. A page shows up to thousands of them, so everything else is on the
+/// page of the task, and in one menu for all tiles.
+#[derive(Template)]
+#[template(path = "tile.html")]
+pub(super) struct Tile<'a> {
+    card: &'a Card<'a>,
+}
+
+impl Tile<'_> {
+    /// Characters of the prompt that fit over its pictures, and into the kilobyte that a tile may have.
+    fn most(&self) -> usize {
+        if self.card.pictures.len() > 2 { 60 } else { 100 }
+    }
+
+    /// How the pictures of the task share its tile: the style sheet has a layout for each number of them, beside or above
+    /// each other.
+    fn layout(&self) -> &'static str {
+        let (width, height) = self.card.size();
+        let number = match self.card.task.status {
+            Status::Completed(_) => self.card.pictures.len(),
+            // The place that its pictures will take.
+            _ => usize::from(self.card.request.n),
+        };
+        match (number, width > height) {
+            (0 | 1, _) => "",
+            (2, false) => " n2",
+            (2, true) => " n2 wide",
+            (3, false) => " n3",
+            (3, true) => " n3 wide",
+            (_, _) => " n4",
+        }
+    }
+}
+
 impl<'a> Card<'a> {
+    /// The task in a grid.
+    pub(super) fn tile(&self) -> Tile<'_> {
+        Tile { card: self }
+    }
+
     /// A task with its present state; `unfinished` are the unfinished tasks of its account.
     async fn new(visitor: &'a Visitor, record: TaskRecord, unfinished: &[Unfinished]) -> Result<Self, FilesError> {
         let TaskRecord { task, request, .. } = record;
@@ -284,11 +323,19 @@ pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'
 
 /// One task with its details.
 #[derive(Template)]
-#[template(path = "picture.html")]
-pub(super) struct PicturePage<'a> {
-    pub(super) frame: Frame<'a>,
+#[template(path = "one.html")]
+pub(super) struct One<'a> {
+    pub(super) t: &'static Texts,
     pub(super) card: Card<'a>,
     pub(super) snippets: Snippets,
     /// Whether it has references that programs cannot use: pictures of the account.
     pub(super) has_own: bool,
+}
+
+/// The page of a task.
+#[derive(Template)]
+#[template(path = "picture.html")]
+pub(super) struct PicturePage<'a> {
+    pub(super) frame: Frame<'a>,
+    pub(super) one: One<'a>,
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::cards::{Card, PicturePage, card, latest};
+use super::cards::{Card, One, PicturePage, card, latest};
 use super::error::PageError;
 use super::page::{Frame, html, is_of_script, secured};
 use super::references::{Chip, lines};
@@ -96,9 +96,10 @@ pub struct Before {
     before: Option<String>,
 }
 
-/// The page on which the script shows a card: in the gallery it can be chosen.
+/// What the script shows of a task: its tile, which can be chosen in the gallery, or its details.
 #[derive(Debug, Deserialize)]
 pub struct Shown {
+    tile: Option<String>,
     gallery: Option<String>,
 }
 
@@ -177,7 +178,7 @@ async fn own(visitor: &Visitor, id: Id) -> Result<Option<TaskRecord>, StoreError
     visitor.studio.shared.store.find_record(visitor.session.person.account_id, Surface::Web, id).await
 }
 
-/// One task: a page, or its card for the script.
+/// One task: a page, or its tile or its details for the script.
 pub async fn picture(
     visitor: Visitor,
     Path(id): Path<String>,
@@ -187,15 +188,19 @@ pub async fn picture(
     let id = id.parse().map_err(|_| PageError::not_found())?;
     let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
     let mut card = card(&visitor, record).await?;
-    if is_of_script(&headers) {
+    if is_of_script(&headers) && shown.tile.is_some() {
         card.selects = shown.gallery.is_some() && visitor.makes();
-        return fragment(&visitor, &card).await;
+        return fragment(&visitor, card.tile().render()?).await;
     }
     let mut request = card.request.clone();
     request.reference_images.retain(|reference| StoredReference::parse(reference).is_none());
     let has_own = request.reference_images.len() < card.request.reference_images.len();
     let snippets = Snippets::new(&base(&visitor, &headers), &request);
-    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, card, snippets, has_own }.render()?))
+    let one = One { t: visitor.texts, card, snippets, has_own };
+    if is_of_script(&headers) {
+        return fragment(&visitor, one.render()?).await;
+    }
+    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, one }.render()?))
 }
 
 /// The address of this server, as programs and other browsers reach it.
@@ -326,18 +331,18 @@ fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {
     }
 }
 
-/// The card of a new task for the script, and the balance; otherwise leads back to the page.
+/// The tile of a new task for the script, and the balance; otherwise leads back to the page.
 async fn accepted(visitor: &Visitor, id: Id, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
     if !is_of_script(headers) {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-    fragment(visitor, &card(visitor, record).await?).await
+    fragment(visitor, card(visitor, record).await?.tile().render()?).await
 }
 
-/// A card for the script, and the balance, which the end of a task may have changed.
-async fn fragment(visitor: &Visitor, card: &Card<'_>) -> Result<Response<Body>, PageError> {
-    let mut response = html(card.render()?);
+/// A part of a page for the script, and the balance, which the end of a task may have changed.
+async fn fragment(visitor: &Visitor, part: String) -> Result<Response<Body>, PageError> {
+    let mut response = html(part);
     let credits = visitor.account().await?.map_or(0, |account| account.credits);
     let words = visitor.texts.count("credits", credits);
     if let Ok(value) = HeaderValue::try_from(words.as_ref()) {
@@ -364,7 +369,7 @@ pub async fn cancel(
     }
     if is_of_script(&form.headers) {
         let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-        return fragment(visitor, &card(visitor, record).await?).await;
+        return fragment(visitor, card(visitor, record).await?.tile().render()?).await;
     }
     Ok(secured(Redirect::to(HOME).into_response()))
 }

@@ -99,7 +99,7 @@ impl Search {
 struct GalleryPage<'a> {
     frame: Frame<'a>,
     search: Search,
-    /// Whether more than the words is filtered.
+    /// Whether more than the words, the board and the stars is filtered.
     narrowed: bool,
     boards: Vec<Board>,
     /// The people of the account, if there are several.
@@ -128,9 +128,15 @@ impl GalleryPage<'_> {
         MAX_BOARD_NAME
     }
 
+    /// Most tasks that one request can be about.
+    fn most_chosen(&self) -> usize {
+        MAX_CHOSEN
+    }
+
     /// Whether the gallery has no picture at all.
     fn is_new(&self) -> bool {
-        let whole = !self.narrowed && self.search.q.is_empty() && self.search.before.is_empty();
+        let Search { q, before, board, starred, person, .. } = &self.search;
+        let whole = !self.narrowed && [q, before, board, starred, person].into_iter().all(String::is_empty);
         whole && self.cards.is_empty() && self.older.is_none()
     }
 }
@@ -165,7 +171,8 @@ pub async fn gallery(
     if people.len() < 2 {
         people.clear();
     }
-    let narrowed = GalleryFilter { text: String::new(), ..filter.clone() }.is_set();
+    let beside = GalleryFilter { text: String::new(), board: None, starred_by: None, person: None, ..filter.clone() };
+    let narrowed = beside.is_set();
     let page = GalleryPage {
         frame: Frame::new("gallery", &visitor).await?,
         board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),

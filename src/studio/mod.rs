@@ -12,6 +12,7 @@ mod cards;
 mod chart;
 mod compare;
 mod confirmation;
+mod covers;
 mod create;
 mod credits;
 mod docs;
@@ -77,6 +78,7 @@ pub mod handlers {
     pub use super::activity::activity;
     pub use super::bin::{bin, change_bin};
     pub use super::compare::compare;
+    pub use super::covers::cover;
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::docs::docs;

@@ -36,21 +36,29 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
-/// The style sheet and the script of the studio, a file for each noun.
-const STUDIO_STYLE: [&str; 3] = [
+/// The style sheet of the studio, a file for each noun.
+const STUDIO_STYLE: [&str; 5] = [
     include_str!("../../studio/pages/studio.css"),
     include_str!("../../studio/pages/pictures.css"),
     include_str!("../../studio/pages/gallery.css"),
+    include_str!("../../studio/pages/tiles.css"),
+    include_str!("../../studio/pages/viewer.css"),
 ];
-const STUDIO_SCRIPT: [&str; 4] = [
-    include_str!("../../studio/pages/studio.js"),
+/// The script of pages with pictures, which comes after that of all pages.
+const PICTURES_SCRIPT: [&str; 9] = [
+    include_str!("../../studio/pages/live.js"),
     include_str!("../../studio/pages/references.js"),
     include_str!("../../studio/pages/looking.js"),
     include_str!("../../studio/pages/gallery.js"),
+    include_str!("../../studio/pages/choosing.js"),
+    include_str!("../../studio/pages/menu.js"),
+    include_str!("../../studio/pages/viewer.js"),
+    include_str!("../../studio/pages/place.js"),
+    include_str!("../../studio/pages/drafts.js"),
 ];
 
 /// Every page with its path.
-static PAGES: [(&str, Page); 12] = [
+static PAGES: [(&str, Page); 14] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
     ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
     ("/docs/page.css", Page::new(STYLE, || include_str!("pages/page.css").into())),
@@ -60,7 +68,9 @@ static PAGES: [(&str, Page); 12] = [
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/studio/assets/studio.css", Page::new(STYLE, || STUDIO_STYLE.concat().into())),
-    ("/studio/assets/studio.js", Page::new(SCRIPT, || STUDIO_SCRIPT.concat().into())),
+    ("/studio/assets/early.js", Page::new(SCRIPT, || include_str!("../../studio/pages/early.js").into())),
+    ("/studio/assets/studio.js", Page::new(SCRIPT, || include_str!("../../studio/pages/studio.js").into())),
+    ("/studio/assets/pictures.js", Page::new(SCRIPT, || PICTURES_SCRIPT.concat().into())),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
     ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];

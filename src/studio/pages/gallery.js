@@ -1,43 +1,76 @@
 
-// Stars, deletion with undo, and the gallery by keyboard.
+// Stars, deletion with undo, and the grid by keyboard.
 async function mark(change, tasks, fields = {}) {
   const proof = one('input[name="proof"]').value;
-  const body = new URLSearchParams({ proof, ...fields });
-  for (const task of tasks) body.set(`task-${task}`, "1");
-  const answer = await fetch(`/studio/gallery/${change}`, { method: "POST", body, headers: OF_SCRIPT }).catch(() => null);
-  if (answer?.ok && !answer.redirected) return true;
-  say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
-  return false;
+  const most = Number(one("[data-chosen]")?.dataset.most ?? 200);
+  for (let at = 0; at < tasks.length; at += most) {
+    const body = new URLSearchParams({ proof, ...fields });
+    for (const task of tasks.slice(at, at + most)) body.set(`task-${task}`, "1");
+    const request = { method: "POST", body, headers: OF_SCRIPT };
+    const answer = await fetch(`/studio/gallery/${change}`, request).catch(() => null);
+    if (answer?.ok && !answer.redirected) continue;
+    say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
+    return false;
+  }
+  return true;
 }
 
 function showStar(task, starred) {
-  const button = one(".star", document.getElementById(`task-${task}`));
-  if (!button) return;
-  button.setAttribute("aria-pressed", starred);
-  button.setAttribute("formaction", `/studio/gallery/${starred ? "unstar" : "star"}`);
+  for (const place of [tileOf(task), one(`.about[data-task="${task}"]`)]) {
+    const button = place && one(".star", place);
+    button?.setAttribute("aria-pressed", starred);
+    button?.setAttribute("formaction", `/studio/gallery/${starred ? "unstar" : "star"}`);
+  }
 }
 
 async function star(tasks, starred) {
   if (await mark(starred ? "star" : "unstar", tasks)) for (const task of tasks) showStar(task, starred);
 }
 
-// The deleted cards wait where they were, hidden, until the page is left.
+// Deleted tasks wait where they were, hidden, until the page is left.
 async function erase(tasks) {
-  const ended = tasks.filter((task) => document.getElementById(`task-${task}`)?.dataset.state !== "processing");
-  const next = document.getElementById(`task-${ended.at(-1)}`)?.nextElementSibling;
-  if (!ended.length || !(await mark("delete", ended))) return;
-  for (const task of ended) {
-    const card = document.getElementById(`task-${task}`);
-    card.hidden = true;
-    const box = one("[data-pick]", card);
-    if (box) box.checked = false;
+  const hasEnded = (tile) => tile && !tile.hidden && tile.dataset.state !== "processing";
+  const ended = tasks.filter((task) => hasEnded(tileOf(task)));
+  if (!ended.length) return;
+  const last = tileOf(ended.at(-1));
+  for (const task of ended) tileOf(task).hidden = true;
+  const next = last.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
+  if (isViewing()) viewAfter(next); else if (next) enter(next);
+  clear();
+  if (!(await mark("delete", ended))) {
+    for (const task of ended) tileOf(task).hidden = false;
+    return;
   }
-  one(".undo")?.remove();
+  const before = one(".undo");
   const undo = one("[data-undo]").content.firstElementChild.cloneNode(true);
-  undo.tasks = ended;
-  one(".grid, .one").before(undo);
-  if (next?.matches("[data-task]")) enter(next); else one("button", undo).focus();
-  count();
+  undo.tasks = [...(before?.tasks ?? []), ...ended];
+  before?.remove();
+  const words = one("[role=status]", undo);
+  (isViewing() ? one("[data-viewer]") : one("main")).append(undo);
+  const { one: single, other } = words.dataset;
+  words.textContent = undo.tasks.length === 1 ? single : other.replace("0", undo.tasks.length);
+  if (!next && !isViewing()) one("button", undo).focus();
+}
+
+async function restore(form) {
+  if (!(await mark("restore", form.tasks))) return;
+  for (const task of form.tasks) if (tileOf(task)) tileOf(task).hidden = false;
+  form.remove();
+  const first = tileOf(form.tasks[0]);
+  if (first?.matches(".tile") && !isViewing()) enter(first);
+}
+
+async function doWithChosen(change, form) {
+  const tasks = [...picked];
+  if (!tasks.length) return;
+  if (change === "delete") return erase(tasks);
+  if (change === "star" || change === "unstar") return star(tasks, change === "star");
+  const board = form.elements.board.value;
+  if (!(await mark(change, tasks, { board }))) return;
+  if (change === "take" && new URL(location).searchParams.get("board") === board) {
+    for (const task of tasks) tileOf(task)?.remove();
+  }
+  clear();
 }
 
 document.addEventListener("submit", async (event) => {
@@ -47,96 +80,77 @@ document.addEventListener("submit", async (event) => {
   const change = new URL(action, location).pathname.split("/").pop();
   if ("mark" in form.dataset) {
     event.preventDefault();
-    const task = event.submitter.closest("[data-task]").dataset.task;
-    if (change === "delete") await erase([task]); else await star([task], change === "star");
+    const task = idOf(event.submitter.closest(".tile, [data-task]"));
+    if (change === "delete") return erase([task]);
+    if (change !== "cancel") return star([task], change === "star");
+    form.action = action;
+    const { refusal } = (await send(form, event.submitter)) ?? {};
+    say(refusal);
+    if (!refusal) await refresh(task);
   } else if ("restore" in form.dataset) {
     event.preventDefault();
-    if (!(await mark("restore", form.tasks))) return;
-    for (const task of form.tasks) document.getElementById(`task-${task}`).hidden = false;
-    enter(document.getElementById(`task-${form.tasks[0]}`));
-    form.remove();
-  } else if ("chosen" in form.dataset && change !== "gallery.zip") {
-    event.preventDefault();
-    const tasks = chosen();
-    if (!tasks.length) return;
-    if (change === "delete") return void erase(tasks);
-    if (change === "star" || change === "unstar") return void star(tasks, change === "star");
-    const board = form.elements.board.value;
-    if (!(await mark(change, tasks, { board }))) return;
-    if (change === "take" && new URL(location).searchParams.get("board") === board) {
-      for (const task of tasks) document.getElementById(`task-${task}`).remove();
-    }
-    clear();
+    await restore(form);
+  } else if ("chosen" in form.dataset) {
+    if (change !== "gallery.zip") event.preventDefault();
+    else if (picked.size > form.dataset.most) [event.preventDefault(), say(form.dataset.tooMany)];
+    if (change !== "gallery.zip") await doWithChosen(change, form);
   }
 });
 
-const chosen = () => all("[data-pick]:checked").map((box) => box.closest("[data-task]").dataset.task);
-
-function count() {
-  const status = one("[data-chosen-count]");
-  if (!status) return;
-  status.nothing ??= status.textContent;
-  const number = chosen().length;
-  status.textContent = number ? status.dataset.words.replace("0", number) : status.nothing;
+function enter(tile) {
+  one(".open", tile).focus({ preventScroll: true });
+  tile.scrollIntoView({ block: "nearest" });
 }
 
-function clear() {
-  for (const box of all("[data-pick]:checked")) box.checked = false;
-  count();
+// The tile in the next row that is nearest to this one.
+function inNextRow(tile, step) {
+  const middle = tile.offsetLeft + tile.offsetWidth / 2;
+  const away = (other) => Math.abs(other.offsetLeft + other.offsetWidth / 2 - middle);
+  let next = tile;
+  do next = beyond(next, step); while (next && next.offsetTop === tile.offsetTop);
+  const row = next?.offsetTop;
+  let best = next;
+  for (; next && next.offsetTop === row; next = beyond(next, step)) if (away(next) < away(best)) best = next;
+  return best;
 }
 
-document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-pick]")) count();
-});
-
-// One card is in the order of the tab key: the one that was last used.
-function enter(card) {
-  for (const other of all('[data-gallery] > [tabindex="0"]')) other.tabIndex = -1;
-  card.tabIndex = 0;
-  card.focus();
-}
-
-function beside(card, key) {
-  const cards = all("[data-gallery] > [data-task]:not([hidden])");
-  const here = cards.indexOf(card);
+function neighbour(tile, key) {
   const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
-  if (step) return cards[here + (document.dir === "rtl" ? -step : step)];
-  if (key === "Home") return cards[0];
-  if (key === "End") return cards.at(-1);
-  const column = cards.filter((other) => other.offsetLeft === card.offsetLeft);
-  return column[column.indexOf(card) + (key === "ArrowUp" ? -1 : 1)];
+  if (step) return beyond(tile, getComputedStyle(tile).direction === "rtl" ? -step : step);
+  if (key === "Home") return tiles()[0];
+  if (key === "End") return tiles().at(-1);
+  return inNextRow(tile, key === "ArrowUp" ? -1 : 1);
 }
 
 document.addEventListener("keydown", (event) => {
-  const grid = one("[data-gallery]");
-  if (!grid || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!one(".grid") || isViewing() || event.altKey) return;
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
-  if (event.key === "/" && !typing) {
+  if ((event.ctrlKey || event.metaKey) && event.key === "a" && !typing && one("[data-chosen]")) {
+    event.preventDefault();
+    return pickAll(tiles());
+  }
+  if (event.ctrlKey || event.metaKey) return;
+  if (event.key === "/" && !typing && one("#q")) {
     event.preventDefault();
     return one("#q").focus();
   }
-  if (event.key === "Escape" && !one(".beside")) return typing ? event.target.blur() : clear();
-  const card = event.target.closest?.("[data-gallery] > [data-task]");
-  if (!card) return;
+  if (event.key === "Escape" && !one("[data-menu]:popover-open")) return typing ? event.target.blur() : clear();
+  const tile = event.target.closest?.(".grid > .tile");
+  if (!tile) return;
   if (["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key)) {
-    const next = beside(card, event.key);
+    const next = neighbour(tile, event.key);
     event.preventDefault();
     return next && enter(next);
   }
-  if (event.target !== card) return;
-  const box = one("[data-pick]", card);
-  const tasks = chosen().length ? chosen() : [card.dataset.task];
+  if (!event.target.matches(".open")) return;
+  const tasks = picked.size ? [...picked] : [idOf(tile)];
   const keys = {
-    " ": () => { if (box) { box.checked = !box.checked; count(); } },
-    s: () => star(tasks, one(".star", card)?.getAttribute("aria-pressed") !== "true"),
+    " ": () => toggle(tile, event.shiftKey),
+    s: () => star(tasks, one(".star", tile)?.getAttribute("aria-pressed") !== "true"),
     Delete: () => erase(tasks),
-    Enter: () => one(".facts a", card).click(),
   };
-  if (!keys[event.key] || (!box && event.key !== "Enter")) return;
+  if (!keys[event.key] || !one(".star", tile)) return;
   event.preventDefault();
-  keys[event.key]();
+  // A key that is held down does it once.
+  if (!event.repeat) keys[event.key]();
 });
-
-const first = one("[data-gallery] > [data-task]");
-if (first) first.tabIndex = 0;
-count();

@@ -97,8 +97,8 @@ async function uploadsDone() {
 
 const pictures = (list) => [...list].filter((file) => file.type.startsWith("image/"));
 
-function remix(card, parts) {
-  const from = one("form[data-make]", card).elements;
+// Fills the form in with these parts of another one.
+function takeOver(from, parts) {
   for (const part of parts) {
     if (part === "prompt") maker.elements.prompt.value = from.prompt.value;
     else if (part === "references") {
@@ -109,7 +109,8 @@ function remix(card, parts) {
     } else if (part === "settings") {
       for (const name of ["preset", "seed", "negative_prompt", "steps", "guidance_scale", "strength"]) {
         const [field, value] = [maker.elements[name], from[name]?.value ?? ""];
-        if (field) field.value = value;
+        const isKnown = field?.tagName !== "SELECT" || [...field.options].some((option) => option.value === value);
+        if (field && isKnown) field.value = value;
         if (field && value && name !== "preset") one(".tuning").open = true;
       }
     } else {
@@ -119,31 +120,45 @@ function remix(card, parts) {
       choice.dispatchEvent(new Event("change", { bubbles: true }));
     }
   }
+}
+
+function remix(card, parts) {
+  takeOver(one("form[data-make]", card).elements, parts);
   maker.scrollIntoView({ block: "nearest" });
   maker.elements.prompt.focus();
 }
 
-document.addEventListener("click", (event) => {
+document.addEventListener("click", async (event) => {
   const target = event.target.closest?.("[data-use], [data-drop-reference], [data-remix]");
-  if (!target || !maker) return;
+  if (!target || !maker || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  if (target.dataset.use) return addReference(target.dataset.use);
-  if (target.dataset.remix) {
-    target.closest("details").open = false;
-    return remix(target.closest(".card"), target.dataset.remix.split(" "));
+  if (target.dataset.dropReference !== undefined) return dropReference(target.closest(".chip").dataset.reference);
+  let from = target.closest(".card, .about");
+  if (target.closest("[data-menu]")) {
+    menu.hidePopover();
+    from = await detailsOf(idOf(menu.tile));
   }
-  const { reference } = target.closest(".chip").dataset;
+  if (isViewing()) leaveViewer();
+  if (target.dataset.use) return addReference(target.dataset.use);
+  if (target.closest("details.remix")) target.closest("details.remix").open = false;
+  if (from) remix(from, target.dataset.remix.split(" "));
+});
+
+function dropReference(reference) {
   uploading.get(reference)?.stop.abort();
   uploading.delete(reference);
   own = own.filter((known) => known !== reference);
   syncReferences();
   one(".references summary").focus();
-});
+}
 
+// The picture of a tile or a card that is dragged, as a reference.
 document.addEventListener("dragstart", (event) => {
-  const picture = event.target.closest?.(".card [data-reference]");
-  if (!picture) return;
-  event.dataTransfer.setData(DRAGGED, picture.dataset.reference);
+  const picture = event.target.closest?.(".tile .open, .card .open");
+  const image = event.target.closest?.("img") ?? (picture && one("img", picture));
+  const [, task, number] = image?.src.match(/\/studio\/tasks\/([^/]+)\/pictures\/(\d+)/) ?? [];
+  if (!picture || !task) return;
+  event.dataTransfer.setData(DRAGGED, `result:${task}/${number}`);
   event.dataTransfer.effectAllowed = "copyLink";
 });
 

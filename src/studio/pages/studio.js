@@ -14,146 +14,10 @@ function parse(html) {
 
 function setUp(root) {
   for (const button of all("[data-copy]", root)) button.hidden = false;
-  for (const link of all("[data-older]", root)) watchEnd.observe(link);
-}
-
-// Older pictures are fetched when the end of the page comes near.
-const watchEnd = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) showOlder(entry.target);
-}, { rootMargin: "800px" });
-
-async function showOlder(link) {
-  watchEnd.unobserve(link);
-  const answer = await fetch(link.href, { headers: OF_SCRIPT });
-  if (!answer.ok) return;
-  const older = parse(await answer.text());
-  for (const card of all("[data-task]", older)) if (document.getElementById(card.id)) card.remove();
-  setUp(older);
-  link.closest(".older").replaceWith(older);
-}
-
-// A card as it is now, in place of the one on the page, or before all others.
-function place(card) {
-  if (!card) return;
-  setUp(card);
-  startClocks(card);
-  const old = document.getElementById(card.id);
-  if (!old) {
-    one(".grid")?.prepend(card);
-    return one("[data-empty]")?.remove();
-  }
-  const focused = old === document.activeElement ? card : old.contains(document.activeElement) && one("a, button", card);
-  const box = one("[data-pick]", card);
-  if (box) [box.checked, card.tabIndex] = [one("[data-pick]", old)?.checked, old.tabIndex];
-  old.replaceWith(card);
-  if (focused) focused.focus();
-  const news = one("[data-news]");
-  const state = news.dataset[card.dataset.state];
-  if (state && old.dataset.state !== card.dataset.state) news.textContent = `${state}: ${one(".prompt", card).textContent}`;
 }
 
 function showBalance(credits) {
   if (credits) one("[data-credits]").textContent = credits;
-}
-
-const fetching = new Map();
-// Fetches a card; changes that come meanwhile cause one more fetch. The gallery shows what its filter found, and what was
-// created on it.
-async function refresh(id, isNew) {
-  const gallery = one("[data-gallery]");
-  if (gallery && !isNew && !document.getElementById(`task-${id}`)) return;
-  if (fetching.has(id)) return void fetching.set(id, true);
-  fetching.set(id, false);
-  const url = `/studio/tasks/${encodeURIComponent(id)}${gallery ? "?gallery" : ""}`;
-  const answer = await fetch(url, { headers: OF_SCRIPT }).catch(() => null);
-  if (answer?.ok && !answer.redirected) {
-    place(parse(await answer.text()).firstElementChild);
-    showBalance(answer.headers.get("x-credits"));
-  }
-  const again = fetching.get(id);
-  fetching.delete(id);
-  if (again) refresh(id);
-}
-
-// Shows the tasks that the page has missed while it heard nothing.
-async function catchUp() {
-  const grid = one(".grid:not([data-gallery])");
-  const answer = grid && await fetch("/studio/older", { headers: OF_SCRIPT }).catch(() => null);
-  if (!answer?.ok || answer.redirected) return;
-  const latest = parse(await answer.text());
-  const missed = all("[data-task]", latest).filter((card) => !document.getElementById(card.id));
-  if (all("[data-task]", latest).length > missed.length) return missed.reverse().forEach(place);
-  // There may be more between these and those on the page.
-  setUp(latest);
-  startClocks(latest);
-  grid.replaceChildren(latest);
-}
-
-let hasBegun = false;
-function hear({ name, data }) {
-  if (name === "task") return refresh(data.id);
-  if (name === "begin") {
-    all('[data-state="processing"]').forEach((card) => refresh(card.dataset.task));
-    if (hasBegun) catchUp();
-    hasBegun = true;
-    return;
-  }
-  const card = document.getElementById(`task-${data.id}`);
-  const bar = card && one("progress", card);
-  if (!bar) return;
-  if (data.fraction === null) bar.removeAttribute("value"); else bar.value = data.fraction;
-  one("[data-words]", card).textContent = data.words;
-  const preview = one("[data-preview]", card);
-  if (data.preview) {
-    preview.src = `${preview.dataset.preview}?${data.preview}`;
-    preview.hidden = false;
-  }
-}
-
-// Opens the stream, and returns a function that closes it. The browser itself opens it again if the connection breaks, but
-// not after an answer with an error, as a proxy gives while the server starts.
-function openStream(url, tell) {
-  let stream, again;
-  const begin = () => {
-    stream = new EventSource(url);
-    for (const name of ["begin", "task", "progress"]) {
-      stream.addEventListener(name, (event) => tell({ name, data: JSON.parse(event.data) }));
-    }
-    stream.addEventListener("error", () => {
-      if (stream.readyState === EventSource.CLOSED) again = setTimeout(begin, 5_000);
-    });
-  };
-  begin();
-  return () => {
-    clearTimeout(again);
-    stream.close();
-  };
-}
-
-// One tab of this browser holds the stream and tells the others, because a browser opens few connections to a server.
-function listen(url) {
-  if (!navigator.locks) return listenWhileVisible(url);
-  const tabs = new BroadcastChannel("tintype");
-  tabs.onmessage = (message) => hear(message.data);
-  const asked = performance.now();
-  navigator.locks.request("tintype-stream", () => new Promise(() => {
-    // This tab has waited for another one to close, whose last words it may have missed.
-    hasBegun ||= performance.now() - asked > 1000;
-    openStream(url, (news) => {
-      tabs.postMessage(news);
-      hear(news);
-    });
-  }));
-}
-
-// Without HTTPS browsers have no locks. Each tab has its own stream then, while somebody can see it.
-function listenWhileVisible(url) {
-  let close = null;
-  const follow = () => {
-    if (document.hidden) close = close?.(); else close ??= openStream(url, hear);
-  };
-  document.addEventListener("visibilitychange", follow);
-  follow();
 }
 
 async function send(form, submitter) {
@@ -192,26 +56,6 @@ document.addEventListener("submit", (event) => {
 // A page that the browser shows again from its memory can be sent again.
 addEventListener("pageshow", () => { for (const button of all("button:disabled")) button.disabled = false; });
 
-document.addEventListener("submit", async (event) => {
-  const form = event.target;
-  if (!("make" in form.dataset) && !("cancel" in form.dataset)) return;
-  event.preventDefault();
-  if (form.dataset.busy) return;
-  form.dataset.busy = "yes";
-  if (form === maker) await uploadsDone();
-  remember(form.elements.prompt?.value);
-  const sent = await send(form, event.submitter);
-  delete form.dataset.busy;
-  if (!sent) return;
-  say(sent.refusal);
-  if (sent.refusal) return;
-  showBalance(sent.credits);
-  const card = parse(sent.text).firstElementChild;
-  if (one("[data-gallery]")) refresh(card.dataset.task, true);
-  else if (one(".grid") || "cancel" in form.dataset) place(card);
-  else location.assign("/studio");
-});
-
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
@@ -229,7 +73,8 @@ async function copy(text, button) {
   if (done) return;
   // Without HTTPS browsers copy a selection alone.
   const field = Object.assign(document.createElement("textarea"), { value: text, className: "hidden" });
-  document.body.append(field);
+  // Beside the button, because nothing outside of an open dialog takes a selection.
+  button.after(field);
   field.select();
   document.execCommand("copy");
   field.remove();
@@ -254,11 +99,12 @@ function prompts() {
   }
 }
 
+// Forgets prompts and drafts, except those of one person.
 function forgetPrompts(except) {
-  const known = Object.keys(localStorage).filter((key) => key.startsWith("tintype-prompts") && key !== except);
-  for (const key of known) localStorage.removeItem(key);
+  const isOther = (key) => /^tintype-(prompts|draft)-/.test(key) && !(except && key.endsWith(except));
+  for (const key of Object.keys(localStorage).filter(isOther)) localStorage.removeItem(key);
 }
-forgetPrompts(HISTORY);
+forgetPrompts(`-${document.body.dataset.person}`);
 document.addEventListener("submit", (event) => {
   if ("signOut" in event.target.dataset) forgetPrompts();
 });
@@ -294,6 +140,5 @@ document.addEventListener("input", (event) => {
 });
 
 setUp(document);
-if (one("[data-live]")) listen(one("[data-live]").dataset.live);
 // On a phone the pages' names are wider than the screen.
 one(".bar nav [aria-current=page]")?.scrollIntoView({ inline: "center", block: "nearest" });

@@ -176,6 +176,11 @@ impl Browser {
         }
     }
 
+    /// Forgets all cookies, as if every session had ended.
+    pub fn forget_cookies(&mut self) {
+        self.call("Network.clearBrowserCookies", json!({}));
+    }
+
     /// Runs no script of any page from now on.
     pub fn forbid_scripts(&mut self) {
         self.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
@@ -274,6 +279,7 @@ impl Browser {
         let code = match key {
             "Tab" => 9,
             "Enter" => 13,
+            "ArrowLeft" => 37,
             "ArrowUp" => 38,
             "ArrowRight" => 39,
             "ArrowDown" => 40,

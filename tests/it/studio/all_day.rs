@@ -9,7 +9,7 @@ use crate::rigs::browser::Browser;
 use super::browser::{PROMPT, Person, first, photograph};
 
 const VALUE: &str = "document.querySelector('#prompt').value";
-const COMPLETED: &str = "document.querySelectorAll('.card[data-state=completed]').length";
+const COMPLETED: &str = "document.querySelectorAll('.tile[data-state=completed]').length";
 
 impl Person {
     fn completed(&mut self, count: usize) {
@@ -29,7 +29,7 @@ fn tabs_of_a_browser_share_one_stream_and_the_next_one_takes_it_over() {
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
     let first_tab = person.browser.turn_to(second_tab);
-    person.browser.until("document.querySelector('.card')?.dataset.state === 'completed'");
+    person.browser.until("document.querySelector('.tile')?.dataset.state === 'completed'");
     let second_tab = person.browser.turn_to(first_tab);
     person.open("/studio/docs");
     person.browser.turn_to(second_tab);
@@ -59,7 +59,7 @@ fn a_page_shows_what_it_has_missed_while_the_server_was_away() {
     other.paste(PROMPT, "A lighthouse in a storm");
     other.click("document.querySelector('.make')");
     other.until(&first("completed"));
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 0);
     person.browser.block(&[]);
     person.completed(1);
     person.create("A red fox in the snow");
@@ -83,12 +83,12 @@ fn a_page_without_https_is_live_and_copies() {
     person
         .browser
         .evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })");
-    person.browser.click("document.querySelector('.card .actions [data-copy]')");
+    person.choose("[data-link]");
     person.browser.until(&format!("window.copied?.startsWith('{url}/files/')"));
     person.browser.evaluate("document.querySelector('#prompt').value = ''");
-    person.browser.click("document.querySelector('.card .remix summary')");
-    person.browser.click("document.querySelector('.card [data-remix=prompt]')");
-    assert_eq!(person.browser.evaluate(VALUE), "A lighthouse in a storm");
+    person.browser.press("Escape");
+    person.choose("[data-remix=prompt]");
+    person.browser.until(&format!("{VALUE} === 'A lighthouse in a storm'"));
     assert!(person.browser.errors.is_empty(), "{:#?}", person.browser.errors);
     person.server.stop();
 }
@@ -115,7 +115,7 @@ fn prompts_come_back_by_the_arrow_keys_to_their_person_alone() {
     // Those of somebody else go when the page opens, and the own ones when the person leaves.
     person.browser.evaluate("localStorage.setItem('tintype-prompts-of-somebody', '[\"A secret\"]')");
     person.open("/studio");
-    assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 1);
+    assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 2, "prompts, and the draft");
     person.browser.click("document.querySelector('.person summary')");
     person.browser.follow("document.querySelector('.person button')");
     assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 0);
@@ -141,7 +141,7 @@ fn the_page_of_a_picture_deletes_with_undo_and_says_why_it_refuses() {
     let mut person = Person::sign_in(&[]);
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
-    let address = person.browser.evaluate("document.querySelector('.card .facts a').pathname");
+    let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
     person.open(address.as_str().expect("a path"));
     person.browser.click("document.querySelector('.card button[formaction$=delete]')");
     person.browser.until("document.querySelector('.undo') && document.querySelector('.card').hidden");
@@ -164,15 +164,17 @@ fn a_picture_made_again_in_the_gallery_appears_there() {
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
     person.open("/studio/gallery");
-    person.browser.click("document.querySelector('.card [data-make] button')");
+    person.choose("[data-again]");
     person.completed(2);
     assert_eq!(person.browser.evaluate("document.querySelectorAll('[data-pick]').length"), 2);
-    person.browser.click("document.querySelector('.card [data-pick]')");
+    person.browser.click("document.querySelector('.tile [data-pick]')");
     person.browser.until("document.querySelector('[data-chosen-count]').textContent.startsWith('1')");
     photograph(&mut person.browser, "gallery-chosen");
     // Each of several pictures is downloaded and linked on its own.
+    let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
+    person.open(address.as_str().expect("a path"));
     let links = "new Set([...document.querySelectorAll('.card .tools [download]')].map((link) => link.href)).size";
-    assert_eq!(person.browser.evaluate(links), 4);
+    assert_eq!(person.browser.evaluate(links), 2);
     person.leave();
 }
 
@@ -182,12 +184,12 @@ fn nothing_moves_for_people_who_want_that_and_pages_read_from_right_to_left_fit(
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
     person.create("A boat that takes its time [[hang]]");
-    person.browser.until("document.querySelector('.card progress')");
+    person.browser.until("document.querySelector('.tile progress')");
     let moving = "document.getAnimations().filter((animation) => animation.animationName === 'breathe').length";
     assert_eq!(person.browser.evaluate(moving), 1);
     person.browser.prefer_no_motion();
     assert_eq!(person.browser.evaluate(moving), 0);
-    let task = person.browser.evaluate("document.querySelector('[data-state=completed]').dataset.task");
+    let task = person.browser.evaluate("document.querySelector('[data-state=completed]').id.slice('task-'.length)");
     let picture = format!("/studio/tasks/{}", task.as_str().expect("an id"));
     let pages = ["", "/gallery", "/activity", "/docs", "/keys", "/credits", "/sessions", "/people", "/uploads"];
     let pages = pages.map(|page| format!("/studio{page}")).into_iter().chain([picture, "/studio/operator".into()]);

@@ -34,9 +34,21 @@ impl Person {
         Self { data, server, browser }
     }
 
+    /// Signs in by another link, after a session has ended.
+    pub(super) fn signs_in_again(self) -> Self {
+        let url = self.server.url();
+        Self::sign_in_at(self.data, self.server, self.browser, &url)
+    }
+
     pub(super) fn create(&mut self, prompt: &str) {
         self.browser.paste(PROMPT, prompt);
         self.browser.click("document.querySelector('.make')");
+    }
+
+    /// Chooses something in the menu of the first tile.
+    pub(super) fn choose(&mut self, item: &str) {
+        self.browser.click("document.querySelector('.tile .more')");
+        self.browser.click(&format!("document.querySelector('[data-menu]:popover-open {item}')"));
     }
 
     pub(super) fn open(&mut self, path: &str) {
@@ -67,9 +79,9 @@ pub(super) fn photograph(browser: &mut Browser, name: &str) {
     browser.resize(1_280, 900);
 }
 
-/// The first card, in this state.
+/// The first tile, in this state.
 pub(super) fn first(state: &str) -> String {
-    format!("document.querySelector('.card')?.dataset.state === '{state}'")
+    format!("document.querySelector('.tile')?.dataset.state === '{state}'")
 }
 
 #[test]
@@ -80,12 +92,12 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-price]').textContent"), "4 credits");
     person.create("A sailing ship on a mountain lake, impressionist [[delay 1s]]");
-    person.browser.until("document.querySelector('.card progress')");
+    person.browser.until("document.querySelector('.tile progress')");
     photograph(&mut person.browser, "working");
     person.browser.until(&first("completed"));
     person
         .browser
-        .until("[...document.querySelectorAll('.card img')].filter(image => image.naturalWidth === 640).length === 2");
+        .until("[...document.querySelectorAll('.tile img')].filter(image => image.naturalWidth === 640).length === 2");
     assert_eq!(person.browser.evaluate("document.querySelector('[data-credits]').textContent"), "996 credits");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
     person.create("A red fox in the snow at dawn [[fail]]");
@@ -97,10 +109,11 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     person.browser.prefer_dark(true);
     photograph(&mut person.browser, "create-dark");
     person.browser.prefer_dark(false);
-    person.browser.click("document.querySelectorAll('.card')[1].querySelector('.facts a')");
-    person.browser.until("document.querySelector('.beside dl')");
-    photograph(&mut person.browser, "beside");
-    let address = person.browser.evaluate("document.querySelectorAll('.card')[1].querySelector('.facts a').pathname");
+    person.browser.click("document.querySelectorAll('.tile')[1].querySelector('.open')");
+    person.browser.until("document.querySelector('.viewer .about dl')");
+    photograph(&mut person.browser, "viewer");
+    // The viewer has the address of the picture's page.
+    let address = person.browser.evaluate("location.pathname");
     person.open(address.as_str().expect("a path"));
     person.browser.until("document.querySelector('.details dl')");
     photograph(&mut person.browser, "picture");
@@ -112,17 +125,16 @@ fn again_and_remix_take_over_the_words() {
     let mut person = Person::sign_in(&[]);
     person.create("A lighthouse in a storm");
     person.browser.until(&first("completed"));
-    person.browser.click("document.querySelector('.card [data-make] button')");
-    person.browser.until("document.querySelectorAll('.card[data-state=completed]').length === 2");
-    let urls = "[...document.querySelectorAll('.card img')].map(image => image.src)";
+    person.choose("[data-again]");
+    person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    let urls = "[...document.querySelectorAll('.tile img')].map(image => image.src)";
     assert_eq!(person.browser.evaluate(&format!("new Set({urls}).size")), 2);
     person.browser.evaluate("document.querySelector('#prompt').value = 'Other words'");
-    person.browser.click("document.querySelector('.card .remix summary')");
-    person.browser.click("document.querySelector('.card [data-remix=shape]')");
+    person.choose("[data-remix=shape]");
+    person.browser.until("document.activeElement.id === 'prompt'");
     assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "Other words");
-    person.browser.click("document.querySelector('.card .remix summary')");
-    person.browser.click("document.querySelector('.card [data-remix=prompt]')");
-    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A lighthouse in a storm");
+    person.choose("[data-remix=prompt]");
+    person.browser.until("document.querySelector('#prompt').value === 'A lighthouse in a storm'");
     person.leave();
 }
 
@@ -134,7 +146,7 @@ fn a_refusal_shows_beside_the_form_and_keeps_the_words() {
     person.create("A boat");
     person.browser.until("document.querySelector('[data-refusal]').textContent.includes('https')");
     assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "A boat");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.card').length"), 0);
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 0);
     // The browser itself reports the status of the refused form.
     person.browser.errors.retain(|error| !error.contains("422"));
     person.leave();

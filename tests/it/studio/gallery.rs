@@ -119,7 +119,7 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
     let ada = service.visitor("ada", 100).await;
     let boat = ada.rendered("a red boat").await;
     let reference = format!("result:{boat}/1");
-    let page = ada.page(GALLERY).await;
+    let page = ada.page(&format!("/studio/tasks/{boat}")).await;
     assert!(page.contains(&reference), "{page}");
     let fields = [("prompt", "a hut"), ("shape", "1:1"), ("n", "1"), ("references", reference.as_str())];
     assert_eq!(ada.send("/studio/tasks", &fields).await.status, StatusCode::SEE_OTHER);
@@ -206,7 +206,7 @@ async fn the_gallery_of_an_account_is_closed_to_others_and_viewers_change_nothin
     assert_eq!(refused.status, StatusCode::SEE_OTHER);
 }
 
-const CARDS: &str = "[...document.querySelectorAll('[data-gallery] > [data-task]:not([hidden])')]";
+const TILES: &str = "[...document.querySelectorAll('[data-gallery] > .tile:not([hidden])')]";
 
 #[test]
 fn the_gallery_works_by_keyboard() {
@@ -214,41 +214,41 @@ fn the_gallery_works_by_keyboard() {
     for prompt in ["A lighthouse in a storm", "A red fox in the snow", "A sailing ship at dawn"] {
         person.create(prompt);
         let shown =
-            format!("document.querySelector('.card[data-state=completed] .prompt')?.textContent === '{prompt}'");
+            format!("document.querySelector('.tile[data-state=completed] .prompt')?.textContent === '{prompt}'");
         person.browser.until(&shown);
     }
     person.open(GALLERY);
-    person.browser.until(&format!("{CARDS}.length === 3"));
-    person.browser.until("[...document.querySelectorAll('.card img')].every(image => image.naturalWidth > 0)");
-    person.browser.evaluate(&format!("{CARDS}[0].focus()"));
+    person.browser.until(&format!("{TILES}.length === 3"));
+    person.browser.until("[...document.querySelectorAll('.tile img')].every(image => image.naturalWidth > 0)");
+    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
     person.browser.press("s");
-    person.browser.until(&format!("{CARDS}[0].querySelector('.star').ariaPressed === 'true'"));
+    person.browser.until(&format!("{TILES}[0].querySelector('.star').ariaPressed === 'true'"));
     person.browser.press("ArrowRight");
-    person.browser.until(&format!("document.activeElement === {CARDS}[1]"));
+    person.browser.until(&format!("document.activeElement.parentNode === {TILES}[1]"));
     person.browser.press(" ");
-    person.browser.until("document.querySelectorAll('[data-pick]:checked').length === 1");
+    person.browser.until("document.querySelectorAll('.picked [data-pick]:checked').length === 1");
     photograph(&mut person.browser, "gallery");
     person.browser.prefer_dark(true);
     photograph(&mut person.browser, "gallery-dark");
     person.browser.prefer_dark(false);
-    person.browser.evaluate(&format!("{CARDS}[1].focus()"));
+    person.browser.evaluate(&format!("{TILES}[1].querySelector('.open').focus()"));
     person.browser.press("Delete");
-    person.browser.until(&format!("{CARDS}.length === 2 && document.querySelector('.undo')"));
+    person.browser.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
     photograph(&mut person.browser, "gallery-undo");
     person.browser.click("document.querySelector('.undo button')");
-    person.browser.until(&format!("{CARDS}.length === 3 && !document.querySelector('.undo')"));
-    person.browser.evaluate(&format!("{CARDS}[0].focus()"));
+    person.browser.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
+    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
     person.browser.press("Enter");
-    person.browser.until("document.querySelector('.beside .snippet pre')");
-    person.browser.evaluate("document.querySelector('.beside .snippet').open = true");
+    person.browser.until("document.querySelector('.viewer .snippet pre')");
+    person.browser.evaluate("document.querySelector('.viewer .snippet').open = true");
     photograph(&mut person.browser, "gallery-details");
     person.browser.press("Escape");
-    person.browser.until("!document.querySelector('.beside')");
+    person.browser.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
     person.open("/studio/gallery?starred=1");
-    person.browser.until(&format!("{CARDS}.length === 1"));
+    person.browser.until(&format!("{TILES}.length === 1"));
     person.open("/studio/gallery?q=light");
     // The sweeper indexes new prompts within a second.
-    while person.browser.evaluate(&format!("{CARDS}.length")) != 1 {
+    while person.browser.evaluate(&format!("{TILES}.length")) != 1 {
         person.open("/studio/gallery?q=light");
     }
     person.leave();
@@ -271,8 +271,8 @@ fn the_gallery_scrolls_over_several_pages() {
     ));
     person.browser.until("window.made === true");
     person.open(GALLERY);
-    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {CARDS}.length === {TASKS}"));
-    let different = format!("new Set({CARDS}.map(card => card.id)).size");
+    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === {TASKS}"));
+    let different = format!("new Set({TILES}.map(tile => tile.id)).size");
     assert_eq!(person.browser.evaluate(&different), TASKS);
     person.browser.until("!document.querySelector('[data-older]')");
     person.leave();

@@ -50,7 +50,7 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
         const transfer = new DataTransfer();
         const drag = (name, element) => element.dispatchEvent(
             new DragEvent(name, { dataTransfer: transfer, bubbles: true, cancelable: true }));
-        drag('dragstart', document.querySelector('.card img'));
+        drag('dragstart', document.querySelector('.tile img'));
         drag('dragover', document.querySelector('.maker'));
         drag('drop', document.querySelector('.maker'));
     }",
@@ -68,8 +68,8 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
     person.browser.click("document.querySelectorAll('[data-drop-reference]')[1]");
     person.until_references(3);
     person.create("The same lighthouse in paper");
-    person.browser.until("document.querySelectorAll('.card[data-state=completed]').length === 2");
-    let address = person.browser.evaluate("document.querySelector('.card .facts a').pathname");
+    person.browser.until("document.querySelectorAll('.tile[data-state=completed]').length === 2");
+    let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
     person.open(address.as_str().expect("a path"));
     person.browser.until(
         "[...document.querySelectorAll('.details .reference')].filter((image) => image.naturalWidth > 0).length === 3",
@@ -101,8 +101,10 @@ fn two_pictures_are_compared_side_by_side_and_by_the_keyboard_over_each_other() 
     person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
     person.create("A sailing ship on a mountain lake");
     person.browser.until(&first("completed"));
-    person.browser.evaluate("document.querySelector('.card .tools a[href*=compare]').focus()");
-    person.browser.follow("document.querySelector('.card .tools a[href*=compare]')");
+    person.browser.click("document.querySelector('.tile .more')");
+    person.browser.follow("document.querySelector('[data-menu]:popover-open [href*=compare]')");
+    person.browser.until("document.querySelector('.compared img').naturalWidth > 0");
+    assert_eq!(person.browser.evaluate("document.querySelector('.compared img').checkVisibility()"), true);
     photograph(&mut person.browser, "compare-choose");
     person.browser.follow("document.querySelector('.uploads a')");
     person

@@ -24,7 +24,7 @@ const SHIFTS: &str = "new Promise((done) => requestAnimationFrame(() => requestA
 /// Whether every picture that is on the screen has arrived.
 const LOADED: &str = "[...document.images].every((image) => {
     const { top, bottom } = image.getBoundingClientRect();
-    return bottom < 0 || top > innerHeight || (image.complete && image.naturalWidth > 0);
+    return !image.checkVisibility() || bottom < 0 || top > innerHeight || (image.complete && image.naturalWidth > 0);
 })";
 
 impl Person {
@@ -44,7 +44,7 @@ fn nothing_moves_while_pictures_arrive() {
         let shape = shapes[number % shapes.len()];
         person.browser.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
         person.create(&format!("Harbour at night, study number {number}"));
-        let prompt = "document.querySelector('.card .prompt')?.textContent";
+        let prompt = "document.querySelector('.tile .prompt')?.textContent";
         person.browser.until(&format!("{prompt}?.endsWith('number {number}') && {}", first("completed")));
     }
     for (width, height) in [(1_280, 900), (390, 844)] {
@@ -59,10 +59,10 @@ fn nothing_moves_while_pictures_arrive() {
             }
             person.assert_still(&format!("{path} at {width}"));
         }
-        // A picture takes the place that its card kept for it.
+        // A picture takes the place that its tile kept for it.
         person.open("/studio");
         person.create("A slow boat [[delay 2s]]");
-        person.browser.until("document.querySelector('.card progress')");
+        person.browser.until("document.querySelector('.tile progress')");
         person.browser.evaluate(WATCH);
         person.browser.until(&first("completed"));
         person.browser.until(LOADED);

@@ -178,7 +178,7 @@ async fn thumbnails_are_made_once_and_go_to_the_account_alone() {
     for number in ["0", "2", "-1", "99999999999999999999", "x"] {
         assert_eq!(ada.get(&format!("/studio/tasks/{task}/pictures/{number}")).await.status, 404, "{number}");
     }
-    assert!(ada.page("/studio").await.contains("width=\"640\" height=\"640\""));
+    assert!(ada.page(&format!("/studio/tasks/{task}")).await.contains("width=\"640\" height=\"640\""));
 }
 
 type Headers<'a> = &'a [(&'a str, &'a str)];

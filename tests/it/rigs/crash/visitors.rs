@@ -116,14 +116,14 @@ impl Visitor {
         let page = String::from_utf8_lossy(&answer.body);
         match answer.status.as_u16() {
             200 => {
-                let id = page.split("data-task=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a card");
+                let id = page.split("id=\"task-").nth(1).and_then(|rest| rest.split('"').next()).expect("a tile");
                 let order = Order { account: self.account, n: 1 };
                 recorded.acknowledged.lock().expect("no panic").insert(format!("imgmodel-{id}"), order);
             }
             // An outcome that the server does not know is no refusal.
             422 if page.contains("not known") => {}
             422 => drop(recorded.refused.lock().expect("no panic").insert(prompt)),
-            // The task may have been accepted before its card could not be made.
+            // The task may have been accepted before its tile could not be made.
             500 => {}
             _ => recorded.violation(format!("{answer:?}")),
         }

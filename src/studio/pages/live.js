@@ -1,0 +1,208 @@
+"use strict";
+
+// Pages with pictures: older ones at their end, and tasks that change while the page is open.
+const idOf = (element) => element.dataset.task ?? element.id.slice("task-".length);
+const tileOf = (task) => document.getElementById(`task-${task}`);
+const tiles = () => all(".grid > .tile:not([hidden])");
+
+// The next tile in this direction.
+function beyond(tile, step) {
+  let next = tile;
+  do next = step > 0 ? next.nextElementSibling : next.previousElementSibling;
+  while (next && !next.matches(".tile:not([hidden])"));
+  return next;
+}
+
+// Older pictures are fetched before the end of the page comes into view.
+const watchEnd = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) showOlder(entry.target);
+}, { rootMargin: "1600px" });
+let olderPages = 0;
+let arriving = null;
+
+function showOlder(link = one("[data-older]")) {
+  if (!link) return null;
+  arriving ??= fetchOlder(link).finally(() => { arriving = null; });
+  return arriving;
+}
+
+async function fetchOlder(link) {
+  watchEnd.unobserve(link);
+  const answer = await fetch(link.href, { headers: OF_SCRIPT }).catch(() => null);
+  if (!answer?.ok || answer.redirected) return false;
+  const older = parse(await answer.text());
+  for (const tile of all(".tile", older)) if (document.getElementById(tile.id)) tile.remove();
+  prepare(older);
+  link.closest(".older").replaceWith(older);
+  olderPages += 1;
+  return true;
+}
+
+function prepare(root) {
+  setUp(root);
+  startClocks(root);
+  for (const link of all("[data-older]", root)) watchEnd.observe(link);
+}
+
+// A task as it is now, in place of the one on the page, or before all others.
+function place(card) {
+  if (!card) return;
+  prepare(card);
+  const old = document.getElementById(card.id);
+  if (!old) {
+    // Create shows one's own.
+    if (one(".grid[data-own]") && !("mine" in card.dataset)) return;
+    one(".grid")?.prepend(card);
+    return one("[data-empty]")?.remove();
+  }
+  const hadFocus = old.contains(document.activeElement);
+  card.hidden = old.hidden;
+  old.replaceWith(card);
+  if (hadFocus) (one(".open:is(a)", card) ?? one("a, button", card))?.focus();
+  keepPicked(card);
+  followTile(old, card);
+  const news = one("[data-news]");
+  const state = news.dataset[card.dataset.state];
+  const isNews = state && old.dataset.state !== card.dataset.state;
+  if (isNews) news.textContent = `${state}: ${one(".prompt", card).textContent}`;
+}
+
+const fetching = new Map();
+// Fetches a task; changes that come meanwhile cause one more fetch. The gallery shows what its filter found, and what
+// was created on it.
+async function refresh(id, isNew) {
+  const gallery = one("[data-gallery]");
+  if (!isNew && !tileOf(id) && (gallery || !one(".grid"))) return;
+  if (fetching.has(id)) return void fetching.set(id, true);
+  fetching.set(id, false);
+  const url = `/studio/tasks/${encodeURIComponent(id)}${one(".grid") ? "?tile" : ""}${gallery ? "&gallery" : ""}`;
+  const answer = await fetch(url, { headers: OF_SCRIPT }).catch(() => null);
+  if (answer?.ok && !answer.redirected) {
+    const part = parse(await answer.text());
+    place(one(".tile, .card", part));
+    showBalance(answer.headers.get("x-credits"));
+  }
+  const again = fetching.get(id);
+  fetching.delete(id);
+  if (again) refresh(id);
+}
+
+// Shows the tasks that the page has missed while it heard nothing.
+async function catchUp() {
+  const grid = one(".grid:not([data-gallery])");
+  const answer = grid && await fetch("/studio/older", { headers: OF_SCRIPT }).catch(() => null);
+  if (!answer?.ok || answer.redirected) return;
+  const latest = parse(await answer.text());
+  const missed = all(".tile", latest).filter((tile) => !document.getElementById(tile.id));
+  if (all(".tile", latest).length > missed.length) return missed.reverse().forEach(place);
+  // There may be more between these and those on the page.
+  prepare(latest);
+  grid.replaceChildren(latest);
+}
+
+let hasBegun = false;
+function hear({ name, data }) {
+  if (name === "task") return refresh(data.id);
+  if (name === "begin") {
+    all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
+    if (hasBegun) catchUp();
+    hasBegun = true;
+    return;
+  }
+  const card = tileOf(data.id);
+  const bar = card && one("progress", card);
+  if (!bar) return;
+  if (data.fraction === null) bar.removeAttribute("value"); else bar.value = data.fraction;
+  one("[data-words]", card).textContent = data.words;
+  const preview = one("[data-preview]", card);
+  if (data.preview) {
+    preview.src = `${preview.dataset.preview}?${data.preview}`;
+    preview.hidden = false;
+  }
+}
+
+// Opens the stream, and returns a function that closes it. The browser itself opens it again if the connection breaks,
+// but not after an answer with an error, as a proxy gives while the server starts.
+function openStream(url, tell) {
+  let stream, again;
+  const begin = () => {
+    stream = new EventSource(url);
+    for (const name of ["begin", "task", "progress"]) {
+      stream.addEventListener(name, (event) => tell({ name, data: JSON.parse(event.data) }));
+    }
+    stream.addEventListener("error", () => {
+      if (stream.readyState === EventSource.CLOSED) again = setTimeout(begin, 5_000);
+    });
+  };
+  begin();
+  return () => {
+    clearTimeout(again);
+    stream.close();
+  };
+}
+
+// One tab of this browser holds the stream and tells the others, because a browser opens few connections to a server.
+function listen(url) {
+  if (!navigator.locks) return listenWhileVisible(url);
+  const tabs = new BroadcastChannel("tintype");
+  tabs.onmessage = (message) => hear(message.data);
+  const asked = performance.now();
+  navigator.locks.request("tintype-stream", () => new Promise(() => {
+    // This tab has waited for another one to close, whose last words it may have missed.
+    hasBegun ||= performance.now() - asked > 1000;
+    openStream(url, (news) => {
+      tabs.postMessage(news);
+      hear(news);
+    });
+  }));
+}
+
+// Without HTTPS browsers have no locks. Each tab has its own stream then, while somebody can see it.
+function listenWhileVisible(url) {
+  let close = null;
+  const follow = () => {
+    if (document.hidden) close = close?.(); else close ??= openStream(url, hear);
+  };
+  document.addEventListener("visibilitychange", follow);
+  follow();
+}
+
+// Creates a task by a form, and shows it. Returns why it was refused, if it was.
+async function make(form, submitter) {
+  const sent = await send(form, submitter);
+  if (!sent) return;
+  say(sent.refusal);
+  if (sent.refusal) return sent.refusal;
+  showBalance(sent.credits);
+  const tile = parse(sent.text).firstElementChild;
+  if (one("[data-gallery]")) refresh(idOf(tile), true);
+  else if (one(".grid")) place(tile);
+  else location.assign("/studio");
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!("make" in form.dataset) && !("cancel" in form.dataset)) return;
+  event.preventDefault();
+  if (form.dataset.busy) return;
+  form.dataset.busy = "yes";
+  if (form === maker) await uploadsDone();
+  if ("make" in form.dataset) {
+    remember(form.elements.prompt.value);
+    await make(form, event.submitter);
+  } else {
+    const { refusal } = (await send(form, event.submitter)) ?? {};
+    say(refusal);
+    if (!refusal) await refresh(idOf(form.closest("[data-task]")));
+  }
+  delete form.dataset.busy;
+});
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("[data-back]");
+  // The page before this one still knows its place.
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!document.referrer.startsWith(`${location.origin}/studio`)) return;
+  event.preventDefault();
+  history.back();
+});

@@ -1,0 +1,39 @@
+
+// The place on the page, for the Back button: the tile that was looked at last, and how many older pages were loaded.
+const grid = one(".grid");
+const PLACE = `place:${location.pathname}${location.search}`;
+
+async function comeBack() {
+  let kept = null;
+  try {
+    kept = JSON.parse(sessionStorage.getItem(PLACE));
+  } catch {
+    return;
+  }
+  const [{ type }] = performance.getEntriesByType("navigation");
+  if (!kept || type === "navigate") return;
+  for (let page = 0; page < kept.pages && !tileOf(kept.task); page++) if (!(await showOlder())) break;
+  const tile = tileOf(kept.task);
+  if (!tile) return;
+  one(".open", tile).focus({ preventScroll: true });
+  scrollBy({ top: tile.getBoundingClientRect().top - kept.top, behavior: "instant" });
+}
+
+if (grid) {
+  history.scrollRestoration = "manual";
+  addEventListener("pagehide", () => {
+    const inView = (tile) => {
+      const box = tile?.getBoundingClientRect();
+      return box && box.bottom > 60 && box.top < innerHeight;
+    };
+    const looked = seen?.tile ?? document.activeElement.closest(".grid > .tile");
+    const tile = seen?.tile ?? (inView(looked) ? looked : tiles().find(inView));
+    if (!tile) return;
+    const { top } = tile.getBoundingClientRect();
+    sessionStorage.setItem(PLACE, JSON.stringify({ task: idOf(tile), top, pages: olderPages }));
+  });
+  comeBack();
+}
+
+prepare(document);
+if (one("[data-live]")) listen(one("[data-live]").dataset.live);

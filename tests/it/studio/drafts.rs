@@ -1,0 +1,43 @@
+//! The form of Create as a person left it, in a browser.
+
+use super::browser::{PROMPT, Person};
+
+/// What the form holds.
+const HELD: &str =
+    "[document.querySelector('#prompt').value, document.querySelector('input[name=shape]:checked').value,
+    document.querySelector('input[name=n]:checked').value, document.querySelector('input[name=seed]').value,
+    document.querySelector('#references').value, document.querySelector('[data-price]').textContent].join(' | ')";
+const WORDS: &str = "document.querySelector('#prompt').value";
+
+#[test]
+fn a_draft_survives_other_pages_and_a_lost_session_but_not_a_sign_out() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.paste(PROMPT, "A ferry at dusk");
+    person.browser.click("document.querySelector('input[name=shape][value=\"16:9\"]')");
+    person.browser.click("document.querySelector('input[name=n][value=\"3\"]')");
+    person.browser.evaluate("document.querySelector('details.tuning').open = true");
+    person.browser.paste("document.querySelector('input[name=seed]')", "7");
+    person.browser.evaluate("document.querySelector('details.references').open = true");
+    person.browser.paste("document.querySelector('#references')", "https://example.com/a.png");
+    let draft = "A ferry at dusk | 16:9 | 3 | 7 | https://example.com/a.png | 6 credits";
+    assert_eq!(person.browser.evaluate(HELD), draft);
+    for path in ["/studio", "/studio/gallery", "/studio"] {
+        person.open(path);
+    }
+    assert_eq!(person.browser.evaluate(HELD), draft);
+    // A link such as that of a remix brings words of its own.
+    person.open("/studio?take=prompt");
+    assert_ne!(person.browser.evaluate(HELD), draft);
+    // The session ends, and the person signs in again.
+    person.browser.open("about:blank");
+    person.browser.forget_cookies();
+    person.open("/studio");
+    person.browser.until("location.pathname === '/studio/sign-in'");
+    let mut person = person.signs_in_again();
+    assert_eq!(person.browser.evaluate(HELD), draft);
+    person.browser.evaluate("document.querySelector('details.person').open = true");
+    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    let mut person = person.signs_in_again();
+    assert_eq!(person.browser.evaluate(WORDS), "");
+    person.leave();
+}

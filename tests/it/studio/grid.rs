@@ -1,0 +1,283 @@
+//! Many pictures on one page: small tiles, the viewer, selections, and the way back to a tile.
+
+use super::browser::{Person, first, photograph};
+
+const GALLERY: &str = "/studio/gallery";
+/// The tiles that are shown.
+const TILES: &str = "[...document.querySelectorAll('.grid > .tile:not([hidden])')]";
+/// Whether all tiles have ended.
+const ENDED: &str = "[...document.querySelectorAll('.tile')].every((tile) => tile.dataset.state !== 'processing')";
+
+impl Person {
+    /// Creates tasks of all shapes, newest last, with these words in the prompts of all of them.
+    fn create_many(&mut self, count: usize, words: &str) {
+        self.browser.evaluate(&format!(
+            "(async () => {{
+                window.made = false;
+                const shapes = ['16:9', '1:1', '9:16', '21:9', '4:5', '3:2', '2:3'];
+                const proof = document.querySelector('[name=proof]').value;
+                for (let i = 0; i < {count}; i++) {{
+                    const fields = {{ proof, prompt: `Harbour ${{i}} {words}`, shape: shapes[i % 7], n: 1 + (i % 4) }};
+                    const body = new URLSearchParams(fields);
+                    const headers = {{ 'x-requested-with': 'studio' }};
+                    const answer = await fetch('/studio/tasks', {{ method: 'POST', body, headers }});
+                    // The account has too many unfinished tasks.
+                    if (answer.status === 422) {{ i--; await new Promise(requestAnimationFrame); }}
+                }}
+                window.made = true;
+            }})(), 1"
+        ));
+        self.browser.until("window.made === true");
+    }
+
+    /// Opens the gallery when every task has ended.
+    fn open_gallery(&mut self) {
+        self.open("/studio");
+        self.browser.until(ENDED);
+        self.open(GALLERY);
+        self.browser.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
+    }
+
+    fn count(&mut self, expression: &str) -> u64 {
+        self.browser.evaluate(expression).as_u64().expect("a number")
+    }
+}
+
+#[test]
+fn tiles_are_small_and_pictures_fill_the_grid() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(14, "at night, a study in blue with many boats that wait for the tide, long exposure");
+    person.open_gallery();
+    let largest = "Promise.resolve().then(async () => {
+        const page = await (await fetch('/studio/gallery', { headers: { 'x-requested-with': 'studio' } })).text();
+        const template = document.createElement('template');
+        template.innerHTML = page;
+        const tiles = [...template.content.querySelectorAll('.tile')];
+        return [Math.max(...tiles.map((tile) => tile.querySelectorAll('*').length + 1)),
+            Math.max(...tiles.map((tile) => new TextEncoder().encode(tile.outerHTML).length)),
+            tiles.length];
+    })";
+    let largest = person.browser.evaluate(largest);
+    assert_eq!(largest[2], 14);
+    assert!(largest[0].as_u64().is_some_and(|nodes| nodes <= 15), "{largest}");
+    assert!(largest[1].as_u64().is_some_and(|bytes| bytes <= 1_024), "{largest}");
+    for (width, height) in [(1_440, 900), (390, 844)] {
+        person.browser.resize(width, height);
+        let share = "(() => {
+            const grid = document.querySelector('.grid').getBoundingClientRect();
+            const end = document.querySelector('.tile:last-of-type').getBoundingClientRect().bottom;
+            const images = [...document.querySelectorAll('.tile img')].map((image) => image.getBoundingClientRect());
+            const covered = images.reduce((sum, { width, height }) => sum + width * height, 0);
+            return Math.round(100 * covered / (grid.width * (end - grid.top)));
+        })()";
+        let share = person.count(share);
+        assert!((75..=100).contains(&share), "{share} % at {width}");
+        // A tile has the ratio of its picture.
+        let ratios = "[...document.querySelectorAll('.tile:not(.n2, .n3)')].filter((tile) => {
+            const [across, down] = tile.dataset.shape.split(':');
+            const { width, height } = tile.getBoundingClientRect();
+            return Math.abs(width / height - across / down) > 0.03 * across / down;
+        }).map((tile) => tile.outerHTML.slice(0, 120))";
+        assert_eq!(person.browser.evaluate(ratios), serde_json::json!([]), "at {width}");
+    }
+    person.browser.resize(1_440, 900);
+    let height = "document.querySelector('.tile').getBoundingClientRect().height";
+    let medium = person.browser.evaluate(height).as_f64();
+    person.browser.evaluate(
+        "(() => {
+            const range = document.querySelector('[data-sizer] input');
+            range.value = 1;
+            range.dispatchEvent(new Event('input'));
+        })()",
+    );
+    assert!(person.browser.evaluate(height).as_f64() < medium);
+    person.open(GALLERY);
+    assert!(person.browser.evaluate(height).as_f64() < medium, "the browser keeps the size");
+    person.leave();
+}
+
+#[test]
+fn a_hundred_boards_leave_the_pictures_at_the_top() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    person.browser.evaluate(
+        "(async () => {
+            const proof = document.querySelector('[name=proof]').value;
+            for (let i = 0; i < 100; i++) {
+                const body = new URLSearchParams({ proof, name: `Board number ${i}` });
+                await fetch('/studio/boards', { method: 'POST', body, headers: { 'x-requested-with': 'studio' } });
+            }
+            window.made = true;
+        })(), 1",
+    );
+    person.browser.until("window.made === true");
+    for (width, height, most) in [(1_440, 900, 200), (1_024, 768, 200), (390, 844, 260)] {
+        person.browser.resize(width, height);
+        person.open(GALLERY);
+        let top = person.count("Math.round(document.querySelector('.tile').getBoundingClientRect().top)");
+        assert!(top <= most, "{top} at {width}");
+        photograph(&mut person.browser, "boards");
+    }
+    person.browser.resize(1_440, 900);
+    person.open(GALLERY);
+    let shown = "[...document.querySelectorAll('[data-board]:not([hidden])')].length";
+    assert_eq!(person.count(shown), 100);
+    person.browser.paste("document.querySelector('[data-board-find]')", "number 42");
+    person.browser.until(&format!("{shown} === 1"));
+    // A board shows its newest picture.
+    person.browser.evaluate(&format!("{TILES}[0].querySelector('[data-pick]').click()"));
+    let board = "document.querySelector('[data-board]:not([hidden])').href.split('=')[1]";
+    person.browser.evaluate(&format!("document.querySelector('#chosen').elements.board.value = {board}"));
+    person.browser.click("document.querySelector('#chosen [formaction$=put]')");
+    person.browser.until(&format!("!document.querySelector('#chosen').checkVisibility() && {TILES}.length === 1"));
+    person.browser.follow("document.querySelector('[data-board]:not([hidden])')");
+    let covers = "[...document.querySelectorAll('img.cover')].filter((cover) => cover.naturalWidth > 1).length";
+    person.browser.evaluate("document.querySelector('[data-board][aria-current=page]').scrollIntoView()");
+    person.browser.until(&format!("{covers} === 1 && {TILES}.length === 1"));
+    // The list of boards stays closed for a person who closes it.
+    person.browser.click("document.querySelector('[data-side] summary')");
+    person.browser.until("!document.querySelector('[data-side]').open");
+    person.open(GALLERY);
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-side]').open"), false);
+    person.leave();
+}
+
+#[test]
+fn the_viewer_goes_through_the_gallery_and_returns_to_the_tile() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(3, "at night");
+    person.create_many(60, "in fog [[fail]]");
+    person.create_many(3, "at dawn");
+    person.open_gallery();
+    let seen = "document.querySelector('.about')?.dataset.task";
+    let id = |index: usize| format!("{TILES}[{index}].id.slice('task-'.length)");
+    person.browser.click(&format!("{TILES}[0].querySelector('.open')"));
+    person.browser.until(&format!("{seen} === {}", id(0)));
+    person.browser.until("document.querySelector('[data-large]').naturalWidth > 640");
+    assert_eq!(person.browser.evaluate(&format!("location.pathname === '/studio/tasks/' + {}", id(0))), true);
+    // The first one has three pictures.
+    assert_eq!(person.count("document.querySelectorAll('[data-strip] button').length"), 3);
+    photograph(&mut person.browser, "viewer-strip");
+    for _ in 0..3 {
+        person.browser.press("ArrowRight");
+    }
+    person.browser.until(&format!("{seen} === {}", id(1)));
+    person.browser.press("ArrowLeft");
+    person.browser.until(&format!("{seen} === {}", id(0)));
+    person.browser.until("document.querySelectorAll('[data-strip] button')[2].ariaCurrent === 'true'");
+    person.browser.click("document.querySelector('[data-large]')");
+    person.browser.until("document.querySelector('.stage.whole')");
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
+    assert_eq!(person.browser.evaluate(&format!("document.activeElement.parentNode === {TILES}[0]")), true);
+    // From the last tile of a page it goes on to older ones, and Back returns to the tile.
+    let at = "document.activeElement.closest('.tile').getBoundingClientRect().top";
+    person.browser.evaluate("scrollTo({ top: 900, behavior: 'instant' })");
+    person.browser.evaluate(&format!("{TILES}[20].querySelector('.open').focus()"));
+    let before = person.browser.evaluate(at).as_f64().expect("a place");
+    person.browser.press("Enter");
+    person.browser.until(&format!("{seen} === {}", id(20)));
+    person.browser.evaluate("history.back()");
+    person.browser.until("!document.querySelector('.viewer').open");
+    let after = person.browser.evaluate(at).as_f64().expect("a place");
+    assert!((before - after).abs() <= 50.0, "{before} {after}");
+    person.browser.click(&format!("{TILES}[40].querySelector('.open')"));
+    for index in 41..64 {
+        person.browser.until(&format!("{seen} === {}", id(index - 1)));
+        person.browser.press("ArrowRight");
+    }
+    person.browser.until(&format!("{TILES}.length === 66 && {seen} === {}", id(63)));
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.viewer').open");
+    assert_eq!(person.browser.evaluate(&format!("document.activeElement.parentNode === {TILES}[63]")), true);
+    person.leave();
+}
+
+#[test]
+fn a_held_key_deletes_one_task_and_the_notice_counts() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(12, "in fog [[fail]]");
+    person.open_gallery();
+    person.browser.evaluate(&format!("{TILES}[3].querySelector('.open').focus()"));
+    person.browser.hold("Delete", 8);
+    let notice = "document.querySelector('.undo [role=status]')?.textContent ?? ''";
+    person.browser.until(&format!("({notice}).startsWith('1 task moved')"));
+    assert_eq!(person.count(&format!("{TILES}.length")), 11);
+    person.browser.press("Delete");
+    person.browser.until(&format!("({notice}).startsWith('2 tasks moved')"));
+    // In the viewer, too, which goes on to the next one.
+    person.browser.press("Enter");
+    person.browser.until("document.querySelector('.viewer .about')");
+    let shown = person.browser.evaluate("location.pathname");
+    person.browser.hold("Delete", 8);
+    person.browser.until(&format!("({notice}).startsWith('3 tasks moved') && location.pathname !== {shown}"));
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.viewer').open");
+    assert_eq!(person.count(&format!("{TILES}.length")), 9);
+    person.browser.click("document.querySelector('.undo button')");
+    person.browser.until(&format!("{TILES}.length === 12 && !document.querySelector('.undo')"));
+    person.leave();
+}
+
+#[test]
+fn the_bar_for_chosen_tasks_stays_in_view() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(110, "in fog [[fail]]");
+    person.open_gallery();
+    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
+    let picked = "document.querySelectorAll('.picked [data-pick]:checked').length";
+    let bar = "(() => {
+        const { top, bottom } = document.querySelector('#chosen').getBoundingClientRect();
+        return top >= 0 && bottom <= innerHeight && document.querySelector('#chosen').checkVisibility();
+    })()";
+    assert_eq!(person.browser.evaluate(bar), false, "nothing is chosen");
+    person.browser.evaluate(&format!("{TILES}[5].querySelector('[data-pick]').click()"));
+    person.browser.evaluate(&format!(
+        "{TILES}[75].querySelector('[data-pick]').dispatchEvent(new MouseEvent('click', {{ shiftKey: true, bubbles: true }}))"
+    ));
+    person.browser.until(&format!("{picked} === 71"));
+    for (width, height) in [(1_280, 900), (390, 844)] {
+        person.browser.resize(width, height);
+        for top in ["0", "1500", "document.body.scrollHeight"] {
+            person.browser.evaluate(&format!("scrollTo({{ top: {top}, behavior: 'instant' }})"));
+            assert_eq!(person.browser.evaluate(bar), true, "{width} at {top}");
+        }
+    }
+    person.browser.resize(1_280, 900);
+    photograph(&mut person.browser, "chosen");
+    person.browser.evaluate(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
+    );
+    person.browser.until(&format!("{picked} === 110"));
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 chosen");
+    person.browser.press("Escape");
+    person.browser.until(&format!("{picked} === 0"));
+    assert_eq!(person.browser.evaluate(bar), false);
+    person.leave();
+}
+
+#[test]
+fn back_from_the_page_of_a_picture_returns_to_the_same_tile() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(110, "in fog [[fail]]");
+    person.open_gallery();
+    person.browser.until(&format!("scrollTo(0, document.body.scrollHeight), {TILES}.length === 110"));
+    person.browser.evaluate(&format!("{TILES}[100].querySelector('.open').focus()"));
+    let place = "(() => {
+        const tile = document.activeElement.closest('.tile');
+        return tile && [tile.id, Math.round(tile.getBoundingClientRect().top)];
+    })()";
+    let before = person.browser.evaluate(place);
+    let url = person.browser.evaluate("document.activeElement.href");
+    person.browser.open(url.as_str().expect("a URL"));
+    person.browser.until("document.querySelector('.one .details')");
+    person.browser.evaluate("history.back(), 1");
+    let returned = "location.pathname === '/studio/gallery' && document.activeElement?.closest('.tile')?.id";
+    let id = person.browser.until_asked(returned, |_| std::thread::yield_now());
+    assert_eq!(id, before[0]);
+    let after = person.browser.until(place);
+    let moved = before[1].as_i64().expect("a place") - after[1].as_i64().expect("a place");
+    assert!(moved.abs() <= 50, "{before} {after}");
+    person.leave();
+}
