@@ -144,7 +144,8 @@ fn the_essentials_work_without_scripts() {
     person.open("/studio/gallery");
     person.browser.paste("document.querySelector('input[type=search]')", "lighthouse");
     person.press("Search");
-    assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 2);
+    // New prompts are indexed a moment later.
+    until_shown(&mut person, "document.querySelectorAll('.tile').length === 2");
     person.browser.paste("document.querySelector('input[type=search]')", "windmill");
     person.press("Search");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.tile').length"), 0);
