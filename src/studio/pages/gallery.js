@@ -34,12 +34,13 @@ async function erase(tasks) {
   if (!ended.length) return;
   const last = tileOf(ended.at(-1));
   for (const task of ended) tileOf(task).hidden = true;
+  hold();
   const next = last.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
   if (isViewing()) viewAfter(next); else if (next) enter(next);
   clear();
   if (!(await mark("delete", ended))) {
     for (const task of ended) tileOf(task).hidden = false;
-    return;
+    return hold();
   }
   const before = one(".undo");
   const undo = one("[data-undo]").content.firstElementChild.cloneNode(true);
@@ -56,6 +57,7 @@ async function restore(form) {
   if (!(await mark("restore", form.tasks))) return;
   for (const task of form.tasks) if (tileOf(task)) tileOf(task).hidden = false;
   form.remove();
+  hold();
   const first = tileOf(form.tasks[0]);
   if (first?.matches(".tile") && !isViewing()) enter(first);
 }
@@ -69,6 +71,7 @@ async function doWithChosen(change, form) {
   if (!(await mark(change, tasks, { board }))) return;
   if (change === "take" && new URL(location).searchParams.get("board") === board) {
     for (const task of tasks) tileOf(task)?.remove();
+    hold();
   }
   clear();
 }
@@ -98,6 +101,7 @@ document.addEventListener("submit", async (event) => {
 });
 
 function enter(tile) {
+  tile.classList.remove("held");
   one(".open", tile).focus({ preventScroll: true });
   tile.scrollIntoView({ block: "nearest" });
 }

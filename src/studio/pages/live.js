@@ -26,14 +26,28 @@ function showOlder(link = one("[data-older]")) {
   return arriving;
 }
 
+// The row before older pictures becomes another one when they arrive, so it is not visible until then.
+function hold() {
+  for (const tile of all(".grid > .held")) tile.classList.remove("held");
+  const end = one(".grid > .older:not(.broken)");
+  const last = end && beyond(end, -1);
+  for (let tile = last; tile && tile.offsetTop === last.offsetTop; tile = beyond(tile, -1)) tile.classList.add("held");
+}
+if (one(".grid")) new ResizeObserver(hold).observe(one(".grid"));
+
 async function fetchOlder(link) {
   watchEnd.unobserve(link);
   const answer = await fetch(link.href, { headers: OF_SCRIPT }).catch(() => null);
-  if (!answer?.ok || answer.redirected) return false;
+  if (!answer?.ok || answer.redirected) {
+    link.closest(".older").classList.add("broken");
+    hold();
+    return false;
+  }
   const older = parse(await answer.text());
   for (const tile of all(".tile", older)) if (document.getElementById(tile.id)) tile.remove();
   prepare(older);
   link.closest(".older").replaceWith(older);
+  hold();
   olderPages += 1;
   return true;
 }
@@ -53,11 +67,13 @@ function place(card) {
     // Create shows one's own.
     if (one(".grid[data-own]") && !("mine" in card.dataset)) return;
     one(".grid")?.prepend(card);
-    return one("[data-empty]")?.remove();
+    one("[data-empty]")?.remove();
+    return hold();
   }
   const hadFocus = old.contains(document.activeElement);
   card.hidden = old.hidden;
   old.replaceWith(card);
+  hold();
   if (hadFocus) (one(".open:is(a)", card) ?? one("a, button", card))?.focus();
   keepPicked(card);
   followTile(old, card);

@@ -12,9 +12,10 @@ async function comeBack() {
   }
   const [{ type }] = performance.getEntriesByType("navigation");
   if (!kept || type === "navigate") return;
-  for (let page = 0; page < kept.pages && !tileOf(kept.task); page++) if (!(await showOlder())) break;
+  for (let page = 0; page < kept.pages; page++) if (!(await showOlder())) break;
   const tile = tileOf(kept.task);
   if (!tile) return;
+  tile.classList.remove("held");
   one(".open", tile).focus({ preventScroll: true });
   scrollBy({ top: tile.getBoundingClientRect().top - kept.top, behavior: "instant" });
 }
