@@ -239,7 +239,7 @@ async fn open_parts(
             // A worker gets the settings of presets with its tasks.
             if role == Role::Everything {
                 rendering.check_presets().await?;
-                // From now on somebody checks them.
+                // From now on the loop of the rendering checks them.
                 shared.presets.check_loras_later();
             }
             Some(rendering)

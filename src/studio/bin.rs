@@ -88,14 +88,14 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
     visitor.needs(Role::Member)?;
     let (account, author, person) = (visitor.session.person.account_id, visitor.only_own(), visitor.session.person.id);
     let (store, change) = (visitor.store(), action(&word)?);
-    let purge = async |tasks: &[Id]| -> Result<usize, PageError> {
+    let purge = async |tasks: &[Id]| -> Result<(), PageError> {
         let purged = store.purge_tasks(account, tasks, author).await?;
         tracing::info!(tasks = purged, %account, %person, "the deletion of tasks was made final: the next sweep erases them");
-        Ok(purged)
+        Ok(())
     };
     match change {
         BinAction::Restore => drop(store.restore_tasks(account, &chosen(&form), author).await?),
-        BinAction::Erase => drop(purge(&chosen(&form)).await?),
+        BinAction::Erase => purge(&chosen(&form)).await?,
         BinAction::RestoreAll | BinAction::Empty => {
             let mut before = None;
             loop {
@@ -104,7 +104,7 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
                 let Some(last) = tasks.last() else { break };
                 before = Some(*last);
                 match change {
-                    BinAction::Empty => drop(purge(&tasks).await?),
+                    BinAction::Empty => purge(&tasks).await?,
                     _ => drop(store.restore_tasks(account, &tasks, author).await?),
                 }
             }

@@ -297,13 +297,9 @@ pub(super) async fn cards(visitor: &Visitor, records: Vec<TaskRecord>) -> Result
 /// Tasks of one page.
 const PAGE: u32 = 16;
 
-/// The newest tasks before one, and where the next page begins: those of a person, or all for a viewer, who has none.
+/// The newest tasks before one, and where the next page begins: the visitor's own, or all for a viewer, who has none.
 pub(super) async fn latest(visitor: &Visitor, before: Option<Id>) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
-    let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
-    let person = visitor.makes().then_some(visitor.session.person.id);
-    let filter = GalleryFilter { person, ..GalleryFilter::default() };
-    let page = studio.shared.store.gallery(account, &filter, before, PAGE).await?;
-    Ok((cards(visitor, page.records).await?, page.older))
+    page(visitor, visitor.makes().then_some(visitor.session.person.id), before).await
 }
 
 /// The newest tasks of the account before one, and where the next page begins.
@@ -311,8 +307,18 @@ pub(super) async fn latest_of_account(
     visitor: &Visitor,
     before: Option<Id>,
 ) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
+    page(visitor, None, before).await
+}
+
+/// The newest tasks of a person or of the account.
+async fn page(
+    visitor: &Visitor,
+    person: Option<Id>,
+    before: Option<Id>,
+) -> Result<(Vec<Card<'_>>, Option<Id>), PageError> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let page = store.gallery(account, &GalleryFilter::default(), before, PAGE).await?;
+    let filter = GalleryFilter { person, ..GalleryFilter::default() };
+    let page = store.gallery(account, &filter, before, PAGE).await?;
     Ok((cards(visitor, page.records).await?, page.older))
 }
 

@@ -406,7 +406,7 @@ CREATE TABLE deletions (
     account_id text COLLATE "C" NOT NULL REFERENCES accounts (id),
     deleted_at bigint NOT NULL,
     erased     boolean NOT NULL DEFAULT false,
-    -- Nobody can restore the task, which is erased at the next sweep.
+    -- The task can no longer be restored: the next sweep erases it.
     is_final   boolean NOT NULL DEFAULT false
 );
 

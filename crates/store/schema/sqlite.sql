@@ -394,7 +394,7 @@ CREATE TABLE deletions (
     account_id TEXT NOT NULL REFERENCES accounts (id),
     deleted_at INTEGER NOT NULL,
     erased     INTEGER NOT NULL DEFAULT 0,
-    -- Nobody can restore the task, which is erased at the next sweep.
+    -- The task can no longer be restored: the next sweep erases it.
     is_final   INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 

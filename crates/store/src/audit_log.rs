@@ -272,7 +272,7 @@ impl Deed {
         Self { subject: Some(subject.to_string()), ..self }
     }
 
-    /// Of the deletion of a task whose author is somebody else than the person who acts.
+    /// Of the deletion of another person's task. One's own, and one without an author, leaves no entry.
     pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
         let is_others = author.is_some() && author != actor.person_id;
         is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))

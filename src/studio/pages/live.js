@@ -26,11 +26,13 @@ function showOlder(link = one("[data-older]")) {
   return arriving;
 }
 
-// The row before older pictures becomes another one when they arrive, so it is not visible until then.
+// The row before older pictures becomes another one when they arrive, so it is not visible until then. The only row is:
+// a search that finds little may ask for many pages.
 function hold() {
   for (const tile of all(".grid > .held")) tile.classList.remove("held");
   const end = one(".grid > .older:not(.broken)");
   const last = end && beyond(end, -1);
+  if (last?.offsetTop === tiles()[0]?.offsetTop) return;
   for (let tile = last; tile && tile.offsetTop === last.offsetTop; tile = beyond(tile, -1)) tile.classList.add("held");
 }
 if (one(".grid")) new ResizeObserver(hold).observe(one(".grid"));

@@ -33,7 +33,7 @@ pub(super) const FORGOTTEN: &str = "
 
 /// Deleted tasks to erase, up to $4: each part reads an index. No task ends before it is created, so $3 is the lowest id of
 /// the time $2.
-const ERASED: &str = "
+const DUE: &str = "
     (SELECT task_id FROM deletions WHERE NOT erased AND deleted_at < $1 ORDER BY erased, deleted_at LIMIT $4)
     UNION (SELECT task_id FROM deletions WHERE is_final AND NOT erased LIMIT $4)
     UNION (SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
@@ -41,7 +41,7 @@ const ERASED: &str = "
     LIMIT $4";
 
 /// Locks those of the tasks $1 that are in the bin of the account $2, and of the author $3 if there is one.
-const DUE: &str = "WITH due AS MATERIALIZED (
+const IN_BIN: &str = "WITH in_bin AS MATERIALIZED (
         SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
         WHERE d.task_id = ANY ($1) AND d.account_id = $2 AND ($3::text IS NULL OR t.person_id = $3)
         AND NOT d.erased AND NOT d.is_final ORDER BY d.task_id FOR UPDATE OF d
@@ -338,8 +338,8 @@ impl Gallery for PostgresStore {
 
     async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
         let sql = format!(
-            "{DUE} UPDATE deletions SET is_final = true
-            WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id"
+            "{IN_BIN} UPDATE deletions SET is_final = true
+            WHERE task_id = ANY (ARRAY (SELECT task_id FROM in_bin)) RETURNING task_id"
         );
         let purge = async { Ok(self.statement(&sql, &[&tasks, &account_id, &author]).await?.len()) };
         self.write(Effect::DeleteTasks, purge).await
@@ -347,8 +347,8 @@ impl Gallery for PostgresStore {
 
     async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
         let sql = format!(
-            "{DUE},
-            back AS (DELETE FROM deletions WHERE task_id = ANY (ARRAY (SELECT task_id FROM due)) RETURNING task_id)
+            "{IN_BIN},
+            back AS (DELETE FROM deletions WHERE task_id = ANY (ARRAY (SELECT task_id FROM in_bin)) RETURNING task_id)
             UPDATE tasks SET removed_at = NULL WHERE id = ANY (ARRAY (SELECT task_id FROM back)) RETURNING id"
         );
         let restore = async { ids(&self.statement(&sql, &[&tasks, &account_id, &author]).await?) };
@@ -358,14 +358,14 @@ impl Gallery for PostgresStore {
     async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         let floor = ended_before.map(Id::floor);
         let mut parameters: [Parameter<'_>; 4] = [&deleted_before, &ended_before, &floor, &1_i64];
-        if self.database.read(ERASED, &parameters).await?.is_empty() {
+        if self.database.read(DUE, &parameters).await?.is_empty() {
             return Ok(0);
         }
         let batch = i64::from(GALLERY_BATCH);
         parameters[3] = &batch;
         let sql = format!(
             "WITH removed AS MATERIALIZED (
-                 SELECT task_id AS id FROM deletions WHERE NOT erased AND task_id = ANY (ARRAY ({ERASED}))
+                 SELECT task_id AS id FROM deletions WHERE NOT erased AND task_id = ANY (ARRAY ({DUE}))
                  ORDER BY task_id FOR UPDATE SKIP LOCKED
              ),
              blank AS (
