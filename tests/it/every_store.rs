@@ -65,7 +65,10 @@ pub fn run_again(variable: &str, value: &str, tests: &[&str]) {
     command.args(tests).env(variable, value).stdin(Stdio::null());
     let output = command.output().expect("this program runs once more");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{variable}={value}: {said}\n{}", String::from_utf8_lossy(&output.stderr));
+    // What failed comes last: a log that is cut keeps its end.
+    let failures = said.find("\nfailures:").map_or(&*said, |start| &said[start..]);
+    let logged = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{logged}\n{variable}={value}: {failures}");
     assert!(!said.contains("running 0 tests"), "{said}");
     println!("{}", said.lines().filter(|line| line.starts_with("test result")).collect::<String>());
 }

@@ -1,5 +1,9 @@
 //! The endpoints and keys of a provider (OpenID Connect Discovery 1.0). Only the fields that are used are read.
 
+use std::collections::HashMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use openidconnect::core::CoreJsonWebKey;
 use serde_json::Value;
 use url::Url;
@@ -76,9 +80,31 @@ fn key(fields: &Fields) -> Option<CoreJsonWebKey> {
             Value::Number(number) => number.to_string(),
             _ => return None,
         };
-        Some(((*name).to_owned(), Value::String(value)))
+        Some(((*name).to_owned(), value))
     });
-    serde_json::from_value(Value::Object(used.collect())).ok()
+    let mut texts: HashMap<String, String> = used.collect();
+    let coordinate_size = match texts.get("crv").map(String::as_str) {
+        Some("P-256") => Some(32),
+        Some("P-384") => Some(48),
+        _ => None,
+    };
+    if let Some(size) = coordinate_size {
+        for name in ["x", "y"] {
+            let coordinate = texts.get_mut(name)?;
+            *coordinate = with_leading_zeros(coordinate, size)?;
+        }
+    }
+    serde_json::from_value(serde_json::to_value(texts).ok()?).ok()
+}
+
+/// A coordinate in base64url with the size of its curve (RFC 7518, 6.2.1.2). Some providers send a number instead,
+/// without its leading zeros or with one more.
+fn with_leading_zeros(coordinate: &str, size: usize) -> Option<String> {
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(coordinate).ok()?;
+    let number = &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..];
+    let mut whole = vec![0; size.checked_sub(number.len())?];
+    whole.extend(number);
+    Some(BASE64_URL_SAFE_NO_PAD.encode(whole))
 }
 
 #[cfg(test)]
@@ -146,5 +172,14 @@ mod tests {
         let found = keys(document.as_object().expect("an object")).expect("a list");
         assert!(found.iter().any(|key| key.key_id().is_some_and(|id| id.as_str() == "7")), "{found:?}");
         assert!(keys(json!({"keys": "none"}).as_object().expect("an object")).is_err());
+    }
+
+    #[test]
+    fn a_coordinate_gets_the_size_of_its_curve() {
+        let short = with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([7; 31]), 32).expect("a coordinate");
+        assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(&short).expect("base64url"), [&[0][..], &[7; 31]].concat());
+        let long = with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([&[0][..], &[7; 48]].concat()), 48);
+        assert_eq!(long, Some(BASE64_URL_SAFE_NO_PAD.encode([7; 48])));
+        assert_eq!(with_leading_zeros(&BASE64_URL_SAFE_NO_PAD.encode([7; 33]), 32), None);
     }
 }
