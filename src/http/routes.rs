@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 96] = [
+pub static ROUTES: [Route; 99] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -100,6 +100,8 @@ pub static ROUTES: [Route; 96] = [
     page(Method::GET, "/studio/oidc/link", |method| on(method, studio::depart_to_link)),
     page(Method::POST, "/studio/oidc/link", |method| on(method, studio::link_identity)),
     page(Method::POST, "/studio/oidc/unlink", |method| on(method, studio::unlink_identity)),
+    page(Method::GET, "/studio/secret", |method| on(method, studio::secret)),
+    page(Method::POST, "/studio/secret", |method| on(method, studio::put_secret_away)),
     page(Method::GET, "/studio/people", |method| on(method, studio::people)),
     page(Method::POST, "/studio/people", |method| on(method, studio::add_person)),
     page(Method::POST, "/studio/people/{id}/{change}", |method| on(method, studio::change_person)),
@@ -123,6 +125,7 @@ pub static ROUTES: [Route; 96] = [
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
     door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),
     door(Method::POST, "/studio/sign-up", |method| on(method, studio::submit_sign_up)),
+    door(Method::POST, "/studio/language", |method| on(method, studio::choose_language)),
     door(Method::GET, "/studio/oidc", |method| on(method, studio::depart)),
     door(Method::GET, "/studio/oidc/callback", |method| on(method, studio::arrive)),
     door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::body::Body;
-use axum::http::{Response, StatusCode};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Response, StatusCode};
 use axum::response::{IntoResponse, Redirect};
 
+use super::cookies::{studio_page, with_wanted};
 use super::page::{html, secured};
+use super::session::visit;
 use super::texts::Texts;
-use super::{SECOND_FACTOR, SIGN_IN};
+use super::{SECOND_FACTOR, SIGN_IN, Visit};
 use crate::files::FilesError;
 use tintype_store::StoreError;
 
@@ -27,11 +30,13 @@ pub struct PageError {
     pub retry_after: Option<u64>,
     /// The page on which the person has to do something first.
     first: Option<&'static str>,
+    /// The page that the person asked for, to which the sign-in leads.
+    wanted: Option<Box<(Visit, String)>>,
 }
 
 impl PageError {
     pub(super) fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text, cause: None, retry_after: None, first: None }
+        Self { status, text, cause: None, retry_after: None, first: None, wanted: None }
     }
 
     pub(super) fn not_found() -> Self {
@@ -59,6 +64,21 @@ impl PageError {
     /// Leads to the page on which people set up a second factor.
     pub(super) fn without_factor() -> Self {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
+    }
+
+    /// The same, for a request that may be for a page: a sign-in leads there then.
+    pub(super) fn wanting(mut self, parts: &Parts) -> Self {
+        let header = |name: &str| parts.headers.get(name).map(HeaderValue::as_bytes);
+        let is_page = parts.method == Method::GET
+            && header("sec-fetch-dest").is_none_or(|kind| kind == b"document")
+            && header("x-requested-with").is_none();
+        if self.first == Some(SIGN_IN)
+            && is_page
+            && let Ok(visit) = visit(parts)
+        {
+            self.wanted = studio_page(&parts.uri.to_string()).map(|page| Box::new((visit, page)));
+        }
+        self
     }
 
     pub(super) fn caused_by(cause: impl Error + Send + Sync + 'static) -> Self {
@@ -92,7 +112,11 @@ impl From<askama::Error> for PageError {
 impl IntoResponse for PageError {
     fn into_response(self) -> Response<Body> {
         if let Some(page) = self.first {
-            return secured(Redirect::to(page).into_response());
+            let response = secured(Redirect::to(page).into_response());
+            return match self.wanted.as_deref() {
+                Some((visit, wanted)) => with_wanted(response, visit, wanted),
+                None => response,
+            };
         }
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.status;

@@ -1,11 +1,11 @@
 //! People who join an account by a rule of the operator, and their roles at each later sign-in.
 
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::{HeaderMap, Response};
 
 use super::error::PageError;
 use super::oidc::{disabled, lost, unknown};
-use super::sign_in::enter;
+use super::sign_in::{agent, enter};
 use super::{Studio, Visit};
 use tintype_domain::identity::Journey;
 use tintype_domain::joining::{Claims, JoinRule, Standing};
@@ -21,7 +21,7 @@ pub(super) async fn join(
     journey: &Journey,
     arrived: Arrived,
     rule: &JoinRule,
-    agent: &str,
+    headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let account = studio.shared.store.find_account(&rule.account).await?;
     let Some(account) = account.filter(|account| account.deleted_at.is_none()) else {
@@ -51,8 +51,8 @@ pub(super) async fn join(
         }
     };
     let proof = Proof::Identity(identity, journey.began_at());
-    let signed_in = studio.people.sign_in_as(&person, proof, agent).await?.ok_or_else(lost)?;
-    Ok(enter(studio, visit, &signed_in))
+    let signed_in = studio.people.sign_in_as(&person, proof, agent(headers)).await?.ok_or_else(lost)?;
+    Ok(enter(studio, visit, headers, &signed_in))
 }
 
 /// Gives somebody who signs in the role that the rules say, if roles follow them.

@@ -15,6 +15,7 @@ use super::action::{KeyAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, secured};
+use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::keys::{AccountKeys, KeyRefusal, may_set_budget};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget, Period};
@@ -37,8 +38,6 @@ struct KeysPage<'a> {
     allowances: HashMap<Id, Allowance>,
     periods: [Period; 3],
     now: Timestamp,
-    /// A key that was just made, and what to say about it.
-    made: Option<(KeySecret, String)>,
     /// The form for another key.
     draft: Draft,
 }
@@ -102,7 +101,7 @@ impl KeysPage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(visitor.session.person.account_id)).await?;
     keys.reverse();
@@ -116,7 +115,6 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft
         allowances,
         periods: Period::ALL,
         now: store.now(),
-        made,
         draft,
     };
     Ok(answer(page.render()?, page.draft.refusal))
@@ -125,7 +123,7 @@ async fn page(visitor: &Visitor, made: Option<(KeySecret, String)>, draft: Draft
 /// The page.
 pub async fn keys(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None, Draft::default()).await
+    page(&visitor, Draft::default()).await
 }
 
 /// Creates a key and shows it, this once.
@@ -134,17 +132,23 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     visitor.manages()?;
     let secret = KeySecret::random();
     let new = match new_key(&fields, &secret, studio.shared.store.now()) {
-        Err(refusal) => return page(&visitor, None, Draft::refused(refusal, fields)).await,
+        Err(refusal) => return page(&visitor, Draft::refused(refusal, fields)).await,
         Ok(new) => new,
     };
     if let Err(refusal) = account_keys(&visitor).await?.may_create(&new) {
-        return page(&visitor, None, Draft::refused(refusal_text(refusal), fields)).await;
+        return page(&visitor, Draft::refused(refusal_text(refusal), fields)).await;
     }
     let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
     let key = created.ok_or_else(PageError::not_found)?;
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
     let said = visitor.texts.get("key-created").into_owned();
-    page(&visitor, Some((secret, said)), Draft::default()).await
+    show(&visitor, &secret, said).await
+}
+
+/// Leads to the page that shows a key, this once.
+async fn show(visitor: &Visitor, key: &KeySecret, said: String) -> Result<Response<Body>, PageError> {
+    let texts = vec![key.reveal().to_owned()];
+    secret::show(visitor, &Secret { said, texts, copy: "key-copy".into(), back: KEYS.into() }).await
 }
 
 /// The key that a form asks for, or the name of the text that says why there is none.
@@ -192,7 +196,7 @@ fn refusal_text(refusal: KeyRefusal) -> &'static str {
 
 /// The page with the reason why a key was not changed.
 async fn refused(visitor: &Visitor, refusal: &'static str) -> Result<Response<Body>, PageError> {
-    page(visitor, None, Draft::refused(refusal, Fields::default())).await
+    page(visitor, Draft::refused(refusal, Fields::default())).await
 }
 
 /// Disables, enables, revokes or rotates a key, or sets its budget.
@@ -228,7 +232,7 @@ pub async fn change(
             let new = rotated.ok_or_else(PageError::not_found)?;
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             let said = visitor.texts.count("key-rotated", overlap.hours).into_owned();
-            return page(&visitor, Some((secret, said)), Draft::default()).await;
+            return show(&visitor, &secret, said).await;
         }
         // Only the operator lifts a suspension.
         KeyAction::Enable if key.suspension.is_some() => return Err(PageError::forbidden("key-suspended")),

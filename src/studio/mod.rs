@@ -12,6 +12,7 @@ mod cards;
 mod chart;
 mod compare;
 mod confirmation;
+mod cookies;
 mod covers;
 mod create;
 mod credits;
@@ -22,6 +23,7 @@ mod gallery;
 pub(crate) mod image_bodies;
 mod joining;
 mod keys;
+mod language;
 mod live;
 mod not_found;
 mod oidc;
@@ -32,6 +34,7 @@ mod people;
 mod previews;
 mod references;
 mod second_factor;
+mod secret;
 mod session;
 mod sessions;
 mod settings;
@@ -85,6 +88,7 @@ pub mod handlers {
     pub use super::events::events;
     pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
+    pub use super::language::choose as choose_language;
     pub use super::not_found::{form_not_found, page_not_found};
     pub use super::oidc::{arrive, depart, depart_to_link, link_identity, unlink_identity};
     pub use super::operator::{
@@ -98,6 +102,7 @@ pub mod handlers {
     pub use super::second_factor::{
         by_code, new_recovery_codes, second_factor, turn_off as turn_off_factor, turn_on as turn_on_factor,
     };
+    pub use super::secret::{put_away as put_secret_away, secret};
     pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
     pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
     pub use super::sign_up::{sign_up, submit as submit_sign_up};

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderValue};
+use axum::http::header::HeaderValue;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
+use super::cookies::JOURNEY;
 use super::error::PageError;
 use super::joining::{follow, join};
 use super::page::{Frame, html, secured};
-use super::session::{Form, Visitor, cookie, same, visit};
+use super::session::{Form, Visitor, same, visit};
 use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer};
 use super::{Studio, Visit};
 use crate::service::admission::Admission;
@@ -26,10 +27,6 @@ use tintype_outbound::identity_provider::{Arrived, IdentityProvider, ProviderErr
 use tintype_store::{Linking, Proof};
 use tintype_system::clock::Clock;
 
-/// The cookie of a journey.
-const COOKIE: &str = "__Host-tintype-oidc";
-/// The cookie where the studio is served without TLS.
-const PLAIN_COOKIE: &str = "tintype-oidc";
 /// Codes of one address that are exchanged at the same time.
 const MAX_EXCHANGES_OF_ONE: usize = 4;
 /// Codes of all addresses that are exchanged at the same time.
@@ -100,20 +97,7 @@ async fn journey(studio: &Studio, visit: &Visit, purpose: Purpose) -> Result<Res
     let journey = Journey::begin(purpose, studio.shared.store.now());
     let target = studio.provider()?.departure(&journey).await.map_err(|error| failed(&error))?;
     let response = secured(Redirect::to(&target).into_response());
-    Ok(with_journey(response, visit, Some(&studio.tickets().await?.sign(&journey))))
-}
-
-/// Sets the cookie of a journey, or deletes it.
-fn with_journey(mut response: Response<Body>, visit: &Visit, journey: Option<&str>) -> Response<Body> {
-    let (name, secure) = if visit.https { (COOKIE, "; Secure") } else { (PLAIN_COOKIE, "") };
-    let (value, life) = journey.map_or(("", 0), |journey| (journey, Journey::life_seconds()));
-    // Lax, because the browser comes back from another site.
-    let cookie = format!("{name}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax{secure}");
-    if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
-        cookie.set_sensitive(true);
-        response.headers_mut().append(header::SET_COOKIE, cookie);
-    }
-    response
+    Ok(JOURNEY.set(response, visit, &studio.tickets().await?.sign(&journey), Journey::life_seconds()))
 }
 
 /// Logs why nobody was signed in, and says to the visitor as much as helps.
@@ -146,7 +130,7 @@ pub async fn arrive(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         Err(error) => error.into_response(),
     };
     // A journey ends once. The address holds the code.
-    Ok(without_path_in_referrer(with_journey(response, &visit, None)))
+    Ok(without_path_in_referrer(JOURNEY.remove(response, &visit)))
 }
 
 async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result<Response<Body>, PageError> {
@@ -154,8 +138,7 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let field = |name: &str| query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value.as_str());
-    let name = if visit.https { COOKIE } else { PLAIN_COOKIE };
-    let cookie = cookie(&parts.headers, name).ok_or_else(lost)?;
+    let cookie = JOURNEY.read(&parts.headers, visit).ok_or_else(lost)?;
     let journey = studio.tickets().await?.journey(cookie);
     let journey = journey.filter(|journey| same(field("state"), &journey.state())).ok_or_else(lost)?;
     // RFC 9207: the answer is that of another provider.
@@ -227,21 +210,21 @@ async fn welcome(
         follow(studio, &person, &arrived.claims).await?;
         let proof = Proof::Identity(arrived.identity, journey.began_at());
         if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
-            return Ok(enter(studio, visit, &signed_in));
+            return Ok(enter(studio, visit, headers, &signed_in));
         }
         let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
         let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
         return Err(if is_enabled { lost() } else { disabled() });
     }
     if let Some(rule) = studio.provider()?.joins().first(&arrived.claims) {
-        return join(studio, visit, journey, arrived, rule, agent).await;
+        return join(studio, visit, journey, arrived, rule, headers).await;
     }
     let Some(terms) = studio.settings.sign_up else { return Err(unknown()) };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
         Welcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
-            Ok(enter(studio, visit, &signed_in))
+            Ok(enter(studio, visit, headers, &signed_in))
         }
         Welcome::TooMany => {
             be_patient(studio, visit).await?;

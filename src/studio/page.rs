@@ -120,6 +120,11 @@ impl<'a> Frame<'a> {
         Ok(Self { here, t: visitor.texts, visitor, credits: account.map_or(0, |account| account.credits), operates })
     }
 
+    /// Whether the page is one about the account, with the tabs of those.
+    pub(super) fn is_of_account(&self) -> bool {
+        ["credits", "people", "keys", "webhooks", "activity", "docs", "sessions"].contains(&self.here)
+    }
+
     /// `aria-current` of a link of the menu.
     pub(super) fn current(&self, page: &str) -> &'static str {
         if self.here == page { "page" } else { "false" }

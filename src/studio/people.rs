@@ -11,6 +11,7 @@ use super::action::{PersonAction, action};
 use super::create::base;
 use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
+use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::failures::Patience;
 use crate::service::people::People;
@@ -27,8 +28,6 @@ struct PeoplePage<'a> {
     frame: Frame<'a>,
     people: Vec<Person>,
     roles: [Role; 3],
-    /// The name of somebody, and a link that signs that person in once.
-    link: Option<(String, String)>,
     /// The form for another person.
     draft: Draft,
 }
@@ -44,17 +43,17 @@ impl PeoplePage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, link: Option<(String, String)>, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
     let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("people", visitor).await?;
-    let page = PeoplePage { frame, people, roles: Role::ALL, link, draft };
+    let page = PeoplePage { frame, people, roles: Role::ALL, draft };
     Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page.
 pub async fn people(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None, Draft::default()).await
+    page(&visitor, Draft::default()).await
 }
 
 /// Adds a person, and shows a link that signs that person in, this once.
@@ -84,14 +83,15 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 async fn refused(visitor: &Visitor, text: &'static str, fields: Fields) -> Result<Response<Body>, PageError> {
-    page(visitor, None, Draft::refused(text, fields)).await
+    page(visitor, Draft::refused(text, fields)).await
 }
 
 async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
     let made = People::new(visitor.store()).link(person).await?;
     let (token, _) = made.ok_or_else(PageError::not_found)?;
     let link = format!("{}{SIGN_IN}/{}", base(visitor, headers), token.reveal());
-    page(visitor, Some((person.name.clone(), link)), Draft::default()).await
+    let said = visitor.texts.word("people-link", &person.name).into_owned();
+    secret::show(visitor, &Secret { said, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
 }
 
 /// Gives a person another role, makes a link, or removes the person. Nobody changes oneself, so that an account keeps an

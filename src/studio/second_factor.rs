@@ -15,6 +15,7 @@ use qrcode::render::svg;
 use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::page::{Frame, answer, html, secured};
+use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, visit};
 use super::sign_in::{Address, agent, be_patient, enter, sign_in_page, without_path_in_referrer};
 use super::texts::Texts;
@@ -37,8 +38,6 @@ struct FactorPage<'a> {
     offer: Option<Offer>,
     /// Recovery codes that were not used yet.
     left: u32,
-    /// New recovery codes, shown this once.
-    codes: Vec<String>,
     /// Whether the person can do nothing else before.
     required: bool,
     /// The name of the text that says why nothing has changed.
@@ -80,7 +79,6 @@ async fn offer(visitor: &Visitor, secret: FactorSecret) -> Result<Offer, PageErr
 async fn page(
     visitor: &Visitor,
     secret: Option<FactorSecret>,
-    codes: Option<&RecoveryCodes>,
     refusal: Option<&'static str>,
 ) -> Result<Response<Body>, PageError> {
     let (studio, session) = (&visitor.studio, &visitor.session);
@@ -94,7 +92,6 @@ async fn page(
         required: offer.is_some() && lacks_factor(studio.settings.second_factor, session),
         offer,
         left: factor.map_or(0, |factor| factor.recovery_codes),
-        codes: codes.map(RecoveryCodes::reveal).unwrap_or_default(),
         refusal,
     };
     Ok(answer(page.render()?, refusal))
@@ -102,7 +99,7 @@ async fn page(
 
 /// The page on which a person turns a second factor on and off.
 pub async fn second_factor(Unready(visitor): Unready<Visitor>) -> Result<Response<Body>, PageError> {
-    page(&visitor, None, None, None).await
+    page(&visitor, None, None).await
 }
 
 /// Turns a second factor on, after the person has shown a code of it, and shows the recovery codes, this once.
@@ -112,15 +109,22 @@ pub async fn turn_on(Unready(form): Unready<Form>) -> Result<Response<Body>, Pag
     let person = session.person.id;
     let secret = FactorSecret::parse(fields.text("secret")).ok_or_else(PageError::bad_request)?;
     if !studio.tickets().await?.proves(fields.text("ticket"), person, Fact::Secret(&secret)) {
-        return page(&visitor, None, None, Some("factor-late")).await;
+        return page(&visitor, None, Some("factor-late")).await;
     }
     visitor.confirm(fields.text(CONFIRMATION)).await?;
     let (store, code) = (visitor.store(), fields.text("code"));
     let Some(codes) = studio.people.add_factor(&*store, (person, session.id), secret, code).await? else {
-        return page(&visitor, Some(secret), None, Some("factor-code-wrong")).await;
+        return page(&visitor, Some(secret), Some("factor-code-wrong")).await;
     };
     tracing::info!(%person, "a person turned on a second factor");
-    page(&visitor, None, Some(&codes), None).await
+    show(&visitor, &codes).await
+}
+
+/// Leads to the page that shows recovery codes, this once.
+async fn show(visitor: &Visitor, codes: &RecoveryCodes) -> Result<Response<Body>, PageError> {
+    let said = visitor.texts.get("factor-codes-lead").into_owned();
+    let (copy, back) = ("factor-codes-copy".into(), SECOND_FACTOR.into());
+    secret::show(visitor, &Secret { said, texts: codes.reveal(), copy, back }).await
 }
 
 /// Refuses a person who does not show the password, if there is one, and a code.
@@ -132,7 +136,7 @@ async fn check_both(visitor: &Visitor, fields: &Fields) -> Result<Option<Respons
         return Ok(None);
     }
     visitor.fail().await?;
-    page(visitor, None, None, Some("factor-wrong")).await.map(Some)
+    page(visitor, None, Some("factor-wrong")).await.map(Some)
 }
 
 /// Turns the second factor off.
@@ -156,7 +160,10 @@ pub async fn new_recovery_codes(form: Form) -> Result<Response<Body>, PageError>
     let person = visitor.session.person.id;
     let codes = visitor.studio.people.new_recovery_codes(&*visitor.store(), person).await?;
     tracing::info!(%person, "a person made new recovery codes");
-    page(&visitor, None, codes.as_ref(), None).await
+    match codes {
+        Some(codes) => show(&visitor, &codes).await,
+        None => Ok(secured(Redirect::to(SECOND_FACTOR).into_response())),
+    }
 }
 
 /// Asks for a code after a password or a link. Nobody is signed in before it is right: the form carries the proof of the
@@ -204,7 +211,7 @@ pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> Res
     let (typed, agent) = (fields.text("code"), agent(&parts.headers));
     if let Some(signed_in) = studio.people.sign_in_with_code(&person, first, typed, agent).await? {
         studio.codes.forget(person.id.as_str());
-        return Ok(enter(&studio, &visit, &signed_in));
+        return Ok(enter(&studio, &visit, &parts.headers, &signed_in));
     }
     tracing::warn!(name = ?person.name, address = %Address(visit.source), "sign-in failed: wrong code after the right password or link");
     be_patient(&studio, &visit).await?;

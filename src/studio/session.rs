@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderMap};
 use axum::http::request::Parts;
 use axum::http::{Response, StatusCode};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
+use super::cookies::SESSION;
 use super::error::PageError;
 use super::texts::Texts;
 use super::{Studio, Visit};
@@ -21,10 +22,6 @@ use tintype_domain::model::{Account, Id};
 use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
 use tintype_store::{Actor, Result, Right, SessionRight, Store, Via};
 
-/// The cookie of a session. The prefix makes browsers accept it only over HTTPS, for this host alone.
-const COOKIE: &str = "__Host-tintype";
-/// The cookie where the studio is served without TLS.
-const PLAIN_COOKIE: &str = "tintype";
 /// The field of a form that proves its origin.
 pub(super) const PROOF: &str = "proof";
 
@@ -126,7 +123,7 @@ impl Visitor {
     /// the operator requires.
     async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         let (visit, studio) = (visit(parts)?, studio.clone());
-        let token = token(&parts.headers, visit.https).ok_or_else(PageError::signed_out)?;
+        let token = SESSION.read(&parts.headers, &visit).and_then(Token::parse).ok_or_else(PageError::signed_out)?;
         let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
         if need == Need::Factor && lacks_factor(studio.settings.second_factor, &session) {
             return Err(PageError::without_factor());
@@ -139,7 +136,7 @@ impl Visitor {
         if !parts.method.is_safe() {
             return Err(PageError::caused_by(EarlyVisitor));
         }
-        Self::read(parts, studio, need).await
+        Self::read(parts, studio, need).await.map_err(|error| error.wanting(parts))
     }
 }
 
@@ -368,27 +365,9 @@ pub(super) fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differences == 0
 }
 
-fn token(headers: &HeaderMap, https: bool) -> Option<Token> {
-    cookie(headers, if https { COOKIE } else { PLAIN_COOKIE }).and_then(Token::parse)
-}
-
-/// The value of a cookie.
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut found = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
-}
-
-/// Leads to a page and sets the cookie of a session, or deletes it.
-pub(super) fn with_cookie(mut response: Response<Body>, visit: &Visit, token: Option<&Token>) -> Response<Body> {
-    let (name, secure) = if visit.https { (COOKIE, "; Secure") } else { (PLAIN_COOKIE, "") };
-    let (value, life) = token.map_or(("", 0), |token| (token.reveal(), SESSION_LIFE.as_secs()));
-    let cookie = format!("{name}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax{secure}");
-    if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
-        cookie.set_sensitive(true);
-        response.headers_mut().append(header::SET_COOKIE, cookie);
-    }
-    response
+/// Sets the cookie of a session.
+pub(super) fn with_session(response: Response<Body>, visit: &Visit, token: &Token) -> Response<Body> {
+    SESSION.set(response, visit, token.reveal(), SESSION_LIFE.as_secs())
 }
 
 /// Refuses a request without TLS where cookies need it.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
-use super::session::{Form, Visitor, with_cookie};
+use super::session::{Form, Visitor, with_session};
 use super::sign_in::{agent, be_patient, place, words};
 use crate::service::people::{PasswordChange, Passwords};
 use tintype_domain::person::Session;
@@ -102,7 +102,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
         PasswordChange::Done(signed_in) => {
             tracing::info!(person = %person.id, "a person set a password in the studio");
             let done = Redirect::to(&format!("{SESSIONS}?password=set")).into_response();
-            return Ok(with_cookie(secured(done), &visitor.visit, Some(&signed_in.token)));
+            return Ok(with_session(secured(done), &visitor.visit, &signed_in.token));
         }
         PasswordChange::Refused => {
             be_patient(&visitor.studio, &visitor.visit).await?;

@@ -9,10 +9,11 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
+use super::cookies::{SECRET, SESSION, landing, without_wanted};
 use super::error::PageError;
 use super::page::{html, secured};
 use super::second_factor::ask_for_code;
-use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_cookie};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_session};
 use super::texts::Texts;
 use super::{HOME, SIGN_IN, Studio, Visit};
 use crate::service::admission::{Admission, Admitted};
@@ -88,7 +89,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     drop(place);
     match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &parts.headers, &signed_in)),
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
         SignIn::Refused => {}
     }
@@ -163,7 +164,7 @@ pub async fn by_link(
         None => SignIn::Refused,
     };
     match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &signed_in)),
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &parts.headers, &signed_in)),
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
         SignIn::Refused => {}
     }
@@ -192,7 +193,7 @@ pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, Pa
         _ => None,
     };
     let Some(target) = farewell else {
-        return Ok(with_cookie(secured(Redirect::to(SIGN_IN).into_response()), visit, None));
+        return Ok(without_session(secured(Redirect::to(SIGN_IN).into_response()), visit));
     };
     let refresh = HeaderValue::try_from(format!("0; url={target}"));
     let provider = studio.provider_name().unwrap_or_default();
@@ -200,15 +201,22 @@ pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, Pa
     if let Ok(refresh) = refresh {
         response.headers_mut().insert(header::REFRESH, refresh);
     }
-    Ok(with_cookie(response, visit, None))
+    Ok(without_session(response, visit))
 }
 
-/// Leads to the first page, with the cookie of a session that has just begun.
-pub(super) fn enter(studio: &Studio, visit: &Visit, signed_in: &SignedIn) -> Response<Body> {
+fn without_session(response: Response<Body>, visit: &Visit) -> Response<Body> {
+    SECRET.remove(SESSION.remove(response, visit), visit)
+}
+
+/// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.
+pub(super) fn enter(studio: &Studio, visit: &Visit, headers: &HeaderMap, signed_in: &SignedIn) -> Response<Body> {
     let person = &signed_in.session.person;
     studio.sign_in_attempts.signed_in(&person.name, visit.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
-    with_cookie(secured(Redirect::to(HOME).into_response()), visit, Some(&signed_in.token))
+    let wanted = landing(headers, visit);
+    let response = secured(Redirect::to(wanted.as_deref().unwrap_or(HOME)).into_response());
+    let response = with_session(response, visit, &signed_in.token);
+    if wanted.is_some() { without_wanted(response, visit) } else { response }
 }
 
 /// Waits out the delay of a failed attempt.

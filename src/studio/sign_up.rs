@@ -73,7 +73,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     match welcome {
         Welcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
-            Ok(enter(&studio, &visit, &signed_in))
+            Ok(enter(&studio, &visit, &parts.headers, &signed_in))
         }
         Welcome::Invalid(invalid) => refuse(words(invalid)),
         Welcome::NameTaken => {

@@ -9,11 +9,19 @@ use axum::http::header;
 use fluent_bundle::concurrent::FluentBundle;
 use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
 
-/// The languages with their texts, the default first.
-const LANGUAGES: [(&str, &str); 2] = [("en", include_str!("texts/en.ftl")), ("de", include_str!("texts/de.ftl"))];
+use super::cookies;
+
+/// The languages with their own names and their texts, the default first.
+const LANGUAGES: [(&str, &str, &str); 2] =
+    [("en", "English", include_str!("texts/en.ftl")), ("de", "Deutsch", include_str!("texts/de.ftl"))];
 
 static CATALOGUE: LazyLock<Vec<Texts>> =
-    LazyLock::new(|| LANGUAGES.iter().map(|(name, text)| Texts::new(name, text)).collect());
+    LazyLock::new(|| LANGUAGES.iter().map(|(language, _, text)| Texts::new(language, text)).collect());
+
+/// The languages, each with its own name.
+pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LANGUAGES.iter().map(|(language, name, _)| (*language, *name))
+}
 
 /// The texts in one language.
 pub struct Texts {
@@ -38,10 +46,18 @@ impl Texts {
         Self { language, bundle }
     }
 
-    /// The texts in the language that a browser prefers among those of the studio.
+    /// The texts in the language that the person has chosen, or else that the browser prefers.
     pub fn of(headers: &HeaderMap) -> &'static Self {
+        if let Some(chosen) = cookies::value(headers, cookies::LANGUAGE).and_then(Self::named) {
+            return chosen;
+        }
         let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         preferred(accepted, &CATALOGUE)
+    }
+
+    /// The texts in a language; `None` if the studio does not speak it.
+    pub(super) fn named(language: &str) -> Option<&'static Self> {
+        CATALOGUE.iter().find(|texts| texts.language == language)
     }
 
     /// A text by its name. A name without a text is shown as it is; a test finds those.
@@ -130,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    fn names(text: &str) -> BTreeSet<&str> {
+    fn keys(text: &str) -> BTreeSet<&str> {
         let entry = |line: &str| !line.starts_with([' ', '#', '}', '[', '*']) && line.contains(" =");
         text.lines().filter(|line| entry(line)).filter_map(|line| line.split(" =").next()).collect()
     }
@@ -138,8 +154,8 @@ mod tests {
     #[test]
     fn every_language_has_every_text() {
         let [english, others @ ..] = LANGUAGES;
-        for (language, text) in others {
-            assert_eq!(names(text), names(english.1), "{language}");
+        for (language, _, text) in others {
+            assert_eq!(keys(text), keys(english.2), "{language}");
         }
         assert!(CATALOGUE.iter().all(|texts| !texts.get("title-create").contains("title-create")));
     }
@@ -162,7 +178,7 @@ mod tests {
 
     #[test]
     fn every_text_of_the_pages_exists_and_every_text_is_used() {
-        let known = names(LANGUAGES[0].1);
+        let known = keys(LANGUAGES[0].2);
         let pages = files("html");
         for html in &pages {
             for call in [".get(\"", ".count(\"", ".word(\""] {

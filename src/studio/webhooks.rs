@@ -11,6 +11,7 @@ use super::action::{WebhookAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
 use super::page::{Draft, Frame, answer, minute, secured};
+use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_domain::endpoint::{
@@ -33,8 +34,6 @@ const PAGE: u32 = 50;
 struct WebhooksPage<'a> {
     frame: Frame<'a>,
     endpoints: Vec<Endpoint>,
-    /// A secret that was just made, and what to say about it.
-    made: Option<(SigningSecret, String)>,
     kinds: [EventType; 4],
     /// The form for another endpoint.
     draft: Draft,
@@ -131,22 +130,18 @@ impl WebhookPage<'_> {
     }
 }
 
-async fn page(
-    visitor: &Visitor,
-    made: Option<(SigningSecret, String)>,
-    draft: Draft,
-) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
     let store = &visitor.studio.shared.store;
     let endpoints = store.list_endpoints(Some(visitor.session.person.account_id)).await?;
     let frame = Frame::new("webhooks", visitor).await?;
-    let page = WebhooksPage { frame, endpoints, made, kinds: EventType::SUBSCRIBABLE, draft };
+    let page = WebhooksPage { frame, endpoints, kinds: EventType::SUBSCRIBABLE, draft };
     Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page of all endpoints.
 pub async fn webhooks(visitor: Visitor) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, None, Draft::default()).await
+    page(&visitor, Draft::default()).await
 }
 
 /// Adds an endpoint and shows its secret, this once.
@@ -156,23 +151,29 @@ pub async fn create(form: Form) -> Result<Response<Body>, PageError> {
     let account = visitor.account().await?.ok_or_else(PageError::not_found)?;
     let added_by = if visitor.operates(&account) { AddedBy::Operator } else { AddedBy::Owner };
     let Ok(url) = fields.text("url").trim().parse() else {
-        return page(&visitor, None, Draft::refused(BAD_URL, fields)).await;
+        return page(&visitor, Draft::refused(BAD_URL, fields)).await;
     };
     let Some(events) = chosen(&fields) else {
-        return page(&visitor, None, Draft::refused(NO_EVENT, fields)).await;
+        return page(&visitor, Draft::refused(NO_EVENT, fields)).await;
     };
     let refusal = match endpoints::add(&*visitor.store(), account.id, url, events, added_by).await? {
         Ok((endpoint, secret)) => {
             let person = visitor.session.person.id;
             tracing::info!(endpoint = %endpoint.id, %person, "an endpoint was added in the studio");
             let said = visitor.texts.get("webhook-created").into_owned();
-            return page(&visitor, Some((secret, said)), Draft::default()).await;
+            return show(&visitor, &secret, said).await;
         }
         Err(EndpointRefusal::NoAccount) => return Err(PageError::not_found()),
         Err(EndpointRefusal::NotHttps) => BAD_URL,
         Err(EndpointRefusal::TooMany) => "webhook-too-many",
     };
-    page(&visitor, None, Draft::refused(refusal, fields)).await
+    page(&visitor, Draft::refused(refusal, fields)).await
+}
+
+/// Leads to the page that shows a signing secret, this once.
+async fn show(visitor: &Visitor, signing: &SigningSecret, said: String) -> Result<Response<Body>, PageError> {
+    let texts = vec![signing.reveal().to_owned()];
+    secret::show(visitor, &Secret { said, texts, copy: "webhook-copy".into(), back: WEBHOOKS.into() }).await
 }
 
 /// The events that a form chooses; at least one.
@@ -267,7 +268,7 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
             store.change_endpoint(endpoint.id, rotate).await?.ok_or_else(PageError::not_found)?;
             tracing::info!(endpoint = %endpoint.id, %person, "the secret of an endpoint was rotated in the studio");
             let said = visitor.texts.count("webhook-rotated", overlap.hours).into_owned();
-            return page(&visitor, Some((secret, said)), Draft::default()).await;
+            return show(&visitor, &secret, said).await;
         }
         WebhookAction::Events => match chosen(&fields) {
             Some(events) => EndpointChange::Subscribe(events),

@@ -18,6 +18,7 @@ mod accessible;
 mod all_day;
 mod bin;
 mod browser;
+mod cookies;
 mod docs;
 mod drafts;
 mod forms;
@@ -337,12 +338,7 @@ async fn a_key_is_shown_once_and_works() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
     let made = ada.send("/studio/keys", &[("name", "laptop"), ("days", "30")]).await;
-    let key = text(&made)
-        .split("class=\"secret\">")
-        .nth(1)
-        .and_then(|rest| rest.split('<').next())
-        .expect("a key")
-        .to_owned();
+    let key = ada.secret(&made).await;
     let works = async |key: &str| {
         service.call("GET", TASKS, &[("authorization", &format!("Bearer {key}"))], "").await.status == 200
     };
@@ -351,12 +347,7 @@ async fn a_key_is_shown_once_and_works() {
     assert!(page.contains("laptop") && !page.contains(&key));
     let id = service.shared.store.list_keys(Some(ada.account)).await.expect("a store")[0].id;
     let rotated = ada.send(&format!("/studio/keys/{id}/rotate"), &[]).await;
-    let new = text(&rotated)
-        .split("class=\"secret\">")
-        .nth(1)
-        .and_then(|rest| rest.split('<').next())
-        .expect("a key")
-        .to_owned();
+    let new = ada.secret(&rotated).await;
     assert!(works(&key).await && works(&new).await);
     assert_eq!(ada.send(&format!("/studio/keys/{id}/revoke"), &[]).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(tintype_config::KEY_CACHE_TTL * 2);

@@ -19,7 +19,7 @@ use crate::second_factor::FactorSecret;
 use crate::timestamp::Timestamp;
 
 /// Time for which a ticket is valid.
-const LIFE: Duration = Duration::from_secs(10 * 60);
+pub const TICKET_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// Issues and checks tickets, and signs journeys, with the secret of the installation.
 #[derive(Clone)]
@@ -34,13 +34,15 @@ impl std::fmt::Debug for TokenSigner {
     }
 }
 
-/// A fact that a ticket proves about a person.
+/// A fact that a ticket proves about a person, or about a session.
 #[derive(Clone, Copy)]
 pub enum Fact<'a> {
     /// Somebody has shown the person's password, which has this hash.
     Password(&'a str),
     /// This server has made this secret for the person.
     Secret(&'a FactorSecret),
+    /// This server has made this text, to show it in this session.
+    Shown(&'a str),
 }
 
 impl std::fmt::Debug for Fact<'_> {
@@ -99,7 +101,7 @@ impl TokenSigner {
         let Some((millis, tag)) = ticket.split_once('.') else { return false };
         let (Ok(millis), Ok(tag)) = (millis.parse(), BASE64_URL_SAFE_NO_PAD.decode(tag)) else { return false };
         let at = Timestamp::from_millis(millis);
-        let is_valid = at <= self.now && self.now.since(at) <= LIFE;
+        let is_valid = at <= self.now && self.now.since(at) <= TICKET_LIFE;
         is_valid && tag_at(at).verify_slice(&tag).is_ok()
     }
 
@@ -122,6 +124,7 @@ impl TokenSigner {
         let (purpose, bytes) = match fact {
             Fact::Password(hash) => ("password", hash.as_bytes()),
             Fact::Secret(secret) => ("secret", secret.bytes()),
+            Fact::Shown(text) => ("shown", text.as_bytes()),
         };
         mac.update(format!("tintype {purpose}\n{person}\n{}\n", at.as_millis()).as_bytes());
         mac.update(bytes);
@@ -147,7 +150,7 @@ mod tests {
         for forged in [text, tag, "", ".", &format!("{text}."), &format!("{other}.{tag}"), &format!("{text}.x.{tag}")] {
             assert_eq!(tickets.journey(forged), None, "{forged}");
         }
-        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(LIFE * 2)).journey(&cookie), None);
+        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 2)).journey(&cookie), None);
     }
 
     #[test]
@@ -158,14 +161,14 @@ mod tests {
         let of = |subject: &str| Identity::new("https://id.example", subject).expect("an identity");
         let ticket = TokenSigner::new(&[7; 32], now).issue(ada, &of("ada"));
         let at = |after: Duration| TokenSigner::new(&[7; 32], now.saturating_add(after));
-        assert!(at(LIFE).admits(&ticket, ada, &of("ada")));
-        assert!(!at(LIFE + Duration::from_millis(1)).admits(&ticket, ada, &of("ada")));
-        assert!(!at(LIFE).admits(&ticket, eve, &of("ada")) && !at(LIFE).admits(&ticket, ada, &of("eve")));
+        assert!(at(TICKET_LIFE).admits(&ticket, ada, &of("ada")));
+        assert!(!at(TICKET_LIFE + Duration::from_millis(1)).admits(&ticket, ada, &of("ada")));
+        assert!(!at(TICKET_LIFE).admits(&ticket, eve, &of("ada")) && !at(TICKET_LIFE).admits(&ticket, ada, &of("eve")));
         assert!(!TokenSigner::new(&[8; 32], now).admits(&ticket, ada, &of("ada")));
         let (millis, tag) = ticket.split_once('.').expect("two parts");
         let later = format!("{}.{tag}", millis.parse::<i64>().expect("a number") + 1);
         for forged in [later.as_str(), "", ".", millis, &format!("{millis}.")] {
-            assert!(!at(LIFE).admits(forged, ada, &of("ada")), "{forged}");
+            assert!(!at(TICKET_LIFE).admits(forged, ada, &of("ada")), "{forged}");
         }
     }
     #[test]
@@ -183,7 +186,7 @@ mod tests {
         let ticket = tickets.issue_for(ada, Fact::Secret(&secret));
         assert!(tickets.proves(&ticket, ada, Fact::Secret(&secret)));
         assert!(!tickets.proves(&ticket, ada, Fact::Secret(&FactorSecret::random())));
-        let late = TokenSigner::new(&[7; 32], now.saturating_add(LIFE + Duration::from_millis(1)));
+        let late = TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE + Duration::from_millis(1)));
         assert!(!late.proves(&ticket, ada, Fact::Secret(&secret)));
     }
 }

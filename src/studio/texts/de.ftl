@@ -5,6 +5,7 @@ title-activity = API-Aufträge
 title-keys = Schlüssel
 title-credits = Guthaben
 title-sessions = Sitzungen
+title-account = Konto
 title-docs = API-Referenz
 
 docs-lead = Erzeugen Sie Bilder aus eigenen Programmen. Aufträge der API und des Studios verbrauchen dasselbe Guthaben und sehen einander nicht.
@@ -19,6 +20,11 @@ docs-place = Ort
 docs-meaning = Bedeutung
 docs-required = erforderlich
 docs-status = Status
+
+title-secret = Jetzt sichern
+secret-lead = Diese Seite zeigt es, bis Sie auf „Fertig“ klicken, höchstens 10 Minuten lang.
+secret-done = Fertig
+secret-gone = Das wird nicht mehr gezeigt. Wenn Sie es nicht gesichert haben, erstellen Sie es neu.
 
 title-picture = Bild
 skip = Zum Inhalt springen

@@ -5,6 +5,7 @@ title-activity = API activity
 title-keys = Keys
 title-credits = Credits
 title-sessions = Sessions
+title-account = Account
 title-docs = API reference
 
 docs-lead = Create images from your own programs. Tasks of the API and of the studio spend the same credits, and do not see each other.
@@ -19,6 +20,11 @@ docs-place = In
 docs-meaning = Meaning
 docs-required = required
 docs-status = Status
+
+title-secret = Save this now
+secret-lead = This page shows it until you choose Done, for 10 minutes at most.
+secret-done = Done
+secret-gone = This is no longer shown. If you did not save it, create a new one.
 
 title-picture = Picture
 skip = Skip to the content

@@ -84,6 +84,27 @@ impl Visitor<'_> {
         self.service.call("POST", path, &all, body.finish()).await
     }
 
+    /// Follows the answer of a form to the page that shows a secret, and returns what it shows.
+    pub async fn secrets(&self, made: &Answer) -> Vec<String> {
+        assert_eq!((made.status, made.header("location")), (StatusCode::SEE_OTHER, "/studio/secret"), "{made:?}");
+        let shown = self.get_secret(made).await;
+        assert_eq!(shown.status, 200, "{shown:?}");
+        let parts = text(&shown).split("class=\"secret\">").skip(1);
+        parts.map(|rest| rest.split('<').next().expect("a secret").to_owned()).collect()
+    }
+
+    /// The only secret that the answer of a form leads to.
+    pub async fn secret(&self, made: &Answer) -> String {
+        let [secret] = self.secrets(made).await.try_into().expect("one secret");
+        secret
+    }
+
+    /// The page that shows the secret that the answer of a form leads to.
+    pub async fn get_secret(&self, made: &Answer) -> Answer {
+        let cookies = format!("{}; {}", self.cookie, set_cookie(made));
+        self.service.call("GET", "/studio/secret", &[("cookie", &cookies)], "").await
+    }
+
     /// Creates a task and returns its id.
     pub async fn create(&self, prompt: &str) -> Id {
         let answer = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", "1")]).await;
@@ -96,6 +117,11 @@ impl Visitor<'_> {
         let account = self.service.shared.store.find_account(self.account.as_str()).await.expect("a store");
         account.expect("an account").credits
     }
+}
+
+/// The first cookie that an answer sets, as the browser sends it back.
+pub fn set_cookie(answer: &Answer) -> &str {
+    answer.header("set-cookie").split(';').next().expect("a cookie")
 }
 
 /// The body of an answer.

@@ -49,7 +49,11 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     let secret = "document.querySelector('.secret')?.textContent";
     let of_press = person.browser.evaluate(secret);
     assert!(of_press.as_str().is_some_and(|key| key.starts_with("tt_")), "{of_press}");
-    person.open("/studio/keys");
+    let keys = person.keys();
+    person.open("/studio/secret");
+    assert_eq!((person.browser.evaluate(secret), person.keys()), (of_press.clone(), keys));
+    person.press("Done");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio/keys");
     assert!(person.browser.evaluate(secret).is_null());
     person.press_surely("Rotate");
     let rotated = person.browser.evaluate(secret);

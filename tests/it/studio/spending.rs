@@ -18,7 +18,7 @@ async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
     let fields = [("name", "laptop"), ("budget", "10"), ("period", "month")];
-    assert_eq!(ada.send("/studio/keys", &fields).await.status, 200);
+    ada.secret(&ada.send("/studio/keys", &fields).await).await;
     let store = &service.shared.store;
     let key = store.list_keys(Some(ada.account)).await.expect("a store").remove(0);
     assert_eq!(key.budget.map(|budget| budget.to_string()).as_deref(), Some("10/month"));

@@ -8,7 +8,6 @@ use tintype_domain::person::{Person, Role};
 use tintype_store::{Action, AuditEntry, QueueDepth, Via};
 use tintype_system::clock::Timestamp;
 
-use super::owner::secret;
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
@@ -115,11 +114,11 @@ async fn strikes_of_a_key_count_for_the_person_who_made_it() {
     let bob = service.visitor_as("ada", "bob", Role::Owner).await;
     let make = async |maker: &Visitor<'_>| {
         let made = maker.send("/studio/keys", &[("name", "another")]).await;
-        assert_eq!(made.status, StatusCode::OK, "{made:?}");
+        let key = maker.secret(&made).await;
         let store = &service.shared.store;
         let account = store.find_account(maker.account.as_str()).await.expect("a store").expect("an account");
         let key_id = store.list_keys(Some(maker.account)).await.expect("a store").last().expect("a key").id;
-        Caller { service: &service, account, key_id, key: secret(&made) }
+        Caller { service: &service, account, key_id, key }
     };
     let violate = async |caller: &Caller<'_>| {
         caller.submit_prompt("a bomb").await;

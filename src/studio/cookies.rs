@@ -1,0 +1,128 @@
+//! The cookies of the studio.
+
+use axum::body::Body;
+use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::{Response, Uri};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
+use super::{HOME, Visit};
+
+/// Holds the token of a session.
+pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype" };
+/// Holds a journey to the OpenID Connect provider.
+pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc" };
+/// Holds a secret until its person has seen it.
+pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret" };
+/// Holds the page that somebody asked for before signing in.
+const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted" };
+/// Holds the chosen language. It decides nothing that matters, so it needs no TLS.
+pub(super) const LANGUAGE: &str = "tintype-language";
+
+/// Time in which a sign-in leads to the page that was asked for.
+const WANTED_SECONDS: u64 = 60 * 60;
+/// Longest address that is kept, in bytes.
+const MAX_WANTED: usize = 2_000;
+const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+/// A cookie that only this server reads. Its prefix makes browsers accept it only over HTTPS, for this host alone; where
+/// the studio is served without TLS, it has none.
+pub(super) struct Cookie {
+    name: &'static str,
+}
+
+impl Cookie {
+    fn name(&self, visit: &Visit) -> &'static str {
+        if visit.https { self.name } else { self.name.trim_start_matches("__Host-") }
+    }
+
+    /// Its value in a request.
+    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, visit: &Visit) -> Option<&'a str> {
+        value(headers, self.name(visit))
+    }
+
+    /// Sets it for some seconds.
+    pub(super) fn set(&self, response: Response<Body>, visit: &Visit, value: &str, seconds: u64) -> Response<Body> {
+        let secure = if visit.https { "; Secure" } else { "" };
+        // Lax, because browsers come back from the provider's site.
+        let line = format!("{}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}", self.name(visit));
+        with_line(response, line)
+    }
+
+    /// Deletes it.
+    pub(super) fn remove(&self, response: Response<Body>, visit: &Visit) -> Response<Body> {
+        self.set(response, visit, "", 0)
+    }
+}
+
+fn with_line(mut response: Response<Body>, line: String) -> Response<Body> {
+    if let Ok(mut line) = HeaderValue::try_from(line) {
+        line.set_sensitive(true);
+        response.headers_mut().append(header::SET_COOKIE, line);
+    }
+    response
+}
+
+/// The value of a cookie by its name.
+pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
+    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut found = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// Remembers the chosen language for a year.
+pub(super) fn with_language(response: Response<Body>, language: &str) -> Response<Body> {
+    with_line(response, format!("{LANGUAGE}={language}; Path=/; Max-Age={YEAR_SECONDS}; HttpOnly; SameSite=Lax"))
+}
+
+/// Remembers the page that somebody asked for before signing in.
+pub(super) fn with_wanted(response: Response<Body>, visit: &Visit, page: &str) -> Response<Body> {
+    WANTED.set(response, visit, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
+}
+
+/// Forgets that page.
+pub(super) fn without_wanted(response: Response<Body>, visit: &Visit) -> Response<Body> {
+    WANTED.remove(response, visit)
+}
+
+/// The page to which a sign-in leads, and whether it was asked for before.
+pub(super) fn landing(headers: &HeaderMap, visit: &Visit) -> Option<String> {
+    let page = BASE64_URL_SAFE_NO_PAD.decode(WANTED.read(headers, visit)?).ok()?;
+    studio_page(&String::from_utf8(page).ok()?)
+}
+
+/// The path and query of an address if it is a page of the studio of this server.
+pub(super) fn studio_page(address: &str) -> Option<String> {
+    if address.len() > MAX_WANTED {
+        return None;
+    }
+    let uri: Uri = address.parse().ok()?;
+    let is_of_studio = uri.path() == HOME || uri.path().starts_with("/studio/");
+    uri.path_and_query().filter(|_| is_of_studio).map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_the_studio_are_led_to() {
+        for (address, page) in [
+            ("/studio", Some("/studio")),
+            ("/studio?from=x", Some("/studio?from=x")),
+            ("/studio/gallery?q=%22a%22;b", Some("/studio/gallery?q=%22a%22;b")),
+            ("https://elsewhere.example/studio/keys", Some("/studio/keys")),
+            ("//elsewhere.example/", None),
+            ("https://elsewhere.example", None),
+            ("/studios", None),
+            ("/api/v1/images", None),
+            ("\\\\elsewhere.example\\studio", None),
+            ("/studio/\r\nset-cookie: a=b", None),
+            ("javascript:alert(1)", None),
+            ("", None),
+        ] {
+            assert_eq!(studio_page(address).as_deref(), page, "{address}");
+        }
+        assert_eq!(studio_page(&format!("/studio/{}", "x".repeat(MAX_WANTED))), None);
+    }
+}

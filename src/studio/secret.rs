@@ -1,0 +1,79 @@
+//! Secrets that are shown once. The form that makes one leads to a page of its own, so a reload makes nothing, and shows
+//! the secret again until its person has put it away.
+
+use askama::Template;
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::HOME;
+use super::cookies::SECRET;
+use super::error::PageError;
+use super::page::{Frame, html, secured};
+use super::session::{Form, Visitor};
+use tintype_domain::signed_tokens::{Fact, TICKET_LIFE};
+
+/// The page.
+const PAGE: &str = "/studio/secret";
+
+/// A secret, and what its page says.
+///
+/// A signed cookie of this session carries it from the form to the page, so no database and no log ever holds it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Secret {
+    /// What it is for.
+    pub(super) said: String,
+    /// One text to keep, or several.
+    pub(super) texts: Vec<String>,
+    /// The name of the text of the button that copies it.
+    pub(super) copy: String,
+    /// The page from which the form came.
+    pub(super) back: String,
+}
+
+#[derive(Template)]
+#[template(path = "secret.html")]
+struct SecretPage<'a> {
+    frame: Frame<'a>,
+    secret: Secret,
+}
+
+/// Leads to the page that shows a secret.
+pub(super) async fn show(visitor: &Visitor, secret: &Secret) -> Result<Response<Body>, PageError> {
+    let json = serde_json::to_vec(secret).map_err(PageError::caused_by)?;
+    let text = BASE64_URL_SAFE_NO_PAD.encode(json);
+    let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.id, Fact::Shown(&text));
+    let response = secured(Redirect::to(PAGE).into_response());
+    Ok(SECRET.set(response, &visitor.visit, &format!("{text}.{ticket}"), TICKET_LIFE.as_secs()))
+}
+
+/// The secret that was made in this session some minutes ago, and not put away.
+async fn found(visitor: &Visitor, headers: &HeaderMap) -> Result<Option<Secret>, PageError> {
+    let Some((text, ticket)) = SECRET.read(headers, &visitor.visit).and_then(|value| value.split_once('.')) else {
+        return Ok(None);
+    };
+    if !visitor.studio.tickets().await?.proves(ticket, visitor.session.id, Fact::Shown(text)) {
+        return Ok(None);
+    }
+    let json = BASE64_URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+    Ok(serde_json::from_slice(&json).ok())
+}
+
+/// The page.
+pub async fn secret(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+    let gone = || PageError::new(StatusCode::GONE, "secret-gone");
+    let secret = found(&visitor, &headers).await?.ok_or_else(gone)?;
+    let frame = Frame::new("secret", &visitor).await?;
+    Ok(html(SecretPage { frame, secret }.render()?))
+}
+
+/// Puts the secret away, and leads back to where it was made.
+pub async fn put_away(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, headers, .. } = form;
+    let secret = found(&visitor, &headers).await?;
+    let back = secret.as_ref().map_or(HOME, |secret| &secret.back);
+    Ok(SECRET.remove(secured(Redirect::to(back).into_response()), &visitor.visit))
+}

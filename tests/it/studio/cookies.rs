@@ -1,0 +1,118 @@
+//! What a browser keeps between two requests: a secret that was just made, the page asked for before a sign-in, and a
+//! language.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use tintype_domain::person::Role;
+
+use super::text;
+use crate::rigs::service::Service;
+use crate::rigs::visitor::set_cookie;
+
+const GALLERY: &str = "/studio/gallery?q=a%20boat;x&starred=1";
+
+#[tokio::test]
+async fn a_secret_stays_in_view_until_it_is_put_away_and_a_reload_makes_nothing() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let made = ada.send("/studio/keys", &[("name", "laptop")]).await;
+    let key = ada.secret(&made).await;
+    assert_eq!(ada.secret(&made).await, key);
+    assert_eq!(service.shared.store.list_keys(Some(ada.account)).await.expect("a store").len(), 1);
+    let cookies = format!("{}; {}", ada.cookie, set_cookie(&made));
+    let proof = ada.proof().await;
+    let headers = [("cookie", cookies.as_str()), ("content-type", "application/x-www-form-urlencoded")];
+    let done = service.call("POST", "/studio/secret", &headers, format!("proof={proof}")).await;
+    assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/studio/keys"));
+    assert!(done.header("set-cookie").starts_with("tintype-secret=; Path=/; Max-Age=0"), "{done:?}");
+    let gone = ada.get("/studio/secret").await;
+    assert!(gone.status == StatusCode::GONE && text(&gone).contains("no longer shown"), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_secret_is_shown_in_its_own_session_for_ten_minutes() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let elsewhere = service.call("POST", &service.link(&ada.person).await, &[], "").await;
+    let made = ada.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
+    assert!(ada.secret(&made).await.contains("/studio/sign-in/"));
+    let secret = set_cookie(&made);
+    let (text, tag) = secret.rsplit_once('.').expect("a signature");
+    for cookies in [
+        format!("{}; {secret}", eve.cookie),
+        format!("{}; {secret}", set_cookie(&elsewhere)),
+        format!("{}; {text}", ada.cookie),
+        format!("{}; {}A.{tag}", ada.cookie, text),
+        format!("{}; tintype-secret=.", ada.cookie),
+    ] {
+        let refused = service.call("GET", "/studio/secret", &[("cookie", &cookies)], "").await;
+        assert_eq!(refused.status, StatusCode::GONE, "{cookies}");
+    }
+    service.clock.advance(Duration::from_secs(10 * 60 + 1));
+    assert_eq!(ada.get_secret(&made).await.status, StatusCode::GONE);
+    let out = ada.send("/studio/sign-out", &[]).await;
+    let removed: Vec<_> = out.headers.get_all("set-cookie").iter().map(|line| line.to_str().expect("text")).collect();
+    assert!(removed.iter().any(|line| line.starts_with("tintype-secret=; ")), "{removed:?}");
+}
+
+#[tokio::test]
+async fn a_sign_in_leads_to_the_page_that_was_asked_for() {
+    let service = Service::start().await;
+    service.shared.store.create_account("ada", 10).await.expect("a store");
+    let person = service.person("ada", "ada", Role::Owner).await;
+    let sent_away = service.call("GET", GALLERY, &[("sec-fetch-dest", "document")], "").await;
+    assert_eq!(sent_away.header("location"), "/studio/sign-in");
+    let wanted = set_cookie(&sent_away);
+    let link = service.link(&person).await;
+    let entered = service.call("POST", &link, &[("cookie", wanted)], "").await;
+    assert_eq!((entered.status, entered.header("location")), (StatusCode::SEE_OTHER, GALLERY));
+    let lines: Vec<_> = entered.headers.get_all("set-cookie").iter().map(|line| line.to_str().expect("text")).collect();
+    assert!(lines.len() == 2 && lines[1].starts_with("tintype-wanted=; Path=/; Max-Age=0"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_sign_in_leads_nowhere_else() {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+    let service = Service::start().await;
+    service.shared.store.create_account("ada", 10).await.expect("a store");
+    let person = service.person("ada", "ada", Role::Owner).await;
+    // Only a page is remembered.
+    for (method, path, header) in [
+        ("POST", "/studio/tasks", ("x-none", "")),
+        ("GET", "/studio/uploads", ("sec-fetch-dest", "image")),
+        ("GET", "/studio/events", ("sec-fetch-dest", "empty")),
+        ("GET", "/studio/older", ("x-requested-with", "studio")),
+    ] {
+        let answer = service.call(method, path, &[header], "").await;
+        assert!(answer.status == StatusCode::SEE_OTHER && !answer.headers.contains_key("set-cookie"), "{answer:?}");
+    }
+    for hostile in ["//elsewhere.example", "/\\elsewhere.example", "/studio\r\nx: y", "/api/v1/images", ""] {
+        let cookie = format!("tintype-wanted={}", BASE64_URL_SAFE_NO_PAD.encode(hostile));
+        let entered = service.call("POST", &service.link(&person).await, &[("cookie", &cookie)], "").await;
+        assert_eq!((entered.status, entered.header("location")), (StatusCode::SEE_OTHER, "/studio"), "{hostile:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_chosen_language_wins_over_that_of_the_browser() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let form = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("referer", "http://localhost/studio/gallery?q=x"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let chosen = service.call("POST", "/studio/language", &form, "language=de").await;
+    assert_eq!((chosen.status, chosen.header("location")), (StatusCode::SEE_OTHER, "/studio/gallery?q=x"));
+    for (session, path) in [(ada.cookie.as_str(), "/studio"), ("a=b", "/studio/sign-in")] {
+        let cookies = format!("{session}; {}", set_cookie(&chosen));
+        let page = service.call("GET", path, &[("cookie", &cookies), ("accept-language", "en")], "").await;
+        assert!(text(&page).contains("<html lang=\"de\">") && text(&page).contains(">English<"), "{page:?}");
+    }
+    assert_eq!(service.call("POST", "/studio/language", &form, "language=tlh").await.status, StatusCode::BAD_REQUEST);
+    let other_site = [form[0], form[1], ("sec-fetch-site", "cross-site")];
+    let refused = service.call("POST", "/studio/language", &other_site, "language=de").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+}
