@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 99] = [
+pub static ROUTES: [Route; 100] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -59,6 +59,7 @@ pub static ROUTES: [Route; 99] = [
     page(Method::GET, "/studio/tasks/{id}/preview", |method| on(method, studio::preview)),
     page(Method::POST, "/studio/tasks/{id}/cancel", |method| on(method, studio::cancel)),
     page(Method::GET, "/studio/tasks/{id}/pictures/{number}", |method| on(method, studio::result_thumbnail)),
+    page(Method::GET, "/studio/tasks/{id}/pictures/{number}/file", |method| on(method, studio::download)),
     page(Method::GET, "/studio/gallery", |method| on(method, studio::gallery)),
     page(Method::GET, "/studio/gallery.zip", |method| on(method, studio::zip)),
     page(Method::POST, "/studio/gallery/{change}", |method| on(method, studio::change_chosen)),

@@ -30,11 +30,6 @@ struct ActivityPage<'a> {
 }
 
 impl ActivityPage<'_> {
-    /// The time of its creation to the millisecond, as the log has it, in UTC.
-    fn time(&self, record: &TaskRecord) -> String {
-        record.task.created_at().to_string().replace('T', " ").replace('Z', "")
-    }
-
     /// The sentence of a task that failed.
     fn error<'b>(&self, record: &'b TaskRecord) -> Option<&'b str> {
         match &record.task.status {

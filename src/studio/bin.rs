@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::action::{BinAction, action};
 use super::error::PageError;
 use super::gallery::chosen;
-use super::page::{Frame, html, minute, secured};
+use super::page::{Frame, html, secured};
 use super::references::thumbnail;
 use super::session::{Form, Visitor};
 use crate::service::thumbnails;
@@ -18,6 +18,7 @@ use tintype_domain::model::{Id, Status};
 use tintype_domain::person::Role;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::TaskRecord;
+use tintype_system::clock::Timestamp;
 
 const BIN: &str = "/studio/bin";
 /// Tasks of one page, and tasks that are restored or purged at a time.
@@ -41,8 +42,7 @@ struct Deleted {
     height: u32,
     /// Its images.
     count: usize,
-    /// When it was deleted, to the minute in UTC.
-    deleted: String,
+    deleted_at: Timestamp,
 }
 
 impl Deleted {
@@ -51,8 +51,8 @@ impl Deleted {
         let (width, height) = thumbnails::size(width, height);
         let count = if let Status::Completed(names) = &task.status { names.len() } else { 0 };
         let first = (count > 0).then(|| thumbnail(StoredReference::Result { task: task.id, number: 1 }));
-        let deleted = removed_at.map(minute).unwrap_or_default();
-        Self { id: task.id, prompt: request.prompt, thumbnail: first, width, height, count, deleted }
+        let deleted_at = removed_at.unwrap_or_else(|| task.created_at());
+        Self { id: task.id, prompt: request.prompt, thumbnail: first, width, height, count, deleted_at }
     }
 }
 

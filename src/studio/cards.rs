@@ -206,11 +206,6 @@ impl<'a> Card<'a> {
         self.error.as_ref().is_some_and(|error| error.contains("refunded"))
     }
 
-    /// The minute of its creation, in UTC.
-    pub(super) fn created(&self) -> String {
-        self.task.created_at().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
-    }
-
     /// Whether the person may delete it.
     pub(super) fn deletes(&self) -> bool {
         self.makes && self.task.status.is_terminal() && (self.owns || self.is_mine)

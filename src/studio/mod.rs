@@ -17,6 +17,7 @@ mod covers;
 mod create;
 mod credits;
 mod docs;
+mod downloads;
 mod error;
 mod events;
 mod gallery;
@@ -31,6 +32,7 @@ mod operator;
 mod overlap;
 mod page;
 mod people;
+mod picture_files;
 mod previews;
 mod references;
 mod second_factor;
@@ -45,7 +47,6 @@ mod texts;
 mod uploads;
 mod usage;
 mod webhooks;
-mod zip;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +86,7 @@ pub mod handlers {
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::docs::docs;
+    pub use super::downloads::{picture as download, zip};
     pub use super::events::events;
     pub use super::gallery::{change as change_chosen, change_board, create_board, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};
@@ -111,7 +113,6 @@ pub mod handlers {
     pub use super::webhooks::{
         change as change_webhook, create as create_webhook, replay as replay_delivery, webhook, webhooks,
     };
-    pub use super::zip::zip;
 }
 
 /// The first page.
@@ -154,7 +155,7 @@ pub struct Studio {
     live: live::Live,
     hours: HourlyStats,
     usage: UsageCache,
-    downloads: zip::Downloads,
+    downloads: downloads::Downloads,
     settings: StudioSettings,
 }
 
@@ -224,7 +225,7 @@ impl Studio {
             thumbnails,
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
-            downloads: zip::Downloads::default(),
+            downloads: downloads::Downloads::default(),
             settings,
             shared,
         })

@@ -76,6 +76,18 @@ pub(super) fn minute(at: impl Borrow<Timestamp>) -> String {
     at.borrow().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
 }
 
+/// A time to the minute in UTC, which the script of the page shows in the time zone of its reader.
+pub(super) fn time(at: impl Borrow<Timestamp>) -> String {
+    let at = at.borrow();
+    format!("<time datetime=\"{at}\" data-local>{} UTC</time>", minute(at))
+}
+
+/// A time to the millisecond in UTC, as the log has it, which the script shows in the time zone of its reader.
+pub(super) fn exact_time(at: impl Borrow<Timestamp>) -> String {
+    let at = at.borrow();
+    format!("<time datetime=\"{at}\" data-local>{} UTC</time>", at.to_string().replace('T', " ").replace('Z', ""))
+}
+
 /// A time in seconds, with a decimal if it is short.
 pub(super) fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();

@@ -20,6 +20,7 @@ mod bin;
 mod browser;
 mod cookies;
 mod docs;
+mod downloads;
 mod drafts;
 mod forms;
 mod gallery;

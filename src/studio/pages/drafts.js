@@ -23,8 +23,7 @@ if (maker) {
   const kept = readDraft();
   // A link such as that of a remix brings words of its own.
   if (kept && !location.search && !maker.elements.prompt.value) {
-    const from = Object.fromEntries(Object.entries(kept).map(([name, value]) => [name, { value: String(value) }]));
-    takeOver(from, ["prompt", "shape", "n", "references", "settings"].filter((part) => part === "settings" || from[part]));
+    fillForm(kept);
   }
   maker.addEventListener("input", keepDraft);
   maker.addEventListener("change", keepDraft);

@@ -15,6 +15,13 @@ async function again(task) {
   if (details) await make(one("form[data-make]", details));
 }
 
+async function copyLink(task, button) {
+  const details = await detailsOf(task);
+  if (!details) return;
+  await copy(one(".card .open a", details).href, button);
+  one("[data-news]").textContent = button.dataset.copied;
+}
+
 // Fills the menu in for a tile, before the browser opens it.
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.(".more");
@@ -24,14 +31,12 @@ document.addEventListener("click", (event) => {
   menu.button = button;
   const task = idOf(tile);
   const isDone = tile.dataset.state === "completed";
-  const file = one(".get", tile)?.getAttribute("href") ?? "";
   for (const item of all("[data-href]", menu)) item.href = item.dataset.href.replace("ID", task);
   for (const item of all("[data-done]", menu)) item.hidden = !isDone;
   const erases = one("[data-erase]", menu);
   if (erases) erases.hidden = !("owns" in menu.dataset || "mine" in tile.dataset);
   const link = one("[data-link]", menu);
-  link.dataset.copy = file;
-  link.hidden = !isDone || file.includes("gallery.zip");
+  link.hidden = !isDone || one(".get", tile).href.includes("gallery.zip");
 }, true);
 
 menu?.addEventListener("toggle", (event) => {
@@ -65,6 +70,7 @@ menu?.addEventListener("click", (event) => {
   if ("again" in item.dataset) did(() => again(task));
   else if ("erase" in item.dataset) did(() => erase([task]));
   else if ("details" in item.dataset && !byLink) did(() => view(menu.tile));
+  else if ("link" in item.dataset) did(() => copyLink(task, item));
   else if ("reference" in item.dataset && maker) did(() => addReference(`result:${task}/1`));
 });
 addEventListener("scroll", () => { if (menu?.matches(":popover-open")) menu.hidePopover(); }, { passive: true });

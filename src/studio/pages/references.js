@@ -122,6 +122,42 @@ function takeOver(from, parts) {
   }
 }
 
+// Fills the form in with texts by the names of its fields.
+function fillForm(fields) {
+  const from = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, { value: String(value) }]));
+  takeOver(from, ["prompt", "shape", "n", "references", "settings"].filter((part) => part === "settings" || from[part]));
+}
+
+// The fields of the form that a download from a studio keeps in its PNG; null if it has none.
+async function fieldsIn(file) {
+  const bytes = await file.slice(0, 1 << 20).arrayBuffer();
+  const view = new DataView(bytes);
+  for (let at = 8; at + 12 <= bytes.byteLength; at += 12 + view.getUint32(at)) {
+    const chunk = new TextDecoder().decode(bytes.slice(at + 4, at + 8 + view.getUint32(at)));
+    const keyword = "iTXtTintype\0\0\0\0\0";
+    if (!chunk.startsWith(keyword)) continue;
+    try {
+      return Object(JSON.parse(chunk.slice(keyword.length)));
+    } catch {
+      return null;
+    }
+  }
+  return null;
+}
+
+// A picture with its details that is dropped on the prompt fills the form in; any other becomes a reference.
+async function drop(dropped, onPrompt) {
+  for (const file of dropped) {
+    const fields = onPrompt && await fieldsIn(file);
+    if (!fields) {
+      upload(file);
+      continue;
+    }
+    fillForm(fields);
+    maker.dispatchEvent(new Event("input"));
+  }
+}
+
 function remix(card, parts) {
   takeOver(one("form[data-make]", card).elements, parts);
   maker.scrollIntoView({ block: "nearest" });
@@ -201,6 +237,6 @@ if (maker) {
     event.preventDefault();
     const reference = event.dataTransfer.getData(DRAGGED);
     if (reference) return addReference(reference);
-    pictures(event.dataTransfer.files).forEach(upload);
+    drop(pictures(event.dataTransfer.files), event.target === maker.elements.prompt);
   });
 }

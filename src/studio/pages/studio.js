@@ -12,8 +12,15 @@ function parse(html) {
   return template.content;
 }
 
+const LOCAL_TIME = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
+
 function setUp(root) {
   for (const button of all("[data-copy]", root)) button.hidden = false;
+  for (const time of all("time[data-local]", root)) {
+    delete time.dataset.local;
+    time.title = time.textContent;
+    time.textContent = LOCAL_TIME.format(new Date(time.dateTime));
+  }
 }
 
 function showBalance(credits) {

@@ -84,7 +84,7 @@ async fn images_of_tasks_in_the_bin_outlast_every_sweep() {
     }
     service.sweeper.remove_old().await;
     assert_eq!(ada.bin("restore", &[boat]).await, StatusCode::SEE_OTHER);
-    let page = ada.page("/studio/gallery").await;
+    let page = ada.page(&format!("/studio/tasks/{boat}")).await;
     let name = page.split("/files/").nth(1).and_then(|rest| rest.split('"').next()).expect("an image");
     assert_eq!(service.call("GET", &format!("/files/{name}"), &[], "").await.status, 200);
 }

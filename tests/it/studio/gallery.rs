@@ -1,13 +1,11 @@
 //! The gallery: search, stars, boards, deletion with undo, and the download, over HTTP and in a browser.
 
-use std::io::{Cursor, Read as _};
 use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype_config::ERASE_EVERY;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::person::Role;
-use zip::ZipArchive;
 
 use super::Visitor;
 use super::browser::{Person, photograph};
@@ -130,31 +128,6 @@ async fn a_deleted_picture_stays_for_tasks_that_use_it() {
     service.work().await;
     service.sweeper.sweep(tintype_store::Rescue::Expired).await;
     assert_eq!(service.sweeper.sweep_deleted().await, 1);
-}
-
-#[tokio::test]
-async fn chosen_pictures_come_as_one_zip() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 100).await;
-    let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
-    let failed = ada.rendered("a boat [[fail]]").await;
-    let answer = ada.get(&format!("{GALLERY}.zip?task-{boat}=1&task-{hut}=1&task-{failed}=1&proof=x&tasks=x")).await;
-    assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, "application/zip"));
-    let mut archive = ZipArchive::new(Cursor::new(answer.body.to_vec())).expect("a ZIP");
-    let mut names: Vec<String> = archive.file_names().map(|name| name.expect("a name").into_owned()).collect();
-    names.sort();
-    let mut expected = [boat, hut].map(|id| format!("{}-{id}-1.png", &id.timestamp().to_string()[..10]));
-    expected.sort();
-    assert_eq!(names, expected);
-    for name in &names {
-        let mut png = Vec::new();
-        archive.by_name(name).expect("a file").read_to_end(&mut png).expect("its bytes");
-        assert!(png.starts_with(b"\x89PNG"));
-    }
-    assert_eq!(ada.get(&format!("{GALLERY}.zip?tasks={failed}")).await.status, 404);
-    let repeated = ada.get(&format!("{GALLERY}.zip?tasks={boat}+{boat}&task-{boat}=1")).await;
-    let archive = ZipArchive::new(Cursor::new(repeated.body.to_vec())).expect("a whole ZIP");
-    assert_eq!(archive.len(), 1);
 }
 
 #[tokio::test]

@@ -1,24 +1,28 @@
-//! A download of chosen pictures as one ZIP file, which is written while it is sent. PNGs are stored as they are.
+//! Downloads of pictures, which are named after their prompts: one, or chosen ones as a ZIP file, which is written while it
+//! is sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
-use axum::extract::Query;
+use axum::extract::{Path, Query};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 use futures::{SinkExt as _, channel::mpsc};
+use serde::Deserialize;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::error::PageError;
 use super::gallery::first;
 use super::page::secured;
+use super::picture_files::PictureFile;
 use super::session::Visitor;
 use crate::files::FileName;
 use crate::service::Shared;
 use tintype_domain::model::{Id, Status, Surface};
+use tintype_store::TaskRecord;
 
 /// Most downloads of one account at a time. Each keeps a picture in memory.
 const MAX_DOWNLOADS: usize = 4;
@@ -83,21 +87,34 @@ impl Write for Written {
     }
 }
 
-/// Sends the pictures one after the other. Nothing is read ahead of a slow reader but the next picture.
-async fn write(shared: &Shared, pictures: Vec<(String, String)>, mut sender: mpsc::Sender<io::Result<Bytes>>) {
+/// The table of the pictures in a ZIP file.
+const TABLE: &str = "pictures.csv";
+
+/// Sends the pictures one after the other, and then a table of them. Nothing is read ahead of a slow reader but the next
+/// picture.
+async fn write(
+    shared: &Shared,
+    pictures: Vec<PictureFile>,
+    details: bool,
+    mut sender: mpsc::Sender<io::Result<Bytes>>,
+) {
+    let mut table = PictureFile::csv_header();
+    // PNGs hardly become smaller.
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
     let written = Written::default();
     let mut archive = ZipWriter::new_stream(written.clone());
     let sent = async {
-        for (name, stored) in pictures {
-            let Some(stored) = FileName::parse(&stored) else { continue };
+        for picture in pictures {
             // A picture that was deleted meanwhile is left out.
-            let Some(png) = shared.files.read(stored).await.map_err(io::Error::other)? else { continue };
-            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
-            archive.start_file(name, options).map_err(io::Error::other)?;
+            let Some(png) = read(shared, &picture, details).await? else { continue };
+            archive.start_file(picture.name.as_str(), options).map_err(io::Error::other)?;
+            table.push_str(&picture.csv_line());
             archive.write_all(&png)?;
             drop(png);
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
+        archive.start_file(TABLE, options).map_err(io::Error::other)?;
+        archive.write_all(table.as_bytes())?;
         archive.finish().map_err(io::Error::other)?;
         sender.send(Ok(written.take())).await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
     };
@@ -111,6 +128,57 @@ async fn write(shared: &Shared, pictures: Vec<(String, String)>, mut sender: mps
     }
 }
 
+/// The bytes of a picture, with its details if they are wanted; `None` if it was deleted.
+async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Result<Option<Bytes>> {
+    let Some(stored) = FileName::parse(&picture.stored) else { return Ok(None) };
+    let Some(png) = shared.files.read(stored).await.map_err(io::Error::other)? else { return Ok(None) };
+    if !details {
+        return Ok(Some(png));
+    }
+    picture.with_details(&png).map(|png| Some(png.into())).map_err(io::Error::other)
+}
+
+/// The pictures of a task of the account.
+async fn pictures_of(shared: &Shared, account: Id, task: Id) -> Result<Vec<PictureFile>, PageError> {
+    let found = shared.store.find_record(account, Surface::Web, task).await?;
+    let of = |TaskRecord { task, request, .. }: &TaskRecord| match &task.status {
+        Status::Completed(stored) => PictureFile::of(task, request, stored),
+        _ => Vec::new(),
+    };
+    Ok(found.as_ref().map(of).unwrap_or_default())
+}
+
+/// A header that makes a browser keep a file under this name (RFC 6266).
+fn attachment(name: &str) -> HeaderValue {
+    let encoded: String = url::form_urlencoded::byte_serialize(name.as_bytes()).collect();
+    HeaderValue::try_from(format!("attachment; filename*=UTF-8''{encoded}")).expect("an encoded name is ASCII")
+}
+
+/// What a download brings besides pictures.
+#[derive(Debug, Deserialize)]
+pub struct Wanted {
+    details: Option<String>,
+}
+
+/// One picture of a task.
+pub async fn picture(
+    visitor: Visitor,
+    Path((task, number)): Path<(String, String)>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Response<Body>, PageError> {
+    let (account, shared) = (visitor.session.person.account_id, &visitor.studio.shared);
+    let (task, number): (Id, usize) = task.parse().ok().zip(number.parse().ok()).ok_or_else(PageError::not_found)?;
+    let pictures = pictures_of(shared, account, task).await?;
+    let picture = number.checked_sub(1).and_then(|index| pictures.get(index)).ok_or_else(PageError::not_found)?;
+    let png = read(shared, picture, wanted.details.is_some()).await.map_err(PageError::caused_by)?;
+    let png = png.ok_or_else(PageError::not_found)?;
+    let mut response = Response::new(Body::from(png));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("image/png"));
+    headers.insert(header::CONTENT_DISPOSITION, attachment(&picture.name));
+    Ok(secured(response))
+}
+
 /// The pictures of chosen tasks.
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
@@ -121,27 +189,39 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     let mut pictures = Vec::new();
     let listed = query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace());
     let fields = query.keys().filter_map(|name| name.strip_prefix("task-"));
-    for id in first(listed.chain(fields)) {
-        let Some(record) = shared.store.find_record(account, Surface::Web, id).await? else { continue };
-        let Status::Completed(names) = record.task.status else { continue };
-        let day: String = record.task.id.timestamp().to_string().chars().take(10).collect();
-        for (number, stored) in (1..).zip(names) {
-            pictures.push((format!("{day}-{id}-{number}.png"), stored));
-        }
+    let tasks = first(listed.chain(fields));
+    for task in &tasks {
+        pictures.extend(pictures_of(&shared, account, *task).await?);
     }
+    tell_apart(&mut pictures);
     if pictures.is_empty() {
         return Err(PageError::not_found());
     }
+    let details = query.contains_key("details");
+    let name = match (&tasks[..], pictures.first()) {
+        ([_], Some(picture)) => picture.name.replace("-1.png", ".zip").replace(".png", ".zip"),
+        _ => "pictures.zip".into(),
+    };
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(async move {
-        write(&shared, pictures, sender).await;
+        write(&shared, pictures, details, sender).await;
         drop(download);
     });
     let mut response = Response::new(Body::from_stream(receiver));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zip"));
-    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"pictures.zip\""));
+    headers.insert(header::CONTENT_DISPOSITION, attachment(&name));
     Ok(secured(response))
+}
+
+/// Numbers names that several pictures have.
+fn tell_apart(pictures: &mut [PictureFile]) {
+    let mut taken = HashSet::new();
+    for picture in pictures {
+        let stem = picture.name.trim_end_matches(".png").to_owned();
+        let mut names = std::iter::once(picture.name.clone()).chain((2..).map(|count| format!("{stem} ({count}).png")));
+        picture.name = names.find(|name| taken.insert(name.clone())).expect("numbers do not end");
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,164 @@
+//! Pictures as files: their names, the table beside them, and the prompt and settings inside.
+
+use std::io::{Cursor, Read as _};
+
+use hyper::StatusCode;
+use serde_json::Value;
+use tintype_domain::model::{Id, Status, Surface};
+use zip::ZipArchive;
+
+use super::browser::Person;
+use super::{Visitor, text};
+use crate::rigs::debian;
+use crate::rigs::http::Answer;
+use crate::rigs::service::Service;
+
+const PROMPT: &str = "=A \"red\" fox\nin the snow & more 🦊";
+const FIRST: &str = "/pictures/1/file";
+
+impl Visitor<'_> {
+    /// A completed task with this many pictures.
+    async fn completed(&self, prompt: &str, n: &str) -> Id {
+        let made = self.send("/studio/tasks", &[("prompt", prompt), ("shape", "1:1"), ("n", n)]).await;
+        assert_eq!(made.status, StatusCode::SEE_OTHER, "{made:?}");
+        self.service.work().await;
+        let store = &self.service.shared.store;
+        store.list_tasks(self.account, Surface::Web, None, 1).await.expect("a store").remove(0).id
+    }
+
+    async fn stored(&self, task: Id) -> Vec<u8> {
+        let record = self.service.shared.store.inspect_task(task).await.expect("a store").expect("a task");
+        let Status::Completed(names) = record.task.status else { panic!("it ended otherwise") };
+        let name = tintype::files::FileName::parse(&names[0]).expect("a name");
+        self.service.shared.files.read(name).await.expect("a file").expect("a file").to_vec()
+    }
+}
+
+/// What exiftool finds in a PNG.
+fn exif(png: &[u8]) -> Value {
+    debian::needs("exiftool", "libimage-exiftool-perl");
+    let folder = tempfile::TempDir::new().expect("a directory");
+    let path = folder.path().join("a.png");
+    std::fs::write(&path, png).expect("a file");
+    let output = std::process::Command::new("exiftool").args(["-json", "-all", "-validate"]).arg(path).output();
+    let found: Value = serde_json::from_slice(&output.expect("exiftool runs").stdout).expect("JSON");
+    found[0].clone()
+}
+
+fn names(answer: &Answer) -> Vec<String> {
+    let archive = ZipArchive::new(Cursor::new(&answer.body[..])).expect("an archive");
+    archive.file_names().map(|name| name.expect("a name").into_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_download_has_the_name_of_its_prompt_and_the_bytes_of_the_picture() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let task = ada.completed(PROMPT, "1").await;
+    let file = ada.get(&format!("/studio/tasks/{task}{FIRST}")).await;
+    assert_eq!((file.status, file.header("content-type")), (StatusCode::OK, "image/png"));
+    let name = "attachment; filename*=UTF-8''a-red-fox-in-the-snow-more-%F0%9F%A6%8A.png";
+    assert_eq!(file.header("content-disposition"), name);
+    assert_eq!(file.body, ada.stored(task).await);
+    for path in [FIRST.replace('1', "2"), FIRST.replace('1', "0"), FIRST.replace('1', "x")] {
+        assert_eq!(ada.get(&format!("/studio/tasks/{task}{path}")).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    let eve = service.visitor("eve", 100).await;
+    assert_eq!(eve.get(&format!("/studio/tasks/{task}{FIRST}")).await.status, StatusCode::NOT_FOUND);
+    ada.send("/studio/gallery/delete", &[(&format!("task-{task}"), "1")]).await;
+    assert_eq!(ada.get(&format!("/studio/tasks/{task}{FIRST}")).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_download_brings_its_prompt_and_its_mark_on_request() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let task = ada.completed(PROMPT, "1").await;
+    let file = ada.get(&format!("/studio/tasks/{task}{FIRST}?details=1")).await;
+    let found = exif(&file.body);
+    assert_eq!(found["Validate"], "OK", "{found}");
+    assert_eq!(found["Description"], PROMPT, "{found}");
+    let source = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia";
+    assert_eq!(found["DigitalSourceType"], source, "{found}");
+    assert_eq!(found["CreatorTool"], "Tintype", "{found}");
+    let read = |png: &[u8]| image::load_from_memory(png).expect("a PNG").to_rgb8();
+    assert!(read(&file.body) == read(&ada.stored(task).await), "the pixels changed");
+    assert!(exif(&ada.stored(task).await)["Description"].is_null());
+}
+
+#[tokio::test]
+async fn a_zip_names_its_pictures_and_lists_them() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let tasks =
+        [ada.completed("A fox", "1").await, ada.completed("a fox!", "1").await, ada.completed("Owls", "2").await];
+    let of_eve = service.visitor("eve", 100).await.completed("A secret", "1").await;
+    let query: String = tasks.iter().chain([&of_eve]).map(|task| format!("&task-{task}=1")).collect();
+    let zip = ada.get(&format!("/studio/gallery.zip?{query}")).await;
+    assert_eq!(zip.header("content-disposition"), "attachment; filename*=UTF-8''pictures.zip");
+    let mut found = names(&zip);
+    found.sort();
+    assert_eq!(found, ["a-fox (2).png", "a-fox.png", "owls-1.png", "owls-2.png", "pictures.csv"]);
+    let mut archive = ZipArchive::new(Cursor::new(&zip.body[..])).expect("an archive");
+    let mut table = String::new();
+    archive.by_name("pictures.csv").expect("a table").read_to_string(&mut table).expect("text");
+    let lines: Vec<_> = table.split("\r\n").collect();
+    assert_eq!(lines.len(), 6, "{table}");
+    assert!(lines[0].starts_with("file,created_at,shape,preset,seed,") && lines[0].ends_with(",prompt"), "{table}");
+    assert!(table.contains("\"owls-2.png\"") && !table.contains("secret"), "{table}");
+    let failed = ada.send("/studio/tasks", &[("prompt", "a boat [[fail]]"), ("shape", "1:1"), ("n", "1")]).await;
+    assert_eq!(failed.status, StatusCode::SEE_OTHER);
+    service.work().await;
+    let failed =
+        service.shared.store.list_tasks(ada.account, Surface::Web, None, 1).await.expect("a store").remove(0).id;
+    assert_eq!(ada.get(&format!("/studio/gallery.zip?tasks={failed}")).await.status, StatusCode::NOT_FOUND);
+    let repeated = ada.get(&format!("/studio/gallery.zip?tasks={0}+{0}&task-{0}=1&proof=x", tasks[0])).await;
+    assert_eq!(names(&repeated), ["a-fox.png", "pictures.csv"]);
+    let one = ada.get(&format!("/studio/gallery.zip?tasks={}&details=1", tasks[2])).await;
+    assert_eq!(one.header("content-disposition"), "attachment; filename*=UTF-8''owls.zip");
+    let mut archive = ZipArchive::new(Cursor::new(&one.body[..])).expect("an archive");
+    let mut png = Vec::new();
+    archive.by_name("owls-1.png").expect("a picture").read_to_end(&mut png).expect("bytes");
+    assert_eq!(exif(&png)["Description"], "Owls");
+}
+
+#[tokio::test]
+async fn a_table_of_pictures_has_no_formulas() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let task = ada.completed(PROMPT, "1").await;
+    let zip = ada.get(&format!("/studio/gallery.zip?tasks={task}")).await;
+    let mut archive = ZipArchive::new(Cursor::new(&zip.body[..])).expect("an archive");
+    let mut table = String::new();
+    archive.by_name("pictures.csv").expect("a table").read_to_string(&mut table).expect("text");
+    assert!(table.contains(",\"'=A \"\"red\"\" fox\nin the snow & more 🦊\"\r\n"), "{table}");
+    assert!(text(&ada.get("/studio/gallery").await).contains(&format!("/studio/tasks/{task}{FIRST}")));
+}
+
+#[test]
+fn a_downloaded_picture_that_is_dropped_on_the_prompt_fills_in_the_form() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm 🌊");
+    person.browser.until("document.querySelector('.tile[data-state=completed] .get')");
+    let drop = |wanted: &str| {
+        format!(
+            "(async () => {{
+                const url = document.querySelector('.tile .get').href;
+                const blob = await (await fetch(url + '{wanted}')).blob();
+                const transfer = new DataTransfer();
+                transfer.items.add(new File([blob], 'a.png', {{ type: 'image/png' }}));
+                document.querySelector('#prompt').value = '';
+                document.querySelector('#prompt').dispatchEvent(
+                    new DragEvent('drop', {{ dataTransfer: transfer, bubbles: true, cancelable: true }}));
+            }})()"
+        )
+    };
+    person.browser.evaluate(&drop("?details=1"));
+    person.browser.until("document.querySelector('#prompt').value === 'A lighthouse in a storm 🌊'");
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    // Any other picture is a reference.
+    person.browser.evaluate(&drop(""));
+    person.browser.until("document.querySelectorAll('.chip').length === 1");
+    assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "");
+    person.leave();
+}
