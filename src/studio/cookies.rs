@@ -14,12 +14,12 @@ pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype" };
 pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc" };
 /// Holds a secret until its person has seen it.
 pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret" };
-/// Holds the page that somebody asked for before signing in.
-const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted" };
+/// Holds the page requested before the sign-in.
+pub(super) const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted" };
 /// Holds the chosen language. It decides nothing that matters, so it needs no TLS.
 pub(super) const LANGUAGE: &str = "tintype-language";
 
-/// Time in which a sign-in leads to the page that was asked for.
+/// How long that page is remembered.
 const WANTED_SECONDS: u64 = 60 * 60;
 /// Longest address that is kept, in bytes.
 const MAX_WANTED: usize = 2_000;
@@ -75,17 +75,12 @@ pub(super) fn with_language(response: Response<Body>, language: &str) -> Respons
     with_line(response, format!("{LANGUAGE}={language}; Path=/; Max-Age={YEAR_SECONDS}; HttpOnly; SameSite=Lax"))
 }
 
-/// Remembers the page that somebody asked for before signing in.
+/// Remembers the page requested before the sign-in.
 pub(super) fn with_wanted(response: Response<Body>, visit: &Visit, page: &str) -> Response<Body> {
     WANTED.set(response, visit, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
 }
 
-/// Forgets that page.
-pub(super) fn without_wanted(response: Response<Body>, visit: &Visit) -> Response<Body> {
-    WANTED.remove(response, visit)
-}
-
-/// The page to which a sign-in leads, and whether it was asked for before.
+/// The page requested before the sign-in, which leads there.
 pub(super) fn landing(headers: &HeaderMap, visit: &Visit) -> Option<String> {
     let page = BASE64_URL_SAFE_NO_PAD.decode(WANTED.read(headers, visit)?).ok()?;
     studio_page(&String::from_utf8(page).ok()?)

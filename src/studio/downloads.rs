@@ -9,7 +9,9 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
-use futures::{SinkExt as _, channel::mpsc};
+use futures::channel::mpsc;
+use futures::{SinkExt as _, StreamExt as _, stream};
+use object_store::GetRange;
 use serde::Deserialize;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
@@ -17,7 +19,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 use super::error::PageError;
 use super::gallery::first;
 use super::page::secured;
-use super::picture_files::PictureFile;
+use super::picture_files::{PNG_HEADER, PictureFile};
 use super::session::Visitor;
 use crate::files::FileName;
 use crate::service::Shared;
@@ -90,31 +92,56 @@ impl Write for Written {
 /// The table of the pictures in a ZIP file.
 const TABLE: &str = "pictures.csv";
 
+/// A picture to send. A prompt can be long, so none is kept until its turn comes.
+struct Chosen {
+    task: Id,
+    /// Its place among the pictures of the task, from 0.
+    index: usize,
+    /// The name that it gets.
+    name: String,
+}
+
+impl Chosen {
+    /// The picture; `None` if its task was deleted.
+    async fn find(&self, shared: &Shared, account: Id) -> io::Result<Option<PictureFile>> {
+        let mut pictures = pictures_of(shared, account, self.task).await.map_err(io::Error::other)?;
+        let is_there = self.index < pictures.len();
+        Ok(is_there.then(|| pictures.swap_remove(self.index)))
+    }
+}
+
 /// Sends the pictures one after the other, and then a table of them. Nothing is read ahead of a slow reader but the next
 /// picture.
 async fn write(
     shared: &Shared,
-    pictures: Vec<PictureFile>,
+    account: Id,
+    pictures: Vec<Chosen>,
     details: bool,
     mut sender: mpsc::Sender<io::Result<Bytes>>,
 ) {
-    let mut table = PictureFile::csv_header();
+    let mut listed = Vec::new();
     // PNGs hardly become smaller.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
     let written = Written::default();
     let mut archive = ZipWriter::new_stream(written.clone());
     let sent = async {
-        for picture in pictures {
+        for chosen in pictures {
             // A picture that was deleted meanwhile is left out.
+            let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
-            archive.start_file(picture.name.as_str(), options).map_err(io::Error::other)?;
-            table.push_str(&picture.csv_line());
+            archive.start_file(chosen.name.as_str(), options).map_err(io::Error::other)?;
             archive.write_all(&png)?;
             drop(png);
+            listed.push(chosen);
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
         archive.start_file(TABLE, options).map_err(io::Error::other)?;
-        archive.write_all(table.as_bytes())?;
+        archive.write_all(PictureFile::csv_header().as_bytes())?;
+        for chosen in listed {
+            let Some(picture) = chosen.find(shared, account).await? else { continue };
+            archive.write_all(picture.csv_line(&chosen.name).as_bytes())?;
+            sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        }
         archive.finish().map_err(io::Error::other)?;
         sender.send(Ok(written.take())).await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
     };
@@ -139,7 +166,7 @@ async fn read(shared: &Shared, picture: &PictureFile, details: bool) -> io::Resu
 }
 
 /// The pictures of a task of the account.
-async fn pictures_of(shared: &Shared, account: Id, task: Id) -> Result<Vec<PictureFile>, PageError> {
+async fn pictures_of(shared: &Shared, account: Id, task: Id) -> tintype_store::Result<Vec<PictureFile>> {
     let found = shared.store.find_record(account, Surface::Web, task).await?;
     let of = |TaskRecord { task, request, .. }: &TaskRecord| match &task.status {
         Status::Completed(stored) => PictureFile::of(task, request, stored),
@@ -170,10 +197,20 @@ pub async fn picture(
     let (task, number): (Id, usize) = task.parse().ok().zip(number.parse().ok()).ok_or_else(PageError::not_found)?;
     let pictures = pictures_of(shared, account, task).await?;
     let picture = number.checked_sub(1).and_then(|index| pictures.get(index)).ok_or_else(PageError::not_found)?;
-    let png = read(shared, picture, wanted.details.is_some()).await.map_err(PageError::caused_by)?;
-    let png = png.ok_or_else(PageError::not_found)?;
-    let mut response = Response::new(Body::from(png));
+    let name = FileName::parse(&picture.stored).ok_or_else(PageError::not_found)?;
+    let open = async |range| shared.files.open(name, range).await?.ok_or_else(PageError::not_found);
+    let (mut head, mut from) = (Vec::new(), 0);
+    if wanted.details.is_some() {
+        from = PNG_HEADER;
+        let header = open(Some(GetRange::Bounded(0..from))).await?.bytes().await.map_err(PageError::caused_by)?;
+        head = picture.with_details(&header)?;
+    }
+    let rest = open((from > 0).then_some(GetRange::Offset(from))).await?;
+    let length = rest.meta.size - from + head.len() as u64;
+    let head = stream::iter((!head.is_empty()).then(|| Ok(Bytes::from(head))));
+    let mut response = Response::new(Body::from_stream(head.chain(rest.into_stream())));
     let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("image/png"));
     headers.insert(header::CONTENT_DISPOSITION, attachment(&picture.name));
     Ok(secured(response))
@@ -186,25 +223,25 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     let Some(download) = visitor.studio.downloads.begin(account) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
-    let mut pictures = Vec::new();
+    let (mut pictures, mut of_one) = (Vec::new(), String::new());
     let listed = query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace());
     let fields = query.keys().filter_map(|name| name.strip_prefix("task-"));
     let tasks = first(listed.chain(fields));
     for task in &tasks {
-        pictures.extend(pictures_of(&shared, account, *task).await?);
+        for (index, picture) in pictures_of(&shared, account, *task).await?.into_iter().enumerate() {
+            of_one = picture.stem();
+            pictures.push(Chosen { task: *task, index, name: picture.name });
+        }
     }
     tell_apart(&mut pictures);
     if pictures.is_empty() {
         return Err(PageError::not_found());
     }
     let details = query.contains_key("details");
-    let name = match (&tasks[..], pictures.first()) {
-        ([_], Some(picture)) => picture.name.replace("-1.png", ".zip").replace(".png", ".zip"),
-        _ => "pictures.zip".into(),
-    };
+    let name = if tasks.len() == 1 { format!("{of_one}.zip") } else { "pictures.zip".into() };
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(async move {
-        write(&shared, pictures, details, sender).await;
+        write(&shared, account, pictures, details, sender).await;
         drop(download);
     });
     let mut response = Response::new(Body::from_stream(receiver));
@@ -215,7 +252,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
 }
 
 /// Numbers names that several pictures have.
-fn tell_apart(pictures: &mut [PictureFile]) {
+fn tell_apart(pictures: &mut [Chosen]) {
     let mut taken = HashSet::new();
     for picture in pictures {
         let stem = picture.name.trim_end_matches(".png").to_owned();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use askama::Template;
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{Method, Response, StatusCode, header};
 use axum::response::{IntoResponse, Redirect};
 
 use super::cookies::{studio_page, with_wanted};
@@ -66,12 +66,12 @@ impl PageError {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }
 
-    /// The same, for a request that may be for a page: a sign-in leads there then.
+    /// The same, for a request that may be for a page: a sign-in leads there then. Only a request for a page accepts HTML;
+    /// `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
     pub(super) fn wanting(mut self, parts: &Parts) -> Self {
-        let header = |name: &str| parts.headers.get(name).map(HeaderValue::as_bytes);
-        let is_page = parts.method == Method::GET
-            && header("sec-fetch-dest").is_none_or(|kind| kind == b"document")
-            && header("x-requested-with").is_none();
+        let accepts_html =
+            parts.headers.get(header::ACCEPT).is_some_and(|kinds| kinds.as_bytes().starts_with(b"text/html"));
+        let is_page = parts.method == Method::GET && accepts_html;
         if self.first == Some(SIGN_IN)
             && is_page
             && let Ok(visit) = visit(parts)

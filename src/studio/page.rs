@@ -78,14 +78,16 @@ pub(super) fn minute(at: impl Borrow<Timestamp>) -> String {
 
 /// A time to the minute in UTC, which the script of the page shows in the time zone of its reader.
 pub(super) fn time(at: impl Borrow<Timestamp>) -> String {
-    let at = at.borrow();
-    format!("<time datetime=\"{at}\" data-local>{} UTC</time>", minute(at))
+    local(at.borrow(), &minute(at.borrow()))
 }
 
 /// A time to the millisecond in UTC, as the log has it, which the script shows in the time zone of its reader.
 pub(super) fn exact_time(at: impl Borrow<Timestamp>) -> String {
-    let at = at.borrow();
-    format!("<time datetime=\"{at}\" data-local>{} UTC</time>", at.to_string().replace('T', " ").replace('Z', ""))
+    local(at.borrow(), &at.borrow().to_string().replace('T', " ").replace('Z', ""))
+}
+
+fn local(at: &Timestamp, in_utc: &str) -> String {
+    format!("<time datetime=\"{at}\" data-local>{in_utc} UTC</time>")
 }
 
 /// A time in seconds, with a decimal if it is short.
@@ -132,7 +134,7 @@ impl<'a> Frame<'a> {
         Ok(Self { here, t: visitor.texts, visitor, credits: account.map_or(0, |account| account.credits), operates })
     }
 
-    /// Whether the page is one about the account, with the tabs of those.
+    /// Whether the page is one of the account's, which show tabs.
     pub(super) fn is_of_account(&self) -> bool {
         ["credits", "people", "keys", "webhooks", "activity", "docs", "sessions"].contains(&self.here)
     }

@@ -14,8 +14,8 @@ use super::settings::value_of;
 
 /// Most of a prompt in the name of a file, in bytes. File systems take 255.
 const MAX_STEM: usize = 80;
-/// Where the header of a PNG ends: its signature and the chunk IHDR.
-const PNG_HEADER: usize = 8 + 4 + 4 + 13 + 4;
+/// Where the header of a PNG ends: its signature and the chunk IHDR. [`PictureFile::with_details`] needs no more.
+pub(super) const PNG_HEADER: u64 = 8 + 4 + 4 + 13 + 4;
 /// The keyword of the text with the fields of the form, which the script of the studio reads.
 const FIELDS: &str = "Tintype";
 /// The keyword of XMP (XMP specification, part 3, 1.1.5).
@@ -80,6 +80,11 @@ impl PictureFile {
         pictures
     }
 
+    /// The name of a file with all pictures of the task, without its extension.
+    pub(super) fn stem(&self) -> String {
+        stem(self.field("prompt"))
+    }
+
     /// A field of the form that makes the picture again; empty if it has none.
     fn field(&self, name: &str) -> &str {
         self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
@@ -91,11 +96,11 @@ impl PictureFile {
         format!("file,created_at,shape,preset,{settings},prompt\r\n")
     }
 
-    /// The line of the picture in that table.
-    pub(super) fn csv_line(&self) -> String {
+    /// The line of the picture in that table, for the file with this name.
+    pub(super) fn csv_line(&self, name: &str) -> String {
         let names = ["shape", "preset"].into_iter().chain(Setting::ALL.map(Setting::as_str)).chain(["prompt"]);
         let fields: Vec<_> = names.map(|name| text::csv_field(self.field(name))).collect();
-        format!("{},{},{}\r\n", text::csv_field(&self.name), self.created_at, fields.join(","))
+        format!("{},{},{}\r\n", text::csv_field(name), self.created_at, fields.join(","))
     }
 
     /// The PNG with its prompt, its settings and the mark of generated pictures; unchanged if it is not a PNG.
@@ -103,7 +108,8 @@ impl PictureFile {
     /// # Errors
     /// The template.
     pub(super) fn with_details(&self, png: &[u8]) -> Result<Vec<u8>, askama::Error> {
-        let Some((header, rest)) = png.split_at_checked(PNG_HEADER).filter(|_| png.starts_with(b"\x89PNG\r\n\x1a\n"))
+        let Some((header, rest)) =
+            png.split_at_checked(PNG_HEADER as usize).filter(|_| png.starts_with(b"\x89PNG\r\n\x1a\n"))
         else {
             return Ok(png.to_vec());
         };

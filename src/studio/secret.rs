@@ -22,7 +22,7 @@ const PAGE: &str = "/studio/secret";
 /// A secret, and what its page says.
 ///
 /// A signed cookie of this session carries it from the form to the page, so no database and no log ever holds it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Secret {
     /// What it is for.
     pub(super) said: String,

@@ -9,7 +9,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::cookies::{SECRET, SESSION, landing, without_wanted};
+use super::cookies::{SECRET, SESSION, WANTED, landing};
 use super::error::PageError;
 use super::page::{html, secured};
 use super::second_factor::ask_for_code;
@@ -216,7 +216,7 @@ pub(super) fn enter(studio: &Studio, visit: &Visit, headers: &HeaderMap, signed_
     let wanted = landing(headers, visit);
     let response = secured(Redirect::to(wanted.as_deref().unwrap_or(HOME)).into_response());
     let response = with_session(response, visit, &signed_in.token);
-    if wanted.is_some() { without_wanted(response, visit) } else { response }
+    if wanted.is_some() { WANTED.remove(response, visit) } else { response }
 }
 
 /// Waits out the delay of a failed attempt.

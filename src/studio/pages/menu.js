@@ -17,9 +17,8 @@ async function again(task) {
 
 async function copyLink(task, button) {
   const details = await detailsOf(task);
-  if (!details) return;
-  await copy(one(".card .open a", details).href, button);
-  one("[data-news]").textContent = button.dataset.copied;
+  // The menu stays open: without HTTPS, copying needs a place that can be seen.
+  if (details) await copyBy(button, one(".card .open a", details).getAttribute("href"));
 }
 
 // Fills the menu in for a tile, before the browser opens it.
@@ -70,7 +69,7 @@ menu?.addEventListener("click", (event) => {
   if ("again" in item.dataset) did(() => again(task));
   else if ("erase" in item.dataset) did(() => erase([task]));
   else if ("details" in item.dataset && !byLink) did(() => view(menu.tile));
-  else if ("link" in item.dataset) did(() => copyLink(task, item));
+  else if ("link" in item.dataset) copyLink(task, item);
   else if ("reference" in item.dataset && maker) did(() => addReference(`result:${task}/1`));
 });
 addEventListener("scroll", () => { if (menu?.matches(":popover-open")) menu.hidePopover(); }, { passive: true });

@@ -63,17 +63,20 @@ document.addEventListener("submit", (event) => {
 // A page that the browser shows again from its memory can be sent again.
 addEventListener("pageshow", () => { for (const button of all("button:disabled")) button.disabled = false; });
 
-document.addEventListener("click", async (event) => {
+document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  const text = button.dataset.copy.startsWith("/") ? location.origin + button.dataset.copy : button.dataset.copy;
-  await copy(text, button);
+  if (button) copyBy(button, button.dataset.copy);
+});
+
+// Copies a text, or the whole address for a path, and says so.
+async function copyBy(button, text) {
+  await copy(text.startsWith("/") ? location.origin + text : text, button);
   // A button with a picture says so in the place for news.
   if (!button.dataset.copied) return void (one("[data-news]").textContent = one("[data-news]").dataset.copied);
   const words = button.textContent;
   button.textContent = button.dataset.copied;
   setTimeout(() => { button.textContent = words; }, 1500);
-});
+}
 
 async function copy(text, button) {
   const done = await navigator.clipboard?.writeText(text).then(() => true, () => false);
