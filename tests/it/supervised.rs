@@ -1,6 +1,7 @@
 //! The server under a supervisor: systemd, a container engine, a collector of logs.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -110,7 +111,13 @@ impl Systemd {
     /// The next message.
     fn hears(&self) -> String {
         let mut bytes = [0; 128];
-        let count = self.socket.recv(&mut bytes).expect("a message");
+        let count = loop {
+            match self.socket.recv(&mut bytes) {
+                // A process that was stopped for a moment gets this instead of a message (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                heard => break heard.expect("a message"),
+            }
+        };
         String::from_utf8_lossy(&bytes[..count]).into_owned()
     }
 }

@@ -150,7 +150,8 @@ async fn forms_of_the_studio() {
     let path = format!("/studio/people/{}/link", bob.person.id);
     let proof = ada.proof().await;
     for sent in 0..240 {
-        assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK, "{sent}");
+        let made = ada.send_with(&path, &[], &proof, &[]).await;
+        assert_eq!((made.status, made.header("location")), (StatusCode::SEE_OTHER, "/studio/secret"), "{sent}");
     }
     let log = async || service.shared.store.audit_entries(Some(ada.account), None, 1_000).await.expect("a store").len();
     let before = log().await;
@@ -164,7 +165,7 @@ async fn forms_of_the_studio() {
     ada.page("/studio/people").await;
     assert_eq!(eve.send("/studio/sessions/end", &[]).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(Duration::from_millis(250));
-    assert_eq!(ada.send_with(&path, &[], &proof, &[]).await.status, StatusCode::OK);
+    ada.secret(&ada.send_with(&path, &[], &proof, &[]).await).await;
 }
 
 #[tokio::test]
@@ -192,7 +193,8 @@ async fn suspended_keys() {
     let store = &service.shared.store;
     let mut suspended = None;
     for round in 0..2 {
-        assert!(text(&ada.send("/studio/keys", &[("name", "new")]).await).contains("tt_"), "round {round}");
+        let made = ada.send("/studio/keys", &[("name", "new")]).await;
+        assert!(ada.secret(&made).await.contains("tt_"), "round {round}");
         let (key, _) = service.new_key(ada.account, |_| ()).await;
         let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[]).expect("a request");
         store.submit(ada.account, Some(key), Surface::Api, request, 0).await.expect("a store");
@@ -207,9 +209,9 @@ async fn suspended_keys() {
     for change in ["rotate", "enable"] {
         assert!(text(&ada.send(&format!("/studio/keys/{spare}/{change}"), &[]).await).contains(refused), "{change}");
     }
-    assert!(text(&bob.send("/studio/keys", &[("name", "new")]).await).contains("tt_"));
+    assert!(bob.secret(&bob.send("/studio/keys", &[("name", "new")]).await).await.contains("tt_"));
     let key = suspended.expect("a key");
     operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await;
     assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
-    assert!(!text(&ada.send("/studio/keys", &[("name", "new")]).await).contains(refused));
+    ada.secret(&ada.send("/studio/keys", &[("name", "new")]).await).await;
 }
