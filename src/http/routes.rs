@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 100] = [
+pub static ROUTES: [Route; 107] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -65,9 +65,13 @@ pub static ROUTES: [Route; 100] = [
     page(Method::POST, "/studio/gallery/{change}", |method| on(method, studio::change_chosen)),
     page(Method::GET, "/studio/bin", |method| on(method, studio::bin)),
     page(Method::POST, "/studio/bin/{change}", |method| on(method, studio::change_bin)),
+    page(Method::GET, "/studio/boards", |method| on(method, studio::boards)),
     page(Method::POST, "/studio/boards", |method| on(method, studio::create_board)),
     page(Method::GET, "/studio/boards/{id}/cover", |method| on(method, studio::cover)),
     page(Method::POST, "/studio/boards/{id}/{change}", |method| on(method, studio::change_board)),
+    page(Method::GET, "/studio/links", |method| on(method, studio::links)),
+    page(Method::POST, "/studio/links", |method| on(method, studio::share)),
+    page(Method::POST, "/studio/links/{id}/revoke", |method| on(method, studio::revoke_link)),
     page(Method::GET, "/studio/compare", |method| on(method, studio::compare)),
     page(Method::GET, "/studio/uploads", |method| on(method, studio::uploads)),
     page(Method::POST, "/studio/uploads", |method| on(method, studio::upload)),
@@ -127,6 +131,9 @@ pub static ROUTES: [Route; 100] = [
     door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),
     door(Method::POST, "/studio/sign-up", |method| on(method, studio::submit_sign_up)),
     door(Method::POST, "/studio/language", |method| on(method, studio::choose_language)),
+    door(Method::GET, "/studio/shared/{token}", |method| on(method, studio::shared)),
+    door(Method::GET, "/studio/shared/{token}/{task}/{number}", |method| on(method, studio::shared_file)),
+    door(Method::GET, "/studio/shared/{token}/{task}/{number}/small", |method| on(method, studio::shared_thumbnail)),
     door(Method::GET, "/studio/oidc", |method| on(method, studio::depart)),
     door(Method::GET, "/studio/oidc/callback", |method| on(method, studio::arrive)),
     door(Method::GET, "/studio/assets/{asset}", |method| on(method, docs::page)),

@@ -63,6 +63,7 @@ pub(super) enum BinAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum BoardAction {
+    Publish,
     Remove,
     Rename,
 }

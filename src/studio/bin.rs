@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::action::{BinAction, action};
 use super::error::PageError;
 use super::gallery::chosen;
+use super::live::{Mark, Marks};
 use super::page::{Frame, html, secured};
 use super::references::thumbnail;
 use super::session::{Form, Visitor};
@@ -93,8 +94,13 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
         tracing::info!(tasks = purged, %account, %person, "the deletion of tasks was made final: the next sweep erases them");
         Ok(())
     };
+    let restore = async |tasks: &[Id]| -> Result<(), PageError> {
+        let tasks = store.restore_tasks(account, tasks, author).await?;
+        visitor.studio.live.tell(account, Marks { what: Mark::Restored, person, tasks });
+        Ok(())
+    };
     match change {
-        BinAction::Restore => drop(store.restore_tasks(account, &chosen(&form), author).await?),
+        BinAction::Restore => restore(&chosen(&form)).await?,
         BinAction::Erase => purge(&chosen(&form)).await?,
         BinAction::RestoreAll | BinAction::Empty => {
             let mut before = None;
@@ -105,7 +111,7 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
                 before = Some(*last);
                 match change {
                     BinAction::Empty => purge(&tasks).await?,
-                    _ => drop(store.restore_tasks(account, &tasks, author).await?),
+                    _ => restore(&tasks).await?,
                 }
             }
         }

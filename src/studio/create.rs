@@ -1,5 +1,6 @@
 //! The first page: the prompt, and the latest pictures.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use askama::Template;
@@ -27,9 +28,17 @@ use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
 use tintype_store::{Origin, StoreError, Submission, TaskRecord};
 
+/// The ratios that most people use, with the names of the texts that say what for.
+const USES: [(&str, &str); 4] =
+    [("1:1", "shape-square"), ("9:16", "shape-story"), ("16:9", "shape-wide"), ("2:3", "shape-poster")];
+/// The names of the texts with example prompts.
+const EXAMPLES: [&str; 4] = ["example-1", "example-2", "example-3", "example-4"];
+
 /// A shape to choose.
 struct Shape {
     name: &'static str,
+    /// The name of the text that says what it is for, if it is one of the few that most people use.
+    usage: Option<&'static str>,
     /// Its size within a square of 24.
     width: u32,
     height: u32,
@@ -62,10 +71,24 @@ struct OlderCards<'a> {
 }
 
 impl CreatePage<'_> {
+    /// Whether the chosen shape is none of the often used ones.
+    fn is_other_shape(&self) -> bool {
+        self.shapes.iter().any(|shape| shape.chosen && shape.usage.is_none())
+    }
+
+    fn examples(&self) -> [Cow<'_, str>; 4] {
+        EXAMPLES.map(|name| self.frame.t.get(name))
+    }
+
     /// The pattern after which the script adds references.
     fn blank(&self) -> Chip {
         Chip::new("")
     }
+}
+
+/// The name of the text that says what an often used ratio is for.
+fn usage(ratio: AspectRatio) -> Option<&'static str> {
+    USES.iter().find(|(name, _)| *name == ratio.as_str()).map(|(_, text)| *text)
 }
 
 /// The form as the person filled it in.
@@ -81,9 +104,10 @@ struct Filled {
 }
 
 /// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; with `seed` the
-/// images would be the same. `reference` adds a picture of the account.
+/// images would be the same. `reference` adds a picture of the account, and `prompt` brings words of its own.
 #[derive(Debug, Deserialize)]
 pub struct From {
+    prompt: Option<String>,
     from: Option<String>,
     take: Option<String>,
     seed: Option<String>,
@@ -129,6 +153,9 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
             filled.settings.seed = record.request.seeds(id).next().filter(|_| wants_same);
         }
     }
+    if let Some(prompt) = from.prompt {
+        filled.prompt = prompt;
+    }
     if let Some(reference) = from.reference.as_deref().and_then(StoredReference::parse) {
         filled.references = reference.to_string();
     }
@@ -144,6 +171,7 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         let longest = width.max(height);
         Shape {
             name: ratio.as_str(),
+            usage: usage(ratio),
             width: 24 * width / longest,
             height: 24 * height / longest,
             chosen: ratio == filled.shape,
@@ -151,7 +179,7 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
     };
     let presets = &visitor.studio.shared.presets;
     let page = CreatePage {
-        frame: Frame::new("create", visitor).await?,
+        frame: Frame::with_queue("create", visitor).await?,
         cards,
         older,
         shapes: AspectRatio::ALL.into_iter().map(shape).collect(),
@@ -200,7 +228,7 @@ pub async fn picture(
     if is_of_script(&headers) {
         return fragment(&visitor, one.render()?).await;
     }
-    Ok(html(PicturePage { frame: Frame::new("picture", &visitor).await?, one }.render()?))
+    Ok(html(PicturePage { frame: Frame::with_queue("picture", &visitor).await?, one }.render()?))
 }
 
 /// The address of this server, as programs and other browsers reach it.

@@ -198,21 +198,34 @@ pub async fn picture(
     let pictures = pictures_of(shared, account, task).await?;
     let picture = number.checked_sub(1).and_then(|index| pictures.get(index)).ok_or_else(PageError::not_found)?;
     let name = FileName::parse(&picture.stored).ok_or_else(PageError::not_found)?;
-    let open = async |range| shared.files.open(name, range).await?.ok_or_else(PageError::not_found);
     let (mut head, mut from) = (Vec::new(), 0);
     if wanted.details.is_some() {
         from = PNG_HEADER;
-        let header = open(Some(GetRange::Bounded(0..from))).await?.bytes().await.map_err(PageError::caused_by)?;
+        let header = shared.files.open(name, Some(GetRange::Bounded(0..from))).await?;
+        let header = header.ok_or_else(PageError::not_found)?.bytes().await.map_err(PageError::caused_by)?;
         head = picture.with_details(&header)?;
     }
-    let rest = open((from > 0).then_some(GetRange::Offset(from))).await?;
+    let mut response = stream_file(shared, name, head, from).await?;
+    response.headers_mut().insert(header::CONTENT_DISPOSITION, attachment(&picture.name));
+    Ok(response)
+}
+
+/// A picture that the caller may see: these bytes, and then its file from an offset on.
+pub(super) async fn stream_file(
+    shared: &Shared,
+    name: FileName<'_>,
+    head: Vec<u8>,
+    from: u64,
+) -> Result<Response<Body>, PageError> {
+    let rest = shared.files.open(name, (from > 0).then_some(GetRange::Offset(from))).await?;
+    let rest = rest.ok_or_else(PageError::not_found)?;
     let length = rest.meta.size - from + head.len() as u64;
     let head = stream::iter((!head.is_empty()).then(|| Ok(Bytes::from(head))));
     let mut response = Response::new(Body::from_stream(head.chain(rest.into_stream())));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("image/png"));
-    headers.insert(header::CONTENT_DISPOSITION, attachment(&picture.name));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
     Ok(secured(response))
 }
 

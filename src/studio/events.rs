@@ -68,6 +68,8 @@ fn event(change: Change, t: &Texts) -> Bytes {
             let (words, fraction) = (words(t, &standing), standing.stage.map(Stage::fraction));
             ("progress", json!({ "id": id, "words": words, "fraction": fraction, "preview": standing.preview }))
         }
+        Change::Marks(marks) => ("marks", json!(*marks)),
+        Change::Queue { paused } => ("queue", json!({ "paused": paused })),
     };
     format!("event: {name}\ndata: {data}\n\n").into()
 }

@@ -5,23 +5,27 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use askama::Template;
+use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::{IntoResponse as _, Redirect};
+use axum::response::IntoResponse as _;
 use serde::Deserialize;
+use serde_json::json;
 
-use super::action::{BoardAction, GalleryAction, action};
+use super::action::{GalleryAction, action};
+use super::boards;
 use super::cards::{Card, cards};
 use super::error::PageError;
-use super::page::{Frame, html, is_of_script, secured};
+use super::live::{Mark, Marks};
+use super::page::{Frame, done, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
-use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS, MAX_CHOSEN};
+use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Person, Role};
 use tintype_domain::request::AspectRatio;
-use tintype_store::{Board, BoardWrite, GalleryFilter, TaskState};
+use tintype_store::{Board, GalleryFilter, GalleryPage as Found, TaskState};
 use tintype_system::clock::Timestamp;
 
 const HOME: &str = "/studio/gallery";
@@ -29,6 +33,8 @@ const HOME: &str = "/studio/gallery";
 const MINE: &str = "me";
 /// Tasks of one page.
 const PAGE: u32 = 48;
+/// Ids of one answer.
+const IDS: u32 = 500;
 /// Longest text to search for, in bytes; the rest does not count.
 const MAX_TEXT: usize = 1_000;
 
@@ -49,6 +55,8 @@ pub struct Search {
     before: String,
     /// Tasks that were just deleted, with spaces between them.
     deleted: String,
+    /// `1` for the ids of the tasks alone.
+    ids: String,
 }
 
 impl Search {
@@ -157,8 +165,19 @@ pub async fn gallery(
 ) -> Result<Response<Body>, PageError> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     let filter = search.filter(visitor.session.person.id);
-    let page = store.gallery(account, &filter, search.before.parse().ok(), PAGE).await?;
+    let boards = boards::seen(&visitor).await?;
+    let size = if search.ids == "1" { IDS } else { PAGE };
+    let is_seen = filter.board.is_none_or(|wanted| boards.iter().any(|board| board.id == wanted));
+    let page = match is_seen {
+        true => store.gallery(account, &filter, search.before.parse().ok(), size).await?,
+        // It was removed, or is somebody else's.
+        false => Found::default(),
+    };
     let older = page.older.map(|last| search.older(last));
+    if search.ids == "1" {
+        let ids: Vec<Id> = page.records.iter().map(|record| record.task.id).collect();
+        return Ok(secured(Json(json!({ "ids": ids, "older": older })).into_response()));
+    }
     let mut cards = cards(&visitor, page.records).await?;
     for card in &mut cards {
         card.selects = visitor.makes();
@@ -166,7 +185,6 @@ pub async fn gallery(
     if is_of_script(&headers) {
         return Ok(html(MoreCards { t: visitor.texts, cards, older }.render()?));
     }
-    let boards = store.boards(account).await?;
     let mut people = store.list_people(Some(account)).await?;
     if people.len() < 2 {
         people.clear();
@@ -174,7 +192,7 @@ pub async fn gallery(
     let beside = GalleryFilter { text: String::new(), board: None, starred_by: None, person: None, ..filter.clone() };
     let narrowed = beside.is_set();
     let page = GalleryPage {
-        frame: Frame::new("gallery", &visitor).await?,
+        frame: Frame::with_queue("gallery", &visitor).await?,
         board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),
         deleted: ids(&search.deleted),
         narrowed,
@@ -203,27 +221,24 @@ pub(super) fn chosen(form: &Form) -> Vec<Id> {
     first(form.fields.names().filter_map(|name| name.strip_prefix("task-")))
 }
 
-/// Leads a browser without the script to a page; the script stays where it is.
-fn done(form: &Form, page: &str) -> Response<Body> {
-    if is_of_script(&form.headers) {
-        return secured(StatusCode::NO_CONTENT.into_response());
-    }
-    secured(Redirect::to(page).into_response())
-}
-
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
 pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     let (tasks, me) = (chosen(&form), form.visitor.session.person.id);
+    let tell = |what, tasks| form.visitor.studio.live.tell(account, Marks { what, person: me, tasks });
     match action(&word)? {
-        GalleryAction::Star => store.star_tasks(account, me, &tasks, true).await?,
-        GalleryAction::Unstar => store.star_tasks(account, me, &tasks, false).await?,
+        change @ (GalleryAction::Star | GalleryAction::Unstar) => {
+            let starred = change == GalleryAction::Star;
+            store.star_tasks(account, me, &tasks, starred).await?;
+            tell(if starred { Mark::Starred } else { Mark::Unstarred }, tasks);
+        }
         change @ (GalleryAction::Put | GalleryAction::Take) => {
             let board: Id = form.fields.text("board").parse().map_err(|_| PageError::bad_request())?;
-            if !store.put_on_board(account, board, &tasks, change == GalleryAction::Put).await? {
-                return Err(PageError::not_found());
+            if !store.put_on_board(account, me, board, &tasks, change == GalleryAction::Put).await? {
+                return Err(PageError::new(StatusCode::NOT_FOUND, "board-gone"));
             }
+            tell(Mark::Boards, Vec::new());
             return Ok(done(&form, &format!("{HOME}?board={board}")));
         }
         GalleryAction::Delete => {
@@ -239,11 +254,13 @@ pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Bod
             }
             let deleted = store.delete_tasks(account, &tasks, author).await?;
             tracing::info!(tasks = deleted.len(), %account, person = %form.visitor.session.person.id, "tasks moved to the bin");
+            tell(Mark::Deleted, deleted.clone());
             let deleted: Vec<String> = deleted.iter().map(Id::to_string).collect();
             return Ok(done(&form, &format!("{HOME}?deleted={}", deleted.join("+"))));
         }
         GalleryAction::Restore => {
             let back = store.restore_tasks(account, &tasks, form.visitor.only_own()).await?;
+            tell(Mark::Restored, back.clone());
             for task in tasks.iter().filter(|task| !back.contains(task)) {
                 // A second click finds it there already.
                 if store.find_record(account, Surface::Web, *task).await?.is_none() {
@@ -253,44 +270,4 @@ pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Bod
         }
     }
     Ok(done(&form, HOME))
-}
-
-/// A name of a board that a person gave.
-fn name(form: &Form) -> Result<&str, PageError> {
-    let name = form.fields.text("name").trim();
-    let fits = !name.is_empty() && name.chars().count() <= MAX_BOARD_NAME && !name.chars().any(char::is_control);
-    if fits { Ok(name) } else { Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-name")) }
-}
-
-fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError> {
-    match outcome {
-        BoardWrite::Done(board) => Ok(done(form, &format!("{HOME}?board={}", board.id))),
-        BoardWrite::NameTaken => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-taken")),
-        BoardWrite::NotPossible => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-not-possible")),
-    }
-}
-
-/// Makes a board.
-pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
-    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
-    let made = store.create_board(account, name(&form)?, MAX_BOARDS).await?;
-    written(&form, made)
-}
-
-/// Renames or removes a board.
-pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
-    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
-    if !store.boards(account).await?.iter().any(|board| board.id == id) {
-        return Err(PageError::not_found());
-    }
-    match action(&word)? {
-        BoardAction::Rename => written(&form, store.rename_board(account, id, name(&form)?).await?),
-        BoardAction::Remove => {
-            store.remove_board(account, id).await?;
-            Ok(done(&form, HOME))
-        }
-    }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::Serialize;
 use tintype_engine::Stage;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::MissedTickBehavior;
@@ -26,13 +27,39 @@ const MAX_WAITING: usize = 256;
 pub(super) const MAX_WATCHERS: usize = 2_048;
 const MAX_WATCHERS_OF_SESSION: usize = 8;
 
-/// A change to a task of an account.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A change that pages of an account show.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
     State(Id),
     /// It is under way, and has come so far.
     Progress(Id, Standing),
+    /// A person of the account has done something with its pictures or boards.
+    Marks(Arc<Marks>),
+    /// The queue was paused, or resumed.
+    Queue { paused: bool },
+}
+
+/// What somebody did with pictures or boards.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Marks {
+    pub(super) what: Mark,
+    /// Who did it.
+    pub(super) person: Id,
+    /// The tasks, unless it was done with boards.
+    pub(super) tasks: Vec<Id>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Mark {
+    Starred,
+    Unstarred,
+    /// Moved to the bin.
+    Deleted,
+    Restored,
+    /// Boards were made, changed or removed, or have other pictures.
+    Boards,
 }
 
 /// How far an unfinished task is, as pages show it.
@@ -91,6 +118,8 @@ struct Watched {
     accounts: HashMap<Id, broadcast::Sender<Change>>,
     sessions: HashMap<TokenHash, WatchedSession>,
     watchers: usize,
+    /// Whether the queue was paused at the last look.
+    is_paused: bool,
     /// The unfinished tasks at the last look.
     known: HashMap<Id, (Unfinished, Standing)>,
 }
@@ -147,6 +176,12 @@ impl Live {
         if self.watched().accounts.contains_key(&account) {
             self.news.notify_one();
         }
+    }
+
+    /// Tells the open pages of an account what a person did. Those of another process of the cluster learn it when they are
+    /// loaded again.
+    pub(super) fn tell(&self, account: Id, marks: Marks) {
+        self.watched().tell(account, Change::Marks(Arc::new(marks)));
     }
 
     /// Watches until `stop`.
@@ -219,7 +254,13 @@ impl Live {
             let standing = Standing::of(&self.tasks, &task).await;
             standings.push((task, standing));
         }
+        // A page without the banner is better than none.
+        let paused = self.shared.store.queue_paused_at().await.is_ok_and(|since| since.is_some());
         let mut watched = self.watched();
+        if watched.is_paused != paused {
+            watched.is_paused = paused;
+            accounts.iter().for_each(|account| watched.tell(*account, Change::Queue { paused }));
+        }
         let known = std::mem::take(&mut watched.known);
         for (task, now) in &standings {
             match known.get(&task.task_id) {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
 
 use super::error::Written;
-use super::session::{Fields, Visitor};
+use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::model::EntryKind;
 use tintype_domain::person::Role;
@@ -71,6 +72,14 @@ pub(super) fn is_of_script(headers: &HeaderMap) -> bool {
     headers.get("x-requested-with").is_some_and(|value| value == "studio")
 }
 
+/// Leads a browser without the script to a page; the script stays where it is.
+pub(super) fn done(form: &Form, page: &str) -> Response<Body> {
+    if is_of_script(&form.headers) {
+        return secured(StatusCode::NO_CONTENT.into_response());
+    }
+    secured(Redirect::to(page).into_response())
+}
+
 /// The minute of a time, in UTC. Templates pass some values by reference, here and below.
 pub(super) fn minute(at: impl Borrow<Timestamp>) -> String {
     at.borrow().to_string().chars().take(16).map(|char| if char == 'T' { ' ' } else { char }).collect()
@@ -125,13 +134,22 @@ pub(super) struct Frame<'a> {
     pub(super) credits: i64,
     /// Whether the person manages all accounts.
     pub(super) operates: bool,
+    /// Whether the queue is paused, on pages with pictures.
+    pub(super) paused: bool,
 }
 
 impl<'a> Frame<'a> {
     pub(super) async fn new(here: &'static str, visitor: &'a Visitor) -> Result<Self> {
         let account = visitor.account().await?;
         let operates = account.as_ref().is_some_and(|account| visitor.operates(account));
-        Ok(Self { here, t: visitor.texts, visitor, credits: account.map_or(0, |account| account.credits), operates })
+        let credits = account.map_or(0, |account| account.credits);
+        Ok(Self { here, t: visitor.texts, visitor, credits, operates, paused: false })
+    }
+
+    /// The frame of a page with pictures, which says so while the queue is paused.
+    pub(super) async fn with_queue(here: &'static str, visitor: &'a Visitor) -> Result<Self> {
+        let paused = visitor.studio.shared.store.queue_paused_at().await?.is_some();
+        Ok(Self { paused, ..Self::new(here, visitor).await? })
     }
 
     /// Whether the page is one of the account's, which show tabs.

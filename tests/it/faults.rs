@@ -19,8 +19,8 @@ use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::{
-    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, Rescue, Result, SignUp,
-    Submission,
+    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, NewSharedLink, Rescue,
+    Result, SignUp, Submission, Target,
 };
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Point};
@@ -202,9 +202,16 @@ impl Scene {
         let tasks = store.list_task_ids(first, Surface::Web, None, 10).await.expect("a store");
         let people = store.list_people(Some(first)).await.expect("a store");
         let person = people.first().map_or(first, |person| person.id);
-        attempt(async move { store.create_board(first, "boats", 10).await }).await;
+        attempt(async move { store.create_board(first, None, "boats", 10).await }).await;
         let (store, starred) = (self.service.shared.store.clone(), tasks.clone());
         attempt(async move { store.star_tasks(first, person, &starred, true).await }).await;
+        let store = self.service.shared.store.clone();
+        let target = tasks.first().map_or(Target::Board(first), |task| Target::Task(*task));
+        let (end, account_id) = (Some(store.now()), first);
+        let link = NewSharedLink { account_id, person_id: person, target, with_prompts: false, expires_at: end };
+        attempt(async move { store.create_shared_link(link, 10).await }).await;
+        let sweeper = self.service.sweeper.clone();
+        attempt(async move { sweeper.delete_expired_links().await }).await;
         for _ in 0..2 {
             let (store, deleted) = (self.service.shared.store.clone(), tasks.clone());
             attempt(async move { store.delete_tasks(first, &deleted, None).await }).await;

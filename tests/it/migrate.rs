@@ -18,8 +18,9 @@ use tintype_store::sqlite::SqliteStore;
 use tintype_store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, EndpointChange,
     EndpointCreation, Endpoints as _, Fleet as _, Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _,
-    NewEndpoint, NewKey, Origin, People as _, PersonCreation, Queue as _, SignUp, SigningUp, StartLimit, Store,
-    StrikeRule, Submission, Tasks as _, Upkeep as _, UsageBy, UsageFilter, Via,
+    NewEndpoint, NewKey, NewSharedLink, Origin, People as _, PersonCreation, Queue as _, SharedLinkCreation,
+    SharedLinks as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Target, Tasks as _, Upkeep as _,
+    UsageBy, UsageFilter, Via,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -205,14 +206,22 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     }
     let [red, blue, green, old] = tasks[..] else { panic!("four tasks") };
     while source.index_prompts().await.unwrap() > 0 {}
-    let BoardWrite::Done(board) = source.create_board(ada.id, "Ships & <boats>", 10).await.unwrap() else {
+    let BoardWrite::Done(board) = source.create_board(ada.id, None, "Ships & <boats>", 10).await.unwrap() else {
         panic!("a new name")
     };
     let PersonCreation::Created(fan) = source.create_person(ada.id, "fan", Role::Member).await.unwrap() else {
         panic!("a new name")
     };
     source.star_tasks(ada.id, fan.id, &[red, green], true).await.unwrap();
-    source.put_on_board(ada.id, board.id, &[red, blue], true).await.unwrap();
+    let BoardWrite::Done(own) = source.create_board(ada.id, Some(fan.id), "Own", 10).await.unwrap() else {
+        panic!("a new name")
+    };
+    let target = Target::Board(own);
+    let link = NewSharedLink { account_id: ada.id, person_id: fan.id, target, with_prompts: true, expires_at: None };
+    let SharedLinkCreation::Created(link) = source.create_shared_link(link, 10).await.unwrap() else {
+        panic!("it has a target")
+    };
+    source.put_on_board(ada.id, fan.id, board, &[red, blue], true).await.unwrap();
     source.delete_tasks(ada.id, &[old], None).await.unwrap();
     // Long enough ago to be erased.
     assert_eq!(source.erase_deleted(source.now().saturating_add(LEASE), None).await.unwrap(), 1);
@@ -222,7 +231,10 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     binary::json(elsewhere.path(), &["migrate", "--from", &sqlite(&data), "--to", &url]);
     let target = cluster().open(elsewhere.path(), &Clock::system(), Faults::default());
     while target.index_prompts().await.unwrap() > 0 {}
-    assert_eq!(target.boards(ada.id).await.unwrap(), std::slice::from_ref(&board));
+    let boards: Vec<Id> = target.boards(ada.id, fan.id).await.unwrap().iter().map(|board| board.id).collect();
+    assert_eq!(boards, [own, board], "by name, the private one included");
+    let links = target.list_shared_links(ada.id, None, None, 10).await.unwrap();
+    assert_eq!(links.iter().map(|link| (link.id, link.target)).collect::<Vec<_>>(), [(link, Target::Board(own))]);
     let shown = async |filter| -> Vec<Id> {
         let page = target.gallery(ada.id, &filter, None, 10).await.unwrap();
         page.records.iter().map(|record| record.task.id).collect()
@@ -230,7 +242,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     let text = |text: &str| GalleryFilter { text: text.into(), ..GalleryFilter::default() };
     assert_eq!(shown(text("boat")).await, [blue, red]);
     assert_eq!(shown(text("green")).await, []);
-    assert_eq!(shown(GalleryFilter { board: Some(board.id), ..text("") }).await, [blue, red]);
+    assert_eq!(shown(GalleryFilter { board: Some(board), ..text("") }).await, [blue, red]);
     assert_eq!(shown(GalleryFilter { starred_by: Some(fan.id), ..text("") }).await, [red]);
     assert_eq!(target.restore_tasks(ada.id, &[green, old], None).await.unwrap(), [green]);
     assert_eq!(shown(text("green")).await, [green]);

@@ -19,6 +19,8 @@ pub const UPLOAD_GRACE: Duration = Duration::from_secs(15);
 pub const MAX_UPLOADS: u32 = 200;
 /// Most boards of an account.
 pub const MAX_BOARDS: u32 = 100;
+/// Most shared links of an account.
+pub const MAX_SHARED_LINKS: u32 = 1_000;
 /// Most characters of the name of a board.
 pub const MAX_BOARD_NAME: usize = 60;
 /// Most tasks of the studio that one form changes, or one download has.

@@ -19,7 +19,7 @@ pub const MAX_BALANCE: i64 = 1 << 53;
 /// Prefix of every `task_id`, and the neutral name of provider and model.
 pub const MODEL_NAME: &str = "imgmodel";
 
-const ID_LEN: usize = 21;
+pub(crate) const ID_LEN: usize = 21;
 const RANDOM_BITS: u32 = 78;
 /// Bits of them that a rank keeps.
 const RANK_BITS: u32 = 21;

@@ -14,12 +14,15 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use crate::identity::{Identity, Journey};
-use crate::model::Id;
+use crate::model::{ID_LEN, Id};
 use crate::second_factor::FactorSecret;
 use crate::timestamp::Timestamp;
 
 /// Time for which a ticket is valid.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// Bytes of the signature of a shared link: 128 bits, which nobody guesses.
+const LINK_TAG: usize = 16;
 
 /// Issues and checks tickets, and signs journeys, with the secret of the installation.
 #[derive(Clone)]
@@ -90,6 +93,26 @@ impl TokenSigner {
     /// Whether a ticket proves this fact about this person, and is still valid.
     pub fn proves(&self, ticket: &str, person: Id, fact: Fact<'_>) -> bool {
         self.check(ticket, |at| self.tag_of(person, fact, at))
+    }
+
+    /// The text of a shared link, which nobody can guess from its id.
+    pub fn share(&self, link: Id) -> String {
+        let tag = self.tag_of_link(link).finalize().into_bytes();
+        format!("{link}{}", BASE64_URL_SAFE_NO_PAD.encode(&tag[..LINK_TAG]))
+    }
+
+    /// The shared link of a text; `None` if this server has not signed it.
+    pub fn shared(&self, text: &str) -> Option<Id> {
+        let (link, tag) = text.split_at_checked(ID_LEN)?;
+        let (link, tag) = (link.parse().ok()?, BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?);
+        let is_signed = tag.len() == LINK_TAG && self.tag_of_link(link).verify_truncated_left(&tag).is_ok();
+        is_signed.then_some(link)
+    }
+
+    fn tag_of_link(&self, link: Id) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(format!("tintype shared link\n{link}").as_bytes());
+        mac
     }
 
     fn write(&self, tag: Hmac<Sha256>) -> String {
@@ -171,6 +194,23 @@ mod tests {
             assert!(!at(TICKET_LIFE).admits(forged, ada, &of("ada")), "{forged}");
         }
     }
+
+    #[test]
+    fn a_shared_link_is_one_that_this_server_has_signed() {
+        let now = Timestamp::from_millis(1_795_262_400_000);
+        let tickets = TokenSigner::new(&[7; 32], now);
+        let id: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        let text = tickets.share(id);
+        assert_eq!((text.len(), tickets.shared(&text)), (43, Some(id)));
+        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 999)).shared(&text), Some(id));
+        assert_eq!(TokenSigner::new(&[8; 32], now).shared(&text), None);
+        let of_other = text.replacen("FAAAAAAAAAAAAAAAAAAAA", "FAAAAAAAAAAAAAAAAAAAB", 1);
+        let longer = format!("{text}AAAA");
+        for forged in [&of_other, &longer, &text[..42], &text[..21], "", "FAAAAAAAAAAAAAAAAAAAé", &text[1..]] {
+            assert_eq!(tickets.shared(forged), None, "{forged}");
+        }
+    }
+
     #[test]
     fn a_ticket_proves_one_fact_about_one_person() {
         let now = Timestamp::from_millis(1_795_262_400_000);

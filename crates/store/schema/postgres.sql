@@ -386,9 +386,15 @@ CREATE TABLE boards (
     id         text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C" NOT NULL REFERENCES accounts (id),
     name       text COLLATE "C" NOT NULL,
-    -- Also lists an account's boards.
-    UNIQUE (account_id, name)
+    -- The only person who sees it; null for a board of the whole account.
+    person_id  text COLLATE "C" REFERENCES people (id) ON DELETE CASCADE
 );
+
+-- Also lists an account's boards.
+CREATE UNIQUE INDEX boards_by_name ON boards (account_id, coalesce(person_id, ''), name);
+
+-- The boards of a person who is removed.
+CREATE INDEX boards_of_person ON boards (person_id) WHERE person_id IS NOT NULL;
 
 CREATE TABLE board_tasks (
     board_id text COLLATE "C" NOT NULL REFERENCES boards (id) ON DELETE CASCADE,
@@ -398,6 +404,34 @@ CREATE TABLE board_tasks (
 
 -- The boards of a task, when it is shown or removed.
 CREATE INDEX boards_of_task ON board_tasks (task_id);
+
+-- Links that show a task or a board to everybody who has one. The secret part of a link follows from its id, so none is
+-- stored; see crates/domain/src/signed_tokens.rs.
+CREATE TABLE shared_links (
+    id           text COLLATE "C" PRIMARY KEY,
+    account_id   text COLLATE "C" NOT NULL REFERENCES accounts (id),
+    -- Who made it. A link goes with its maker.
+    person_id    text COLLATE "C" NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    task_id      text COLLATE "C",
+    board_id     text COLLATE "C" REFERENCES boards (id) ON DELETE CASCADE,
+    -- Whether its page shows the prompts.
+    with_prompts boolean NOT NULL,
+    -- Null for a link that works until it is revoked.
+    expires_at   bigint,
+    views        bigint NOT NULL DEFAULT 0,
+    CHECK ((task_id IS NULL) <> (board_id IS NULL))
+);
+
+-- Pages of an account's links.
+CREATE INDEX shared_links_of_account ON shared_links (account_id, id);
+
+-- The links of a person, a task or a board that is removed.
+CREATE INDEX shared_links_of_person ON shared_links (person_id);
+CREATE INDEX shared_links_of_task ON shared_links (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX shared_links_of_board ON shared_links (board_id) WHERE board_id IS NOT NULL;
+
+-- The sweep of expired links.
+CREATE INDEX shared_links_due ON shared_links (expires_at) WHERE expires_at IS NOT NULL;
 
 -- The bin: deleted tasks, which are hidden first so that they can be restored, then erased, and forgotten here once their
 -- files are gone.

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
-    Newcomer, PersonChange, PersonCreation, Result, Right, SignUp, Store, Taking,
+    NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp, Store, Taking,
+    Target,
 };
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
@@ -198,6 +199,10 @@ actions! {
     ResumeQueue = "audit-resume-queue",
     /// A person deleted a task that another one had created.
     DeleteTask = "audit-delete-task",
+    /// A person shared a task or a board by a link. The detail is when the link expires.
+    Share = "audit-share",
+    /// A shared link was revoked.
+    Unshare = "audit-unshare",
     /// A task was failed. The detail is the sentence for its owner.
     FailTask = "audit-fail-task",
     /// A change that a newer version of this server recorded, which this version cannot name.
@@ -276,6 +281,24 @@ impl Deed {
     pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
         let is_others = author.is_some() && author != actor.person_id;
         is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))
+    }
+
+    /// Of a shared link that was made, if it was.
+    pub(super) fn of_new_shared_link(new: &NewSharedLink, made: SharedLinkCreation) -> Option<Self> {
+        let SharedLinkCreation::Created(_) = made else { return None };
+        let end = new.expires_at.map(|end| end.to_string()).unwrap_or_default();
+        Some(Self::of(Action::Share, new.account_id).about_target(new.target).with(end))
+    }
+
+    /// Of a shared link that was revoked.
+    pub(super) fn of_revoked_link(account_id: Id, target: Target) -> Self {
+        Self::of(Action::Unshare, account_id).about_target(target)
+    }
+
+    fn about_target(self, target: Target) -> Self {
+        match target {
+            Target::Task(id) | Target::Board(id) => self.about(id),
+        }
     }
 
     /// With a detail, unless it is empty.

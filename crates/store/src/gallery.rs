@@ -89,19 +89,28 @@ pub struct GalleryPage {
 pub struct Board {
     /// The board.
     pub id: Id,
-    /// Its name, which no other board of the account has.
+    /// Its name, which no other board of the account has, or no other private one of its owner.
     pub name: String,
+    /// The only person who sees it; `None` for one that the whole account sees.
+    pub owner: Option<Id>,
+    /// The images of its tasks that are not deleted; `None` if it has [`MOST_COUNTED`] tasks or more.
+    pub images: Option<u32>,
 }
 
-/// Outcome of making or renaming a board.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// So many tasks of a board are not counted any more, so that a list of boards stays cheap.
+pub const MOST_COUNTED: u32 = 1_000;
+
+/// Outcome of making, renaming or publishing a board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoardWrite {
-    /// The board, as it is now.
-    Done(Board),
-    /// Another board of the account has this name.
+    /// The board.
+    Done(Id),
+    /// Another board has this name.
     NameTaken,
-    /// The account has as many boards as it may have, or there is no such account or board.
-    NotPossible,
+    /// There are as many boards as there may be.
+    Full,
+    /// There is no such account or person, or the person sees no such board.
+    NotFound,
 }
 
 /// Tasks of the studio as their people arrange them. A method that takes ids of tasks ignores those that are not tasks
@@ -123,20 +132,23 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
     /// Gives stars of a person of the account to tasks, or takes them away.
     async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()>;
 
-    /// The boards of an account, by name.
-    async fn boards(&self, account_id: Id) -> Result<Vec<Board>>;
+    /// The boards of an account that a person sees, by name.
+    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>>;
 
-    /// Makes a board, unless the account has `most`.
-    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite>;
+    /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most `most`.
+    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite>;
 
-    /// Renames a board of the account.
-    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite>;
+    /// Renames a board that a person sees.
+    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite>;
 
-    /// Removes a board of the account, and no task. Returns whether there was one.
-    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool>;
+    /// Shows a private board of a person to the whole account, unless that has `most`. Nothing changes for one that it sees.
+    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite>;
 
-    /// Puts tasks on a board of the account, or takes them off. Returns whether there is such a board.
-    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
+    /// Removes a board that a person sees, and no task. Returns whether there was one.
+    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool>;
+
+    /// Puts tasks on a board that a person sees, or takes them off. Returns whether there is such a board.
+    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool>;
 
     /// Moves tasks that have ended to the bin, which hides them at once; with an `author`, only this person's. Returns
     /// those that were moved. Their ledger entries stay. The audit log records tasks of other people than the one who acts.

@@ -38,6 +38,7 @@ pub mod postgres;
 mod reports;
 mod rights;
 mod schema;
+mod shared_links;
 pub mod sqlite;
 mod upkeep;
 mod uploads;
@@ -55,7 +56,7 @@ pub use self::fleet::{
     ANY_REFERENCES, Abilities, ENGINE_SILENCE, EndingsElsewhere, EngineState, Fleet, WORKER_SILENCE, WaitingForEngine,
     WaitingTask, WorkerReport,
 };
-pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, TaskState};
+pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
 pub use self::identities::{Identities, Linking};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
@@ -71,6 +72,7 @@ pub use self::reports::{
 };
 pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};
+pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, SharedLinks, Target};
 pub use self::upkeep::Upkeep;
 pub use self::uploads::{Upload, UploadedPicture, Uploads};
 
@@ -465,6 +467,7 @@ pub trait Store:
     + People
     + Queue
     + Reports
+    + SharedLinks
     + Tasks
     + Upkeep
     + Uploads
@@ -484,6 +487,7 @@ impl<T> Store for T where
         + People
         + Queue
         + Reports
+        + SharedLinks
         + Tasks
         + Upkeep
         + Uploads

@@ -79,6 +79,8 @@ effects! {
     MarkTasks = "mark-tasks",
     /// A board is made, renamed or removed.
     ChangeBoard = "change-board",
+    /// A shared link is made, seen, revoked or deleted.
+    ChangeSharedLink = "change-shared-link",
     /// Tasks are deleted by their owner, which hides them.
     DeleteTasks = "delete-tasks",
     /// Deleted tasks come back.

@@ -45,12 +45,13 @@ const STUDIO_STYLE: [&str; 5] = [
     include_str!("../../studio/pages/viewer.css"),
 ];
 /// The script of pages with pictures, which comes after that of all pages.
-const PICTURES_SCRIPT: [&str; 9] = [
+const PICTURES_SCRIPT: [&str; 10] = [
     include_str!("../../studio/pages/live.js"),
     include_str!("../../studio/pages/references.js"),
     include_str!("../../studio/pages/looking.js"),
     include_str!("../../studio/pages/gallery.js"),
     include_str!("../../studio/pages/choosing.js"),
+    include_str!("../../studio/pages/news.js"),
     include_str!("../../studio/pages/menu.js"),
     include_str!("../../studio/pages/viewer.js"),
     include_str!("../../studio/pages/place.js"),

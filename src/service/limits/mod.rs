@@ -28,6 +28,8 @@ const WEBHOOKS: u32 = 30;
 pub const REPORTS: u32 = 30;
 /// Forms that a person may send in that time, uploads among them. Each writes, and most are kept in the audit log for a year.
 pub const FORMS: u32 = 240;
+/// Views of one shared link in that time. Each is counted in the database, whoever looks.
+pub const VIEWS: u32 = 600;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
@@ -218,6 +220,11 @@ impl RateLimits {
     /// Counts one report that a person asks for in the studio.
     pub async fn count_report(&self, person_id: Id) -> Option<Allowance> {
         self.count_under(person_id, RateLimit::Read, REPORTS).await
+    }
+
+    /// Counts one view of a shared link, whoever looks.
+    pub async fn count_view(&self, link: Id) -> Option<Allowance> {
+        self.count_under(link, RateLimit::Read, VIEWS).await
     }
 
     /// Counts one form that a person sends in the studio.

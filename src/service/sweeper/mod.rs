@@ -180,6 +180,7 @@ impl Sweeper {
         loop {
             tokio::time::sleep(ORPHAN_SWEEP_EVERY).await;
             self.delete_expired_sessions().await;
+            self.delete_expired_links().await;
             self.delete_old_sign_ups().await;
             self.delete_old_audit_entries().await;
             self.delete_old_calls().await;
@@ -211,6 +212,15 @@ impl Sweeper {
         match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
             Ok(0) => {}
             Ok(deleted) => tracing::debug!(deleted, "expired sign-in links and sessions deleted"),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Deletes shared links that have expired. Logs an error and leaves it to the next sweep.
+    pub async fn delete_expired_links(&self) {
+        match self.shared.store.delete_expired_links().await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::debug!(deleted, "expired shared links deleted"),
             Err(error) => failed(&error),
         }
     }

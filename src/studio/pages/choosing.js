@@ -25,6 +25,7 @@ function clear() {
   if (!picked.size) return;
   for (const task of [...picked]) if (tileOf(task)) setPicked(tileOf(task), false);
   picked.clear();
+  if (one("[data-all-found]")) one("[data-all-found]").hidden = true;
   anchor = null;
   count();
 }
@@ -32,7 +33,37 @@ function clear() {
 function pickAll(list) {
   for (const tile of list) setPicked(tile, true);
   count();
+  offerFound();
 }
+
+// All tasks that the search finds, also those that no page has loaded.
+let found = [];
+async function offerFound() {
+  const offer = one("[data-all-found]");
+  if (!offer || !one("[data-older]")) return;
+  const all = [];
+  let query = new URL(location).searchParams;
+  query.delete("before");
+  while (query && all.length < offer.dataset.most) {
+    query.set("ids", "1");
+    const answer = await fetch(`/studio/gallery?${query}`, { headers: OF_SCRIPT }).catch(() => null);
+    if (!answer?.ok || answer.redirected) return;
+    const { ids, older } = await answer.json();
+    all.push(...ids);
+    query = older && new URLSearchParams(older);
+  }
+  found = all;
+  offer.textContent = offer.dataset.words.replace("0", found.length);
+  offer.hidden = !picked.size || found.length <= picked.size;
+}
+
+document.addEventListener("click", (event) => {
+  const offer = event.target.closest?.("[data-all-found]");
+  if (!offer) return;
+  for (const task of found) if (tileOf(task)) setPicked(tileOf(task), true); else picked.add(task);
+  offer.hidden = true;
+  count();
+});
 
 // Chooses a tile or leaves it out; with Shift, all from the last one to this one.
 function toggle(tile, isRange) {

@@ -29,17 +29,19 @@ async function star(tasks, starred) {
 
 // Deleted tasks wait where they were, hidden, until the page is left.
 async function erase(tasks) {
-  const hasEnded = (tile) => tile && !tile.hidden && tile.dataset.state !== "processing";
+  // The server leaves out what has not ended, among those that this page has not loaded.
+  const hasEnded = (tile) => !tile || (!tile.hidden && tile.dataset.state !== "processing");
   const ended = tasks.filter((task) => hasEnded(tileOf(task)));
+  const loaded = ended.map(tileOf).filter(Boolean);
   if (!ended.length) return;
-  const last = tileOf(ended.at(-1));
-  for (const task of ended) tileOf(task).hidden = true;
+  const last = loaded.at(-1);
+  for (const tile of loaded) tile.hidden = true;
   hold();
-  const next = last.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
+  const next = last?.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
   if (isViewing()) viewAfter(next); else if (next) enter(next);
   clear();
   if (!(await mark("delete", ended))) {
-    for (const task of ended) tileOf(task).hidden = false;
+    for (const tile of loaded) tile.hidden = false;
     return hold();
   }
   const before = one(".undo");

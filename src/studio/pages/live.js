@@ -48,7 +48,9 @@ async function fetchOlder(link) {
   const older = parse(await answer.text());
   for (const tile of all(".tile", older)) if (document.getElementById(tile.id)) tile.remove();
   prepare(older);
+  const arrived = all(".tile", older);
   link.closest(".older").replaceWith(older);
+  arrived.forEach(keepPicked);
   hold();
   olderPages += 1;
   return true;
@@ -82,7 +84,9 @@ function place(card) {
   const news = one("[data-news]");
   const state = news.dataset[card.dataset.state];
   const isNews = state && old.dataset.state !== card.dataset.state;
-  if (isNews) news.textContent = `${state}: ${one(".prompt", card).textContent}`;
+  if (!isNews) return;
+  news.textContent = `${state}: ${one(".prompt", card).textContent}`;
+  tellOf(card, news.textContent);
 }
 
 const fetching = new Map();
@@ -90,7 +94,7 @@ const fetching = new Map();
 // was created on it.
 async function refresh(id, isNew) {
   const gallery = one("[data-gallery]");
-  if (!isNew && !tileOf(id) && (gallery || !one(".grid"))) return;
+  if (!isNew && !tileOf(id) && (gallery || !one(".grid"))) return lookForFresh();
   if (fetching.has(id)) return void fetching.set(id, true);
   fetching.set(id, false);
   const url = `/studio/tasks/${encodeURIComponent(id)}${one(".grid") ? "?tile" : ""}${gallery ? "&gallery" : ""}`;
@@ -121,9 +125,13 @@ async function catchUp() {
 let hasBegun = false;
 function hear({ name, data }) {
   if (name === "task") return refresh(data.id);
+  if (name === "marks") return follow(data);
+  if (name === "queue") return showPaused(data.paused);
+  if (name === "away") return showAway(true);
   if (name === "begin") {
+    showAway(false);
     all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
-    if (hasBegun) catchUp();
+    if (hasBegun) [catchUp(), lookForFresh()];
     hasBegun = true;
     return;
   }
@@ -145,10 +153,11 @@ function openStream(url, tell) {
   let stream, again;
   const begin = () => {
     stream = new EventSource(url);
-    for (const name of ["begin", "task", "progress"]) {
+    for (const name of ["begin", "task", "progress", "marks", "queue"]) {
       stream.addEventListener(name, (event) => tell({ name, data: JSON.parse(event.data) }));
     }
     stream.addEventListener("error", () => {
+      tell({ name: "away" });
       if (stream.readyState === EventSource.CLOSED) again = setTimeout(begin, 5_000);
     });
   };

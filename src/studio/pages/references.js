@@ -117,6 +117,8 @@ function takeOver(from, parts) {
       const choice = all(`input[name=${part}]`, maker).find((input) => input.value === from[part].value);
       if (!choice) continue;
       choice.checked = true;
+      const others = choice.closest(".other-shapes");
+      if (others) others.open = true;
       choice.dispatchEvent(new Event("change", { bubbles: true }));
     }
   }

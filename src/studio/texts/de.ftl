@@ -637,3 +637,56 @@ bin-lead-hours = { $n ->
     [one] Gelöschte Aufträge bleiben eine Stunde hier. Danach werden sie endgültig gelöscht.
    *[other] Gelöschte Aufträge bleiben { $n } Stunden hier. Danach werden sie endgültig gelöscht.
 }
+
+share = Teilen
+share-lead = Wer den Link hat, sieht es ohne Anmeldung.
+share-for = Der Link gilt
+share-days = { $n ->
+    [one] { $n } Tag
+   *[other] { $n } Tage
+}
+share-forever = Bis zum Widerruf
+share-prompts = Beschreibungen zeigen
+share-make = Link erstellen
+share-made = Der Link ist erstellt. Wer ihn hat, sieht, was Sie geteilt haben.
+share-full = Dieses Konto hat so viele geteilte Links, wie es haben darf. Widerrufen Sie zuerst einen.
+title-links = Geteilte Links
+links-empty = Nichts ist geteilt. Öffnen Sie ein Bild oder eine Sammlung und wählen Sie Teilen.
+link-shows = Zeigt
+link-ends = Gilt bis
+link-views = Aufrufe
+link-open = Öffnen
+link-revoke = Widerrufen
+link-revoke-sure = Der Link gilt dann sofort nicht mehr.
+shared-picture = Ein geteiltes Bild
+shared-number = Bild { $n }
+shared-empty = Hier ist noch kein Bild.
+shared-foot = Mit KI in Tintype erzeugt.
+shared-gone = Dieser Link gilt nicht mehr. Vielleicht ist er abgelaufen oder widerrufen. Bitten Sie um einen neuen.
+audit-share = Per Link geteilt
+audit-unshare = Geteilter Link widerrufen
+
+board-private = Nur für mich
+board-publish = Dem Team zeigen
+board-gone = Diese Sammlung gibt es nicht mehr. Wählen Sie eine andere.
+board-mine = nur für mich
+board-count = { $n ->
+    [one] { $n } Bild
+   *[other] { $n } Bilder
+}
+boards-empty = Noch keine Sammlungen. Legen Sie Bilder in eine Sammlung, um sie zusammen zu finden.
+board-many = { $word } Bilder
+server-away = Der Server antwortet nicht. Diese Seite macht von selbst weiter, sobald er wieder da ist.
+queue-is-paused = Der Betreiber hat die Warteschlange angehalten. Neue Bilder warten, bis es weitergeht.
+fresh = { $n } neue
+notices = Über fertige Bilder benachrichtigen
+shape-square = Quadrat
+shape-story = Story
+shape-wide = Breit
+shape-poster = Plakat
+shape-others = Weitere Formate
+example-1 = Ein Leuchtturm auf einer Klippe in der Dämmerung, Öl auf Leinwand
+example-2 = Rotfuchs im Neuschnee, Foto in weichem Morgenlicht
+example-3 = Plakat für einen Jazzabend, klare Formen, drei Farben
+example-4 = Isometrische Zeichnung eines kleinen Hafens mit Booten
+choose-found = Alle { $n } gefundenen auswählen

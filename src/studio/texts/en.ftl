@@ -637,3 +637,56 @@ bin-lead-hours = { $n ->
     [one] Deleted tasks stay here for one hour. Then they are erased.
    *[other] Deleted tasks stay here for { $n } hours. Then they are erased.
 }
+
+share = Share
+share-lead = Anyone with the link sees it, without signing in.
+share-for = The link works for
+share-days = { $n ->
+    [one] { $n } day
+   *[other] { $n } days
+}
+share-forever = Until revoked
+share-prompts = Show prompts
+share-make = Create link
+share-made = Link created. Anyone who has it can see what you shared.
+share-full = This account has as many shared links as it may have. Revoke one first.
+title-links = Shared links
+links-empty = Nothing is shared. Open a picture or a board and choose Share.
+link-shows = Shows
+link-ends = Works until
+link-views = Views
+link-open = Open
+link-revoke = Revoke
+link-revoke-sure = The link stops working at once.
+shared-picture = A shared picture
+shared-number = Picture { $n }
+shared-empty = There is no picture here yet.
+shared-foot = Made with AI in Tintype.
+shared-gone = This link doesn't work. It may have expired or been revoked. Ask whoever sent it for a new one.
+audit-share = Shared by a link
+audit-unshare = Shared link revoked
+
+board-private = Only for me
+board-publish = Show to the team
+board-gone = This board is gone. Choose another one.
+board-mine = only for me
+board-count = { $n ->
+    [one] { $n } picture
+   *[other] { $n } pictures
+}
+boards-empty = No boards yet. Put pictures on a board to find them together.
+board-many = { $word } pictures
+server-away = The server doesn't answer. This page goes on by itself when it is back.
+queue-is-paused = The operator has paused the queue. New pictures wait until it goes on.
+fresh = { $n } new
+notices = Notify me of finished pictures
+shape-square = Square
+shape-story = Story
+shape-wide = Wide
+shape-poster = Poster
+shape-others = More ratios
+example-1 = A lighthouse on a cliff at dusk, oil on canvas
+example-2 = Red fox in fresh snow, photo with soft morning light
+example-3 = Poster for a jazz night, bold shapes, three colours
+example-4 = Isometric drawing of a small harbour with boats
+choose-found = Select all { $n } found

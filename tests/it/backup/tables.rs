@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use tintype_domain::model::{Status, Surface};
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{
-    BoardWrite, Fleet as _, Gallery as _, GalleryFilter, NewSession, People as _, Tasks as _, UploadedPicture,
-    Uploads as _,
+    BoardWrite, Fleet as _, Gallery as _, GalleryFilter, NewSession, NewSharedLink, People as _, SharedLinks as _,
+    Target, Tasks as _, UploadedPicture, Uploads as _,
 };
 use tintype_system::clock::Clock;
 
@@ -57,13 +57,17 @@ async fn fill(data: &Path) {
     store.create_link(person.id, [1; 32], expires_at).await.expect("a store");
     let session = NewSession { hash: [2; 32], expires_at, agent: "a browser".into() };
     store.begin_session(person.id, None, session).await.expect("a store").expect("a session");
-    let BoardWrite::Done(board) = store.create_board(account, "Ships", 10).await.expect("a store") else {
+    let BoardWrite::Done(board) = store.create_board(account, None, "Ships", 10).await.expect("a store") else {
         panic!("a new name")
     };
     let shown = store.gallery(account, &GalleryFilter::default(), None, 10).await.expect("a store");
     let tasks: Vec<_> = shown.records.iter().map(|record| record.task.id).collect();
     store.star_tasks(account, person.id, &tasks, true).await.expect("a store");
-    store.put_on_board(account, board.id, &tasks, true).await.expect("a store");
+    store.put_on_board(account, account, board, &tasks, true).await.expect("a store");
+    let target = Target::Board(board);
+    let link =
+        NewSharedLink { account_id: account, person_id: person.id, target, with_prompts: true, expires_at: None };
+    store.create_shared_link(link, 10).await.expect("a store");
     let last = tasks.last().copied().expect("a task");
     store.delete_tasks(account, &[last], None).await.expect("a store");
     let upload = store.begin_upload(account, Surface::Web, 10).await.expect("a store").expect("room");

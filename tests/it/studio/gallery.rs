@@ -250,3 +250,44 @@ fn the_gallery_scrolls_over_several_pages() {
     person.browser.until("!document.querySelector('[data-older]')");
     person.leave();
 }
+
+#[tokio::test]
+async fn a_private_board_is_its_owners_alone_until_the_team_sees_it() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let task = bob.create("a boat").await;
+    service.work().await;
+    let made = bob.send("/studio/boards", &[("name", "Secret plans"), ("private", "1")]).await;
+    let board = made.header("location").rsplit('=').next().expect("a board").to_owned();
+    let mark = format!("task-{task}");
+    let fields = [(mark.as_str(), "1"), ("board", board.as_str())];
+    assert_eq!(bob.send("/studio/gallery/put", &fields).await.status, StatusCode::SEE_OTHER);
+    let own = bob.page("/studio/boards").await;
+    assert!(own.contains("Secret plans") && own.contains("1 picture · only for me"), "{own}");
+    // Nobody else sees it, not even an owner of the account.
+    for page in ["/studio/boards", "/studio/gallery", &format!("/studio/gallery?board={board}")] {
+        let page = ada.page(page).await;
+        assert!(!page.contains("Secret plans"), "{page}");
+    }
+    assert!(!ada.page(&format!("/studio/gallery?board={board}")).await.contains("a boat"));
+    assert_eq!(ada.get(&format!("/studio/boards/{board}/cover")).await.header("content-type"), "image/svg+xml");
+    let cover = bob.get(&format!("/studio/boards/{board}/cover")).await;
+    assert_eq!(cover.header("location"), format!("/studio/tasks/{task}/pictures/1"));
+    for (path, fields) in [
+        (format!("/studio/boards/{board}/rename"), vec![("name", "mine")]),
+        (format!("/studio/boards/{board}/publish"), vec![]),
+        (format!("/studio/boards/{board}/remove"), vec![]),
+        ("/studio/gallery/put".into(), fields.to_vec()),
+        ("/studio/gallery/take".into(), fields.to_vec()),
+        ("/studio/links".into(), vec![("board", board.as_str()), ("days", "1")]),
+    ] {
+        assert_eq!(ada.send(&path, &fields).await.status, StatusCode::NOT_FOUND, "{path}");
+    }
+    assert_eq!(bob.send(&format!("/studio/boards/{board}/publish"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert!(ada.page(&format!("/studio/gallery?board={board}")).await.contains("a boat"));
+    // A board that somebody else removed is named in a sentence.
+    ada.send(&format!("/studio/boards/{board}/remove"), &[]).await;
+    let late = bob.send("/studio/gallery/put", &fields).await;
+    assert!(late.status == StatusCode::NOT_FOUND && super::text(&late).contains("This board is gone"), "{late:?}");
+}

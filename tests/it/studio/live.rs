@@ -104,3 +104,43 @@ async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
     stop.cancel();
     running.await.expect("no panic");
 }
+
+#[tokio::test]
+async fn pages_hear_what_the_people_of_their_account_do_with_pictures_and_boards() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    let task = bob.create("a boat").await;
+    service.work().await;
+    let (mut of_ada, mut of_eve) = (ada.open().await, eve.open().await);
+    let by_bob = |what: &str, tasks: &str| {
+        format!("event: marks\ndata: {{\"what\":\"{what}\",\"person\":\"{}\",\"tasks\":[{tasks}]}}", bob.person.id)
+    };
+    let (named, mark) = (format!("\"{task}\""), format!("task-{task}"));
+    let fields = [(mark.as_str(), "1")];
+    for (path, what) in [
+        ("/studio/gallery/star", "starred"),
+        ("/studio/gallery/unstar", "unstarred"),
+        ("/studio/gallery/delete", "deleted"),
+        ("/studio/gallery/restore", "restored"),
+        ("/studio/gallery/delete", "deleted"),
+        ("/studio/bin/restore", "restored"),
+    ] {
+        assert_eq!(bob.send(path, &fields).await.status, StatusCode::SEE_OTHER, "{path}");
+        of_ada.reads(&by_bob(what, &named)).await;
+    }
+    let board = bob.send("/studio/boards", &[("name", "boats")]).await;
+    of_ada.reads(&by_bob("boards", "")).await;
+    let board = board.header("location").rsplit('=').next().expect("a board").to_owned();
+    bob.send("/studio/gallery/put", &[(mark.as_str(), "1"), ("board", &board)]).await;
+    of_ada.reads(&by_bob("boards", "")).await;
+    bob.send(&format!("/studio/boards/{board}/remove"), &[]).await;
+    of_ada.reads(&by_bob("boards", "")).await;
+    // A refused form tells nothing, and nobody of another account hears anything.
+    assert_eq!(eve.send("/studio/gallery/delete", &fields).await.status, StatusCode::SEE_OTHER);
+    eve.send("/studio/boards", &[("name", "huts")]).await;
+    of_eve.reads(&format!("data: {{\"what\":\"deleted\",\"person\":\"{}\",\"tasks\":[]}}", eve.person.id)).await;
+    of_eve.reads(&format!("data: {{\"what\":\"boards\",\"person\":\"{}\",\"tasks\":[]}}", eve.person.id)).await;
+    let unread = String::from_utf8_lossy(of_eve.unread.make_contiguous()).into_owned();
+    assert!(!unread.contains(bob.person.id.as_str()), "{unread}");
+}

@@ -11,7 +11,9 @@ use tintype_config::KEY_CACHE_TTL;
 use tintype_domain::endpoint::AddedBy;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
-use tintype_store::{AccountChange, EndSessions, KeyChange, NewSession, PersonChange, Rank};
+use tintype_store::{
+    AccountChange, EndSessions, KeyChange, NewSession, NewSharedLink, PersonChange, Rank, SharedLinkCreation, Target,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -20,7 +22,8 @@ use crate::rigs::service::{Caller, Service};
 use crate::webhooks;
 
 /// Words that stand for `{change}` in patterns.
-const CHANGES: [&str; 21] = [
+const CHANGES: [&str; 22] = [
+    "publish",
     "disable",
     "enable",
     "rotate",
@@ -130,13 +133,19 @@ impl<'a> Scene<'a> {
         let other = store.find_account(&other).await.expect("a store").expect("an account").id;
         let added = webhooks::add(&**store, owner.account, "https://hooks.example/", AddedBy::Owner).await;
         let endpoint = added.expect("a store").0.id;
-        store.create_board(owner.account, "harbour", 10).await.expect("a store");
-        let board = store.boards(owner.account).await.expect("a store")[0].id;
+        store.create_board(owner.account, None, "harbour", 10).await.expect("a store");
+        let board = store.boards(owner.account, owner.person.id).await.expect("a store")[0].id;
         let end = store.now().saturating_add(Duration::from_secs(600));
         let session = NewSession { hash: Token::random().hash(), expires_at: end, agent: String::new() };
         let session =
             store.begin_session(owner.person.id, None, session).await.expect("a store").expect("a session").id;
         let task = owner.create("a boat").await;
+        let expires_at = Some(store.now().saturating_add(Duration::from_secs(86_400)));
+        let (account_id, person_id, target) = (owner.account, owner.person.id, Target::Board(board));
+        let link = NewSharedLink { account_id, person_id, target, with_prompts: false, expires_at };
+        let SharedLinkCreation::Created(link) = store.create_shared_link(link, 9).await.expect("a store") else {
+            panic!("refused");
+        };
         let newest = owner.newest(other.as_str()).await;
         let ids = [
             ("/studio/keys", key),
@@ -146,6 +155,7 @@ impl<'a> Scene<'a> {
             ("/studio/operator/accounts", other),
             ("/studio/webhooks", endpoint),
             ("/studio/boards", board),
+            ("/studio/links", link),
             ("/studio/sessions", session),
             ("/studio/tasks", task),
         ];

@@ -42,6 +42,7 @@ fn nothing_moves_while_pictures_arrive() {
     let shapes = ["16:9", "1:1", "9:16", "21:9", "4:5"];
     for number in 0..30 {
         let shape = shapes[number % shapes.len()];
+        person.browser.evaluate("document.querySelector('.other-shapes').open = true");
         person.browser.click(&format!("document.querySelector('input[value=\"{shape}\"]')"));
         person.create(&format!("Harbour at night, study number {number}"));
         let prompt = "document.querySelector('.tile .prompt')?.textContent";

@@ -9,7 +9,7 @@ use super::columns::json;
 use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::tasks::{record, record_columns};
-use crate::gallery::{GALLERY_BATCH, SCAN};
+use crate::gallery::{GALLERY_BATCH, MOST_COUNTED, SCAN};
 use crate::{Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
@@ -29,6 +29,7 @@ pub(super) const FORGOTTEN: &str = "
     unsearched AS (DELETE FROM prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     never_indexed AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    unshared AS (DELETE FROM shared_links WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
 
 /// Deleted tasks to erase, up to $4: each part reads an index. No task ends before it is created, so $3 is the lowest id of
@@ -225,54 +226,88 @@ impl Gallery for PostgresStore {
         self.write(Effect::MarkTasks, star).await
     }
 
-    async fn boards(&self, account_id: Id) -> Result<Vec<Board>> {
-        let sql = "SELECT id, name FROM boards WHERE account_id = $1 ORDER BY name";
-        let rows = self.database.read(sql, &[&account_id]).await?;
-        rows.iter().map(|row| Ok(Board { id: row.try_get("id")?, name: row.try_get("name")? })).collect()
+    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
+        let sql = "SELECT b.id, b.name, b.person_id, (
+                SELECT CASE WHEN count(*) < $3 THEN coalesce(sum(n), 0) END FROM (
+                    SELECT CASE WHEN t.status = 'completed' THEN t.n ELSE 0 END AS n
+                    FROM board_tasks o JOIN tasks t ON t.id = o.task_id
+                    WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT $3) counted) AS images
+            FROM boards b WHERE b.account_id = $1 AND (b.person_id IS NULL OR b.person_id = $2) ORDER BY b.name, b.id";
+        let rows = self.database.read(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)]).await?;
+        let board = |row: &Row| {
+            let images: Option<i64> = row.try_get("images")?;
+            let images = images.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            Ok(Board { id: row.try_get("id")?, name: row.try_get("name")?, owner: row.try_get("person_id")?, images })
+        };
+        rows.iter().map(board).collect()
     }
 
-    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite> {
-        let sql = "INSERT INTO boards (id, account_id, name) SELECT $1, $2, $3
-            WHERE (SELECT count(*) FROM boards WHERE account_id = $2) < $4 RETURNING id";
+    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
+        let sql = "INSERT INTO boards (id, account_id, name, person_id) SELECT $1, $2, $3, $4
+            WHERE $4::text IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = $4 AND account_id = $2) RETURNING id";
         let id = self.database.new_id();
         let create = async |begun: &Transaction<'_>| {
             if !lock(begun, account_id).await? {
-                return Ok(BoardWrite::NotPossible);
+                return Ok(BoardWrite::NotFound);
             }
-            if is_taken(begun, account_id, name, id).await? {
+            if is_taken(begun, account_id, owner, name, id).await? {
                 return Ok(BoardWrite::NameTaken);
             }
-            let made = begun.query_opt(sql, &[&id, &account_id, &name, &i64::from(most)]).await?;
-            Ok(board_write(made.is_some(), id, name))
+            if is_full(begun, account_id, owner, most).await? {
+                return Ok(BoardWrite::Full);
+            }
+            let made = begun.query_opt(sql, &[&id, &account_id, &name, &owner]).await?;
+            Ok(if made.is_some() { BoardWrite::Done(id) } else { BoardWrite::NotFound })
         };
         self.write(Effect::ChangeBoard, async { Ok(self.transaction(create).await?) }).await
     }
 
-    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
-        let sql = "UPDATE boards SET name = $3 WHERE id = $1 AND account_id = $2 RETURNING id";
+    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let rename = async |begun: &Transaction<'_>| {
-            if !lock(begun, account_id).await? {
-                return Ok(BoardWrite::NotPossible);
-            }
-            if is_taken(begun, account_id, name, board).await? {
+            let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if is_taken(begun, account_id, owner, name, board).await? {
                 return Ok(BoardWrite::NameTaken);
             }
-            let renamed = begun.query_opt(sql, &[&board, &account_id, &name]).await?;
-            Ok(board_write(renamed.is_some(), board, name))
+            let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
+            Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
         };
         self.write(Effect::ChangeBoard, async { Ok(self.transaction(rename).await?) }).await
     }
 
-    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
-        let sql = "DELETE FROM boards WHERE id = $1 AND account_id = $2 RETURNING id";
-        let remove = async { Ok(!self.statement(sql, &[&board, &account_id]).await?.is_empty()) };
+    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
+        let publish = async |begun: &Transaction<'_>| {
+            let Some((name, owner)) = seen(begun, account_id, person_id, board).await? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if owner.is_none() {
+                return Ok(BoardWrite::Done(board));
+            }
+            if is_taken(begun, account_id, None, &name, board).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            if is_full(begun, account_id, None, most).await? {
+                return Ok(BoardWrite::Full);
+            }
+            let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
+            Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
+        };
+        self.write(Effect::ChangeBoard, async { Ok(self.transaction(publish).await?) }).await
+    }
+
+    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+        let sql = "DELETE FROM boards
+            WHERE id = $3 AND account_id = $1 AND (person_id IS NULL OR person_id = $2) RETURNING id";
+        let remove = async { Ok(!self.statement(sql, &[&account_id, &person_id, &board]).await?.is_empty()) };
         self.write(Effect::ChangeBoard, remove).await
     }
 
-    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
         // Locked, so that neither the board is removed nor a task erased meanwhile.
         let add = "WITH board AS MATERIALIZED (
-                SELECT id FROM boards WHERE id = $3 AND account_id = $2 FOR KEY SHARE
+                SELECT id FROM boards
+                WHERE id = $3 AND account_id = $2 AND (person_id IS NULL OR person_id = $4) FOR KEY SHARE
             ),
             own AS MATERIALIZED (
                 SELECT id FROM tasks WHERE id = ANY ($1) AND account_id = $2 AND surface = 'web' AND removed_at IS NULL
@@ -283,11 +318,14 @@ impl Gallery for PostgresStore {
                 SELECT board.id, own.id FROM board, own ORDER BY own.id ON CONFLICT DO NOTHING
             )
             SELECT id FROM board";
-        let take = "WITH board AS MATERIALIZED (SELECT id FROM boards WHERE id = $3 AND account_id = $2),
+        let take = "WITH board AS MATERIALIZED (
+                SELECT id FROM boards WHERE id = $3 AND account_id = $2 AND (person_id IS NULL OR person_id = $4)
+            ),
             taken AS (DELETE FROM board_tasks WHERE board_id IN (SELECT id FROM board) AND task_id = ANY ($1))
             SELECT id FROM board";
         let change = async {
-            Ok(!self.statement(if put { add } else { take }, &[&tasks, &account_id, &board]).await?.is_empty())
+            let values: [Parameter<'_>; 4] = [&tasks, &account_id, &board, &person_id];
+            Ok(!self.statement(if put { add } else { take }, &values).await?.is_empty())
         };
         self.write(Effect::MarkTasks, change).await
     }
@@ -424,24 +462,50 @@ impl Gallery for PostgresStore {
     }
 }
 
-/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there
-/// is none. The statements after this one see all that was committed before the lock, which this one may not.
-async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
+/// Locks an account that is not deleted, so that concurrent changes of its boards and shared links wait for each other;
+/// false if there is none. The statements after this one see all that was committed before the lock, which this one may not.
+pub(super) async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
     let sql = "SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE";
     Ok(begun.query_opt(sql, &[&account_id]).await?.is_some())
 }
 
-/// Whether a board of the account, except one, has this name.
+/// Whether another board that the owner of this one sees among its like has this name.
 async fn is_taken(
     begun: &Transaction<'_>,
     account_id: Id,
+    owner: Option<Id>,
     name: &str,
     except: Id,
 ) -> std::result::Result<bool, Failure> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = $1 AND name = $2 AND id <> $3)";
-    Ok(begun.query_one(sql, &[&account_id, &name, &except]).await?.try_get(0)?)
+    let sql = "SELECT EXISTS (SELECT 1 FROM boards
+        WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2 AND name = $3 AND id <> $4)";
+    Ok(begun.query_one(sql, &[&account_id, &owner, &name, &except]).await?.try_get(0)?)
 }
 
-fn board_write(is_done: bool, id: Id, name: &str) -> BoardWrite {
-    if is_done { BoardWrite::Done(Board { id, name: name.to_owned() }) } else { BoardWrite::NotPossible }
+/// Locks the account of a board that a person sees, and returns the board's name and owner.
+async fn seen(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    person_id: Id,
+    board: Id,
+) -> std::result::Result<Option<(String, Option<Id>)>, Failure> {
+    if !lock(begun, account_id).await? {
+        return Ok(None);
+    }
+    let sql = "SELECT name, person_id FROM boards
+        WHERE id = $3 AND account_id = $1 AND (person_id IS NULL OR person_id = $2)";
+    let Some(row) = begun.query_opt(sql, &[&account_id, &person_id, &board]).await? else { return Ok(None) };
+    Ok(Some((row.try_get("name")?, row.try_get("person_id")?)))
+}
+
+/// Whether the owner of private boards, or the account, has as many boards as they may have.
+async fn is_full(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    owner: Option<Id>,
+    most: u32,
+) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT count(*) FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
+    let count: i64 = begun.query_one(sql, &[&account_id, &owner]).await?.try_get(0)?;
+    Ok(count >= i64::from(most))
 }

@@ -14,7 +14,7 @@ const PIECE: u32 = 1_000;
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without
 /// sessions and sign-in links: people sign in again; and without the index of prompts, which is made anew. Their first
 /// columns are their key: one unless it is said otherwise.
-const TABLES: [&str; 24] = [
+const TABLES: [&str; 25] = [
     "secrets",
     "accounts",
     "people",
@@ -31,6 +31,7 @@ const TABLES: [&str; 24] = [
     "stars",
     "boards",
     "board_tasks",
+    "shared_links",
     "deletions",
     "queue_pause",
     "strikes",

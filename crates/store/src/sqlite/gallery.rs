@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 use super::columns::json;
 use super::tasks::upper;
 use super::writer::Writing;
-use super::{SqliteStore, audit_log, failed_prompts, tasks};
-use crate::gallery::{GALLERY_BATCH, SCAN};
+use super::{SqliteStore, audit_log, failed_prompts, shared_links, tasks};
+use crate::gallery::{GALLERY_BATCH, MOST_COUNTED, SCAN};
 use crate::{Actor, Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
@@ -118,17 +118,40 @@ fn ids(connection: &Connection, sql: &str, parameters: impl rusqlite::Params) ->
 }
 
 fn board(row: &Row<'_>) -> rusqlite::Result<Board> {
-    Ok(Board { id: row.get(0)?, name: row.get(1)? })
+    Ok(Board { id: row.get("id")?, name: row.get("name")?, owner: row.get("person_id")?, images: row.get("images")? })
 }
 
-fn is_taken(connection: &Connection, account_id: Id, name: &str, except: Option<Id>) -> rusqlite::Result<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = ?1 AND name = ?2 AND id IS NOT ?3)";
-    connection.prepare_cached(sql)?.query_row(params![account_id, name, except], |row| row.get(0))
+/// Whether another board that the owner of this one sees among its like has this name.
+fn is_taken(
+    connection: &Connection,
+    account_id: Id,
+    owner: Option<Id>,
+    name: &str,
+    except: Option<Id>,
+) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (
+        SELECT 1 FROM boards WHERE account_id = ?1 AND person_id IS ?2 AND name = ?3 AND id IS NOT ?4)";
+    connection.prepare_cached(sql)?.query_row(params![account_id, owner, name, except], |row| row.get(0))
 }
 
-fn owns(connection: &Connection, account_id: Id, board: Id) -> rusqlite::Result<bool> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM boards WHERE account_id = ?1 AND id = ?2)";
-    connection.prepare_cached(sql)?.query_row(params![account_id, board], |row| row.get(0))
+/// The name and the owner of a board that a person sees.
+fn seen(
+    connection: &Connection,
+    account_id: Id,
+    person_id: Id,
+    board: Id,
+) -> rusqlite::Result<Option<(String, Option<Id>)>> {
+    let sql = "SELECT name, person_id FROM boards
+        WHERE id = ?3 AND account_id = ?1 AND (person_id IS NULL OR person_id = ?2)";
+    let columns = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    connection.prepare_cached(sql)?.query_row(params![account_id, person_id, board], columns).optional()
+}
+
+/// Whether the owner of private boards, or the account, has as many boards as they may have.
+fn is_full(connection: &Connection, account_id: Id, owner: Option<Id>, most: u32) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM boards WHERE account_id = ?1 AND person_id IS ?2";
+    let count: u32 = connection.prepare_cached(sql)?.query_row(params![account_id, owner], |row| row.get(0))?;
+    Ok(count >= most)
 }
 
 /// Terms that one commit overwrites in the index of words, besides those of its last task. Each costs the only writer
@@ -165,6 +188,7 @@ pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize>
     for sql in ["DELETE FROM stars WHERE task_id = ?1", "DELETE FROM board_tasks WHERE task_id = ?1"] {
         writing.connection.prepare_cached(sql)?.execute([task])?;
     }
+    shared_links::forget(&writing.connection, task)?;
     Ok(overwritten)
 }
 
@@ -345,53 +369,87 @@ impl Gallery for SqliteStore {
         self.write(Effect::MarkTasks, star).await
     }
 
-    async fn boards(&self, account_id: Id) -> Result<Vec<Board>> {
-        let sql = "SELECT id, name FROM boards WHERE account_id = ?1 ORDER BY name";
-        self.read(|connection| connection.prepare_cached(sql)?.query_map([account_id], board)?.collect())
+    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
+        let sql = "SELECT b.id, b.name, b.person_id, (
+                SELECT iif(count(*) = ?3, NULL, coalesce(sum(n), 0)) FROM (
+                    SELECT iif(t.status = 'completed', t.n, 0) AS n FROM board_tasks o JOIN tasks t ON t.id = o.task_id
+                    WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT ?3)) AS images
+            FROM boards b WHERE b.account_id = ?1 AND (b.person_id IS NULL OR b.person_id = ?2) ORDER BY b.name, b.id";
+        self.read(|connection| {
+            let values = params![account_id, person_id, MOST_COUNTED];
+            connection.prepare_cached(sql)?.query_map(values, board)?.collect()
+        })
     }
 
-    async fn create_board(&self, account_id: Id, name: &str, most: u32) -> Result<BoardWrite> {
+    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
         let create = move |writing: &mut Writing| {
-            if is_taken(&writing.connection, account_id, &name, None)? {
+            if is_taken(&writing.connection, account_id, owner, &name, None)? {
                 return Ok(BoardWrite::NameTaken);
             }
+            if is_full(&writing.connection, account_id, owner, most)? {
+                return Ok(BoardWrite::Full);
+            }
             let id = writing.ids.next(writing.clock.now());
-            let sql = "INSERT INTO boards (id, account_id, name)
-                SELECT ?1, id, ?3 FROM accounts WHERE id = ?2 AND deleted_at IS NULL
-                AND (SELECT count(*) FROM boards WHERE account_id = ?2) < ?4";
-            let made = writing.connection.prepare_cached(sql)?.execute(params![id, account_id, name, most])?;
-            Ok(if made > 0 { BoardWrite::Done(Board { id, name: name.clone() }) } else { BoardWrite::NotPossible })
+            let sql = "INSERT INTO boards (id, account_id, name, person_id)
+                SELECT ?1, id, ?3, ?4 FROM accounts WHERE id = ?2 AND deleted_at IS NULL
+                AND (?4 IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = ?4 AND account_id = ?2))";
+            let made = writing.connection.prepare_cached(sql)?.execute(params![id, account_id, name, owner])?;
+            Ok(if made > 0 { BoardWrite::Done(id) } else { BoardWrite::NotFound })
         };
         self.write(Effect::ChangeBoard, create).await
     }
 
-    async fn rename_board(&self, account_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
+    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let name = name.to_owned();
         let rename = move |writing: &mut Writing| {
-            if is_taken(&writing.connection, account_id, &name, Some(board))? {
+            let Some((_, owner)) = seen(&writing.connection, account_id, person_id, board)? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if is_taken(&writing.connection, account_id, owner, &name, Some(board))? {
                 return Ok(BoardWrite::NameTaken);
             }
-            let sql = "UPDATE boards SET name = ?3 WHERE id = ?2 AND account_id = ?1";
-            let renamed = writing.connection.prepare_cached(sql)?.execute(params![account_id, board, name])?;
-            let now = Board { id: board, name: name.clone() };
-            Ok(if renamed > 0 { BoardWrite::Done(now) } else { BoardWrite::NotPossible })
+            let sql = "UPDATE boards SET name = ?2 WHERE id = ?1";
+            writing.connection.prepare_cached(sql)?.execute(params![board, name])?;
+            Ok(BoardWrite::Done(board))
         };
         self.write(Effect::ChangeBoard, rename).await
     }
 
-    async fn remove_board(&self, account_id: Id, board: Id) -> Result<bool> {
+    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
+        let publish = move |writing: &mut Writing| {
+            let Some((name, owner)) = seen(&writing.connection, account_id, person_id, board)? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if owner.is_none() {
+                return Ok(BoardWrite::Done(board));
+            }
+            if is_taken(&writing.connection, account_id, None, &name, None)? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            if is_full(&writing.connection, account_id, None, most)? {
+                return Ok(BoardWrite::Full);
+            }
+            let sql = "UPDATE boards SET person_id = NULL WHERE id = ?1";
+            writing.connection.prepare_cached(sql)?.execute([board])?;
+            Ok(BoardWrite::Done(board))
+        };
+        self.write(Effect::ChangeBoard, publish).await
+    }
+
+    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
         let remove = move |writing: &mut Writing| {
-            let sql = "DELETE FROM boards WHERE id = ?2 AND account_id = ?1";
-            Ok(writing.connection.prepare_cached(sql)?.execute(params![account_id, board])? > 0)
+            let sql = "DELETE FROM boards
+                WHERE id = ?3 AND account_id = ?1 AND (person_id IS NULL OR person_id = ?2)";
+            Ok(writing.connection.prepare_cached(sql)?.execute(params![account_id, person_id, board])? > 0)
         };
         self.write(Effect::ChangeBoard, remove).await
     }
 
-    async fn put_on_board(&self, account_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
         let tasks = list(tasks);
         let change = move |writing: &mut Writing| {
-            if !owns(&writing.connection, account_id, board)? {
+            if seen(&writing.connection, account_id, person_id, board)?.is_none() {
                 return Ok(false);
             }
             if put {

@@ -44,6 +44,7 @@ mod reports;
 mod rights;
 mod schema;
 mod second_factor;
+mod shared_links;
 mod sign_up;
 mod snapshot;
 mod strikes;

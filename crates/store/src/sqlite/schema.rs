@@ -22,6 +22,8 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/sqlite/0103_masks.sql"),
         include_str!("../../migrations/sqlite/0104_authors.sql"),
         include_str!("../../migrations/sqlite/0105_stars.sql"),
+        include_str!("../../migrations/sqlite/0106_private_boards.sql"),
+        include_str!("../../migrations/sqlite/0107_shared_links.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

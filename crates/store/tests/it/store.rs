@@ -41,6 +41,7 @@ mod removals;
 mod rights;
 mod schema;
 mod second_factor;
+mod shared_links;
 mod sign_ups;
 mod sqlite_file;
 mod strikes;
@@ -205,6 +206,7 @@ macro_rules! suite {
                     a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on,
                     marks_are_set_on_tasks_of_the_account_in_the_studio_alone,
                     boards_have_a_name_each_and_a_limited_number,
+                    a_private_board_is_its_owners_alone_until_it_is_published,
                     boards_changed_at_once_keep_their_rules,
                     a_search_finds_tasks_from_after_the_clock_was_set_back,
                     words_of_many_old_tasks_are_found_page_by_page,
@@ -214,6 +216,11 @@ macro_rules! suite {
                     tasks_with_long_prompts_are_erased_and_removed_to_the_last,
                     an_erased_task_leaves_nothing_but_its_ledger_and_files,
                     a_removal_and_a_deleted_account_leave_nothing_in_the_gallery,
+                }
+                shared_links {
+                    a_shared_link_shows_its_task_or_what_is_on_its_board,
+                    shared_links_are_listed_for_their_maker_or_the_account,
+                    a_shared_link_ends_with_what_it_needs,
                 }
                 submits {
                     a_submit_past_its_deadline_or_after_its_caller_hung_up_does_not_start,

@@ -11,8 +11,8 @@ use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    AccountChange, AccountCreation, Board, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, Newcomer,
-    Result, Store, Submission, TaskState, UploadedPicture, UsageBy, UsageFilter,
+    AccountChange, AccountCreation, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, NewSharedLink,
+    Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -126,12 +126,14 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     store.index_prompts().await?;
     store.star_tasks(account, account, tasks, true).await?;
     store.starred(account, tasks).await?;
-    let BoardWrite::Done(Board { id: board, .. }) = store.create_board(account, "Boats", 9).await? else {
+    let BoardWrite::Done(board) = store.create_board(account, None, "Boats", 9).await? else {
         panic!("refused");
     };
-    store.rename_board(account, board, "Ships").await?;
-    store.put_on_board(account, board, tasks, true).await?;
-    store.boards(account).await?;
+    store.rename_board(account, account, board, "Ships").await?;
+    store.create_board(account, Some(account), "Ships", 9).await?;
+    store.publish_board(account, account, board, 9).await?;
+    store.put_on_board(account, account, board, tasks, true).await?;
+    store.boards(account, account).await?;
     let all = GalleryFilter::default();
     for filter in [
         all.clone(),
@@ -142,9 +144,18 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
     ] {
         store.gallery(account, &filter, None, 9).await?;
     }
-    store.put_on_board(account, board, tasks, false).await?;
+    store.put_on_board(account, account, board, tasks, false).await?;
     store.star_tasks(account, account, tasks, false).await?;
-    store.remove_board(account, board).await?;
+    let (target, expires_at) = (Target::Board(board), Some(store.now().saturating_add(MINUTE)));
+    let link = NewSharedLink { account_id: account, person_id: account, target, with_prompts: true, expires_at };
+    store.create_shared_link(link, 9).await?;
+    store.list_shared_links(account, Some(account), None, 9).await?;
+    store.find_shared_link(board).await?;
+    store.find_shared_task(board, tasks[0]).await?;
+    store.count_view(board).await?;
+    store.revoke_shared_link(account, board, None).await?;
+    store.delete_expired_links().await?;
+    store.remove_board(account, account, board).await?;
     store.delete_tasks(account, tasks, None).await?;
     store.bin(account, None, None, 9).await?;
     store.restore_tasks(account, &tasks[..1], None).await?;

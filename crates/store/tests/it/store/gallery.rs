@@ -26,9 +26,9 @@ fn text(words: &str) -> GalleryFilter {
     GalleryFilter { text: words.into(), ..GalleryFilter::default() }
 }
 
-fn board(made: BoardWrite) -> Board {
+fn board(made: BoardWrite) -> Id {
     match made {
-        BoardWrite::Done(board) => board,
+        BoardWrite::Done(id) => id,
         refused => panic!("{refused:?}"),
     }
 }
@@ -49,7 +49,7 @@ impl Fixture {
     }
 
     /// A completed task that a person created in the studio.
-    async fn completed_by(&self, account: Id, person: Id) -> Result<Id> {
+    pub async fn completed_by(&self, account: Id, person: Id) -> Result<Id> {
         let (start, origin) = (StartLimit::none(), Origin { person_id: Some(person), ..Origin::default() });
         let submission =
             self.store.submit_before(start, account, origin, Surface::Web, request("a boat"), UNLIMITED).await?;
@@ -124,9 +124,9 @@ pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()
     let waiting = fx.submit_request(ada, Surface::Web, remix).await?.id;
     fx.submit(ada).await?;
     fx.index().await?;
-    let collected = board(fx.store.create_board(ada, "boats", 10).await?).id;
+    let collected = board(fx.store.create_board(ada, None, "boats", 10).await?);
     fx.store.star_tasks(ada, fx.fan(ada).await?, &[failed, waiting], true).await?;
-    fx.store.put_on_board(ada, collected, &[failed, completed], true).await?;
+    fx.store.put_on_board(ada, ada, collected, &[failed, completed], true).await?;
     let all = GalleryFilter::default;
     for (filter, found) in [
         (all(), vec![waiting, failed, completed]),
@@ -206,19 +206,19 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
     let of_eve = fx.submit_request(eve, Surface::Web, request("a boat")).await?.id;
     let all = [own, of_api, of_eve, ada];
     let (boats, of_eves) = (
-        board(fx.store.create_board(ada, "boats", 10).await?).id,
-        board(fx.store.create_board(eve, "boats", 10).await?).id,
+        board(fx.store.create_board(ada, None, "boats", 10).await?),
+        board(fx.store.create_board(eve, None, "boats", 10).await?),
     );
     for _ in 0..2 {
         fx.store.star_tasks(ada, fx.fan(ada).await?, &all, true).await?;
-        assert!(fx.store.put_on_board(ada, boats, &all, true).await?);
+        assert!(fx.store.put_on_board(ada, ada, boats, &all, true).await?);
     }
-    assert!(!fx.store.put_on_board(ada, of_eves, &all, true).await?, "a board of another account");
+    assert!(!fx.store.put_on_board(ada, ada, of_eves, &all, true).await?, "a board of another account");
     assert_eq!(fx.rows(), [("unindexed", 2), ("stars", 1), ("board_tasks", 1)]);
     assert_eq!(fx.store.starred(fx.fan(ada).await?, &all).await?, [own]);
     assert_eq!(fx.store.starred(fx.fan(eve).await?, &all).await?, []);
     fx.store.star_tasks(eve, fx.fan(eve).await?, &all, false).await?;
-    assert!(!fx.store.put_on_board(eve, boats, &all, false).await?);
+    assert!(!fx.store.put_on_board(eve, eve, boats, &all, false).await?);
     let on_board = GalleryFilter { board: Some(boats), ..GalleryFilter::default() };
     assert_eq!(fx.shown(eve, &on_board).await?, []);
     assert_eq!(
@@ -226,7 +226,7 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
         (vec![own], vec![own])
     );
     fx.store.star_tasks(ada, fx.fan(ada).await?, &all, false).await?;
-    assert!(fx.store.put_on_board(ada, boats, &all, false).await?);
+    assert!(fx.store.put_on_board(ada, ada, boats, &all, false).await?);
     assert_eq!(fx.rows(), [("unindexed", 2)]);
     assert_eq!(fx.store.delete_tasks(ada, &all, None).await?, [], "unfinished, or not its own");
     Ok(())
@@ -235,26 +235,67 @@ pub async fn marks_are_set_on_tasks_of_the_account_in_the_studio_alone(fx: &Fixt
 pub async fn boards_have_a_name_each_and_a_limited_number(fx: &Fixture) -> Result<()> {
     let (ada, eve) = (fx.account("ada", 100).await?, fx.account("eve", 100).await?);
     let task = fx.submit_request(ada, Surface::Web, request("a boat")).await?.id;
-    let boats = board(fx.store.create_board(ada, "boats", 2).await?);
-    assert_eq!(fx.store.create_board(ada, "boats", 2).await?, BoardWrite::NameTaken);
-    let huts = board(fx.store.create_board(ada, "huts", 2).await?);
-    assert_eq!(fx.store.create_board(ada, "ships", 2).await?, BoardWrite::NotPossible);
-    assert_eq!(fx.store.create_board(task, "ships", 2).await?, BoardWrite::NotPossible, "no account");
-    board(fx.store.create_board(eve, "boats", 2).await?);
-    assert_eq!(fx.store.boards(ada).await?, [boats.clone(), huts.clone()]);
-    assert_eq!(fx.store.rename_board(ada, huts.id, "boats").await?, BoardWrite::NameTaken);
-    assert_eq!(fx.store.rename_board(eve, huts.id, "of eve").await?, BoardWrite::NotPossible);
-    let renamed = Board { name: "a hut".into(), ..huts };
+    let boats = board(fx.store.create_board(ada, None, "boats", 2).await?);
+    assert_eq!(fx.store.create_board(ada, None, "boats", 2).await?, BoardWrite::NameTaken);
+    let huts = board(fx.store.create_board(ada, None, "huts", 2).await?);
+    assert_eq!(fx.store.create_board(ada, None, "ships", 2).await?, BoardWrite::Full);
+    assert_eq!(fx.store.create_board(task, None, "ships", 2).await?, BoardWrite::NotFound, "no account");
+    board(fx.store.create_board(eve, None, "boats", 2).await?);
+    let of_all = |id, name: &str, images| Board { id, name: name.into(), owner: None, images: Some(images) };
+    assert_eq!(fx.store.boards(ada, ada).await?, [of_all(boats, "boats", 0), of_all(huts, "huts", 0)]);
+    assert_eq!(fx.store.rename_board(ada, ada, huts, "boats").await?, BoardWrite::NameTaken);
+    assert_eq!(fx.store.rename_board(eve, eve, huts, "of eve").await?, BoardWrite::NotFound);
     for _ in 0..2 {
-        assert_eq!(fx.store.rename_board(ada, huts.id, "a hut").await?, BoardWrite::Done(renamed.clone()));
+        assert_eq!(fx.store.rename_board(ada, ada, huts, "a hut").await?, BoardWrite::Done(huts));
     }
-    assert_eq!(fx.store.boards(ada).await?, [renamed, boats.clone()]);
-    fx.store.put_on_board(ada, boats.id, &[task], true).await?;
-    assert!(!fx.store.remove_board(eve, boats.id).await?);
-    assert!(fx.store.remove_board(ada, boats.id).await?);
-    assert!(!fx.store.remove_board(ada, boats.id).await?);
+    fx.store.put_on_board(ada, ada, boats, &[task], true).await?;
+    assert_eq!(fx.store.boards(ada, ada).await?, [of_all(huts, "a hut", 0), of_all(boats, "boats", 0)], "unfinished");
+    fx.store.complete(fx.claim().await?, one_file()).await?;
+    assert_eq!(fx.store.boards(ada, ada).await?[1].images, Some(1));
+    assert!(!fx.store.remove_board(eve, eve, boats).await?);
+    assert!(fx.store.remove_board(ada, ada, boats).await?);
+    assert!(!fx.store.remove_board(ada, ada, boats).await?);
     assert_eq!(fx.rows(), [("unindexed", 1)]);
     assert_eq!(fx.shown(ada, &GalleryFilter::default()).await?, [task]);
+    Ok(())
+}
+
+pub async fn a_private_board_is_its_owners_alone_until_it_is_published(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let (grace, hedy) = (fx.person(ada, "grace").await?.id, fx.person(ada, "hedy").await?.id);
+    let stranger = fx.account("eve", 0).await?;
+    let tasks = [fx.completed_by(ada, grace).await?, fx.completed_by(ada, hedy).await?];
+    let of_grace = board(fx.store.create_board(ada, Some(grace), "boats", 1).await?);
+    let of_hedy = board(fx.store.create_board(ada, Some(hedy), "boats", 1).await?);
+    assert_eq!(fx.store.create_board(ada, Some(grace), "boats", 9).await?, BoardWrite::NameTaken);
+    assert_eq!(fx.store.create_board(ada, Some(grace), "huts", 1).await?, BoardWrite::Full);
+    assert_eq!(fx.store.create_board(ada, Some(stranger), "huts", 1).await?, BoardWrite::NotFound);
+    let of_all = board(fx.store.create_board(ada, None, "boats", 1).await?);
+    let seen = async |person| -> Result<Vec<Id>> {
+        Ok(fx.store.boards(ada, person).await?.iter().map(|board| board.id).collect())
+    };
+    assert_eq!((seen(grace).await?, seen(hedy).await?), (vec![of_grace, of_all], vec![of_hedy, of_all]));
+    // The other person changes nothing.
+    assert_eq!(fx.store.rename_board(ada, hedy, of_grace, "mine").await?, BoardWrite::NotFound);
+    assert_eq!(fx.store.publish_board(ada, hedy, of_grace, 9).await?, BoardWrite::NotFound);
+    assert!(!fx.store.put_on_board(ada, hedy, of_grace, &tasks, true).await?);
+    assert!(!fx.store.remove_board(ada, hedy, of_grace).await?);
+    assert!(fx.store.put_on_board(ada, grace, of_grace, &tasks, true).await?);
+    assert!(!fx.store.put_on_board(ada, hedy, of_grace, &tasks, false).await?);
+    assert_eq!(fx.store.boards(ada, grace).await?[0].images, Some(2));
+    fx.store.delete_tasks(ada, &tasks[..1], None).await?;
+    assert_eq!(fx.store.boards(ada, grace).await?[0].images, Some(1), "one is in the bin");
+    // Published, it follows the rules of the account's boards.
+    assert_eq!(fx.store.publish_board(ada, grace, of_grace, 9).await?, BoardWrite::NameTaken);
+    assert_eq!(fx.store.rename_board(ada, grace, of_grace, "barges").await?, BoardWrite::Done(of_grace));
+    assert_eq!(fx.store.publish_board(ada, grace, of_grace, 1).await?, BoardWrite::Full);
+    for _ in 0..2 {
+        assert_eq!(fx.store.publish_board(ada, grace, of_grace, 2).await?, BoardWrite::Done(of_grace));
+    }
+    assert_eq!((seen(grace).await?, seen(hedy).await?), (vec![of_grace, of_all], vec![of_grace, of_hedy, of_all]));
+    // A private board goes with its owner.
+    fx.store.remove_person(hedy).await?;
+    assert_eq!(seen(hedy).await?, [of_grace, of_all]);
     Ok(())
 }
 
@@ -399,9 +440,9 @@ pub async fn an_erased_task_leaves_nothing_but_its_ledger_and_files(fx: &Fixture
     let indexed = fx.completed_of(ada, request("a boat")).await?;
     fx.index().await?;
     let other = fx.ended_of(ada, request("a hut")).await?;
-    let boats = board(fx.store.create_board(ada, "boats", 10).await?).id;
+    let boats = board(fx.store.create_board(ada, None, "boats", 10).await?);
     fx.store.star_tasks(ada, fx.fan(ada).await?, &[indexed], true).await?;
-    fx.store.put_on_board(ada, boats, &[indexed], true).await?;
+    fx.store.put_on_board(ada, ada, boats, &[indexed], true).await?;
     let history = fx.store.history(ada, None, 10).await?;
     let deleted_at = fx.clock.now();
     fx.store.delete_tasks(ada, &[indexed, other], None).await?;
@@ -434,16 +475,16 @@ pub async fn a_removal_and_a_deleted_account_leave_nothing_in_the_gallery(fx: &F
     let of_eve = fx.ended_of(eve, request("a boat")).await?;
     fx.index().await?;
     for (account, task) in [(ada, old), (eve, of_eve)] {
-        let boats = board(fx.store.create_board(account, "boats", 10).await?).id;
+        let boats = board(fx.store.create_board(account, None, "boats", 10).await?);
         fx.store.star_tasks(account, fx.fan(account).await?, &[task], true).await?;
-        fx.store.put_on_board(account, boats, &[task], true).await?;
+        fx.store.put_on_board(account, account, boats, &[task], true).await?;
     }
     fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.remove_tasks_of(ada, fx.clock.now()).await?, 1);
     assert_eq!(fx.count("prompts") + fx.count("stars") + fx.count("board_tasks"), 3, "those of the other");
     fx.store.change_account(eve, AccountChange::Delete).await?;
     assert_eq!(fx.count("stars") + fx.count("board_tasks"), 0);
-    assert_eq!((fx.store.boards(eve).await?, fx.store.boards(ada).await?.len()), (vec![], 1));
+    assert_eq!((fx.store.boards(eve, eve).await?, fx.store.boards(ada, ada).await?.len()), (vec![], 1));
     assert_eq!(fx.store.remove_tasks(fx.clock.now()).await?, 1);
     assert_eq!(fx.rows(), []);
     Ok(())
@@ -457,27 +498,29 @@ pub async fn boards_changed_at_once_keep_their_rules(fx: &Fixture) -> Result<()>
         |outcomes: &[BoardWrite]| outcomes.iter().filter(|outcome| matches!(outcome, BoardWrite::Done(_))).count();
     for round in 0..5 {
         let name = format!("boats {round}");
-        let made = try_join_all((0..8).map(|number| processes[number % 2].create_board(ada, &name, MOST))).await?;
+        let made =
+            try_join_all((0..8).map(|number| processes[number % 2].create_board(ada, None, &name, MOST))).await?;
         assert_eq!(done(&made), 1, "{made:?}");
         assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NameTaken).count(), 7, "{made:?}");
     }
     for round in 0..5 {
-        let boards = fx.store.boards(ada).await?;
+        let boards = fx.store.boards(ada, ada).await?;
         let name = format!("ships {round}");
         let renames = boards.iter().enumerate().map(|(number, board)| {
             let store = &processes[number % 2];
-            store.rename_board(ada, board.id, &name)
+            store.rename_board(ada, ada, board.id, &name)
         });
         let renamed = try_join_all(renames).await?;
         assert_eq!(done(&renamed), 1, "{renamed:?}");
-        assert!(renamed.iter().all(|outcome| *outcome != BoardWrite::NotPossible), "{renamed:?}");
+        assert!(renamed.iter().all(|outcome| *outcome != BoardWrite::NotFound), "{renamed:?}");
     }
     let names: Vec<String> = (0..16).map(|number| format!("hut {number}")).collect();
-    let creations = names.iter().enumerate().map(|(number, name)| processes[number % 2].create_board(ada, name, MOST));
+    let creations =
+        names.iter().enumerate().map(|(number, name)| processes[number % 2].create_board(ada, None, name, MOST));
     let made = try_join_all(creations).await?;
     assert_eq!(done(&made), 7, "{made:?}");
-    assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::NotPossible).count(), 9, "{made:?}");
-    assert_eq!(fx.store.boards(ada).await?.len(), MOST as usize);
+    assert_eq!(made.iter().filter(|outcome| **outcome == BoardWrite::Full).count(), 9, "{made:?}");
+    assert_eq!(fx.store.boards(ada, ada).await?.len(), MOST as usize);
     Ok(())
 }
 

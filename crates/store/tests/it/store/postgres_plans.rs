@@ -17,7 +17,7 @@ use tintype_rigs::database::NOON;
 use tintype_rigs::postgres::{Cluster, Durability, schema};
 
 /// The tables in which one account may have any number of rows.
-const TABLES: [&str; 16] = [
+const TABLES: [&str; 17] = [
     "api_keys",
     "audit_log",
     "board_tasks",
@@ -31,6 +31,7 @@ const TABLES: [&str; 16] = [
     "people",
     "prompts",
     "queue",
+    "shared_links",
     "stars",
     "tasks",
     "uploads",

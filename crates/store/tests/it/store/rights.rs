@@ -86,7 +86,7 @@ async fn writes(store: &Arc<dyn Store>, account: Id, other: Id) -> usize {
         store.change_person(other, PersonChange::Role(Role::Viewer)).await.map(drop),
         store.create_link(other, Token::random().hash(), store.now()).await.map(drop),
         store.begin_upload(account, Surface::Web, 100).await.map(drop),
-        store.create_board(account, Token::random().reveal(), 100).await.map(drop),
+        store.create_board(account, None, Token::random().reveal(), 100).await.map(drop),
         store.star_tasks(account, other, &[other], true).await.map(drop),
         store.delete_tasks(account, &[other], None).await.map(drop),
         store.restore_tasks(account, &[other], None).await.map(drop),

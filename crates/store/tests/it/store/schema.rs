@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype_domain::model::FailureCause;
+use tintype_domain::model::{FailureCause, Id};
 use tintype_store::postgres::{self, PostgresStore};
 use tintype_store::sqlite::{self, SqliteStore};
 use tintype_store::{FIRST_VERSION, OpenError, Result, Schema, Store};
@@ -179,6 +179,59 @@ async fn a_schema_file_that_differs_from_its_changes_is_noticed() {
     }
 }
 
+/// Takes the changes since the first version back, with a star and a board of that version.
+fn older_sqlite(fx: &Fixture, ada: Id, refused: Id) {
+    let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
+    database
+        .execute_batch(
+            "DROP TABLE shared_links;
+                         DROP TABLE board_tasks;
+                         DROP TABLE boards;
+                         CREATE TABLE boards (id TEXT PRIMARY KEY, account_id TEXT NOT NULL, name TEXT NOT NULL,
+                             UNIQUE (account_id, name)) STRICT, WITHOUT ROWID;
+                         CREATE TABLE board_tasks (board_id TEXT NOT NULL REFERENCES boards (id) ON DELETE CASCADE,
+                             task_id TEXT NOT NULL, PRIMARY KEY (board_id, task_id)) STRICT, WITHOUT ROWID;
+                         CREATE INDEX boards_of_task ON board_tasks (task_id);
+                         DROP TABLE stars;
+                         CREATE TABLE stars (task_id TEXT PRIMARY KEY, account_id TEXT NOT NULL) STRICT, WITHOUT ROWID;
+                         CREATE INDEX stars_of_account ON stars (account_id, task_id)",
+        )
+        .expect("SQL");
+    database.execute("INSERT INTO stars VALUES (?1, ?2)", [&refused, &ada]).expect("SQL");
+    database.execute("INSERT INTO boards VALUES (?1, ?2, 'boats')", [&refused, &ada]).expect("SQL");
+    database.execute("INSERT INTO board_tasks VALUES (?1, ?1)", [&refused]).expect("SQL");
+    database.execute("DROP INDEX tasks_of_person", []).expect("SQL");
+    database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
+    database.execute("DROP INDEX deletions_final", []).expect("SQL");
+    database.execute("ALTER TABLE deletions DROP COLUMN is_final", []).expect("SQL");
+    for later in ["cause", "settings", "person_id"] {
+        database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
+    }
+}
+
+/// The same on PostgreSQL.
+fn older_postgres(fx: &Fixture, ada: Id, refused: Id) {
+    let schema = schema(fx.directory.path());
+    cluster()
+        .execute(&format!("ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings, DROP COLUMN person_id"));
+    cluster().execute(&format!("ALTER TABLE {schema}.workers DROP COLUMN masks"));
+    cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
+    cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
+    for statement in [
+        format!("DROP TABLE {schema}.shared_links"),
+        format!("ALTER TABLE {schema}.boards DROP COLUMN person_id"),
+        format!("ALTER TABLE {schema}.boards ADD UNIQUE (account_id, name)"),
+        format!("INSERT INTO {schema}.boards VALUES ('{refused}', '{ada}', 'boats')"),
+        format!("INSERT INTO {schema}.board_tasks VALUES ('{refused}', '{refused}')"),
+        format!("DROP TABLE {schema}.stars"),
+        format!("CREATE TABLE {schema}.stars (task_id text COLLATE \"C\" PRIMARY KEY, account_id text)"),
+        format!("CREATE INDEX stars_of_account ON {schema}.stars (account_id, task_id)"),
+        format!("INSERT INTO {schema}.stars VALUES ('{refused}', '{ada}')"),
+    ] {
+        cluster().execute(&statement);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
     const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
@@ -193,46 +246,16 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         let expected = |cause| [fixture::failure(FailureCause::Policy, REFUSED), fixture::failure(cause, "it sank")];
         assert_eq!(causes().await?, expected(FailureCause::Reference(2)));
         match backend {
-            Backend::Sqlite => {
-                let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
-                database
-                    .execute_batch(
-                        "DROP TABLE stars;
-                         CREATE TABLE stars (task_id TEXT PRIMARY KEY, account_id TEXT NOT NULL) STRICT, WITHOUT ROWID;
-                         CREATE INDEX stars_of_account ON stars (account_id, task_id)",
-                    )
-                    .expect("SQL");
-                database.execute("INSERT INTO stars VALUES (?1, ?2)", [&refused, &ada]).expect("SQL");
-                database.execute("DROP INDEX tasks_of_person", []).expect("SQL");
-                database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
-                database.execute("DROP INDEX deletions_final", []).expect("SQL");
-                database.execute("ALTER TABLE deletions DROP COLUMN is_final", []).expect("SQL");
-                for later in ["cause", "settings", "person_id"] {
-                    database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
-                }
-            }
-            Backend::Postgres => {
-                let schema = schema(fx.directory.path());
-                cluster().execute(&format!(
-                    "ALTER TABLE {schema}.tasks DROP COLUMN cause, DROP COLUMN settings, DROP COLUMN person_id"
-                ));
-                cluster().execute(&format!("ALTER TABLE {schema}.workers DROP COLUMN masks"));
-                cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
-                cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
-                for statement in [
-                    format!("DROP TABLE {schema}.stars"),
-                    format!("CREATE TABLE {schema}.stars (task_id text COLLATE \"C\" PRIMARY KEY, account_id text)"),
-                    format!("CREATE INDEX stars_of_account ON {schema}.stars (account_id, task_id)"),
-                    format!("INSERT INTO {schema}.stars VALUES ('{refused}', '{ada}')"),
-                ] {
-                    cluster().execute(&statement);
-                }
-            }
+            Backend::Sqlite => older_sqlite(&fx, ada, refused),
+            Backend::Postgres => older_postgres(&fx, ada, refused),
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));
         open(backend, &fx.directory, &current(backend)).await.expect("a migration");
         assert_eq!(causes().await?, expected(FailureCause::Engine));
         assert_eq!(fx.store.starred(fan, &[refused, failed]).await?, [refused], "a star of all people of the account");
+        let boards = fx.store.boards(ada, fan).await?;
+        assert_eq!((boards.len(), boards[0].owner), (1, None), "a board of all people of the account");
+        assert_eq!(fx.count("board_tasks"), 1);
     }
     Ok(())
 }

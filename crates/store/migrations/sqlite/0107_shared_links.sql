@@ -1,0 +1,17 @@
+-- Links that show a task or a board without a sign-in.
+CREATE TABLE shared_links (
+    id           TEXT PRIMARY KEY,
+    account_id   TEXT NOT NULL REFERENCES accounts (id),
+    person_id    TEXT NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    task_id      TEXT,
+    board_id     TEXT REFERENCES boards (id) ON DELETE CASCADE,
+    with_prompts INTEGER NOT NULL,
+    expires_at   INTEGER,
+    views        INTEGER NOT NULL DEFAULT 0,
+    CHECK ((task_id IS NULL) <> (board_id IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX shared_links_of_account ON shared_links (account_id, id);
+CREATE INDEX shared_links_of_person ON shared_links (person_id);
+CREATE INDEX shared_links_of_task ON shared_links (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX shared_links_of_board ON shared_links (board_id) WHERE board_id IS NOT NULL;
+CREATE INDEX shared_links_due ON shared_links (expires_at) WHERE expires_at IS NOT NULL;

@@ -1,0 +1,103 @@
+//! What an open page shows of other people and other tabs, in a browser.
+
+use crate::rigs::binary::{json, run};
+use crate::rigs::browser::Browser;
+
+use super::browser::{Person, first, photograph};
+
+/// A second person of the account, in a browser of its own, on a page.
+fn colleague(person: &Person, path: &str) -> Browser {
+    let (data, url) = (person.data.path(), person.server.url());
+    json(data, &["person", "add", "bob", "--account", "default", "--role", "member"]);
+    let link = json(data, &["person", "link", "bob", "--public-url", &url]);
+    let mut browser = Browser::start();
+    browser.open(link["url"].as_str().expect("a URL"));
+    browser.follow("document.querySelector('form button')");
+    browser.open(&format!("{url}{path}"));
+    browser
+}
+
+#[test]
+fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    let mut bob = colleague(&person, "/studio/gallery");
+    bob.until("document.querySelectorAll('.grid .tile').length === 1");
+    for number in 1..=5 {
+        person.create(&format!("A boat, study {number}"));
+        let prompt = "document.querySelector('.tile .prompt')?.textContent";
+        person.browser.until(&format!("{prompt}?.endsWith('study {number}') && {}", first("completed")));
+    }
+    bob.until("document.querySelector('[data-fresh]').textContent === '5 new'");
+    assert_eq!(bob.evaluate("document.querySelectorAll('.grid .tile').length"), 1);
+    photograph(&mut bob, "fresh");
+    // A shift is told only if there was one, so one is made that must count alone.
+    bob.evaluate(
+        "window.shifted = 0; new PerformanceObserver((list) => {
+        for (const shift of list.getEntries()) if (!shift.hadRecentInput) shifted += shift.value;
+    }).observe({ type: 'layout-shift', buffered: true })",
+    );
+    let shifted = bob.evaluate("shifted").as_f64().expect("a number");
+    assert!(shifted < 0.05, "{shifted}");
+    bob.click("document.querySelector('[data-fresh]')");
+    bob.until("document.querySelectorAll('.grid .tile').length === 6 && document.querySelector('[data-fresh]').hidden");
+    assert_eq!(bob.evaluate("document.querySelector('.tile .prompt').textContent"), "A boat, study 5");
+    // What an owner deletes leaves the page of the other, and comes back with the undo.
+    person.open("/studio/gallery");
+    person.browser.click("document.querySelector('.tile .more')");
+    person.browser.click("document.querySelector('[data-menu]:popover-open [data-erase]')");
+    bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 5");
+    person.browser.click("document.querySelector('.undo button')");
+    bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 6");
+    // A search shows what it finds alone.
+    bob.open(&format!("{}/studio/gallery?q=lighthouse", person.server.url()));
+    person.open("/studio");
+    person.create("A windmill at noon");
+    person.browser.until(&first("completed"));
+    assert_eq!(bob.evaluate("document.querySelector('[data-fresh]').hidden"), true);
+    assert!(bob.errors.is_empty(), "{:#?}", bob.errors);
+    drop(bob);
+    person.leave();
+}
+
+#[test]
+fn stars_and_boards_follow_another_tab() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A lighthouse in a storm");
+    person.browser.until(&first("completed"));
+    let (data, url) = (person.data.path().to_owned(), person.server.url());
+    let link = json(&data, &["account", "link", "default", "--public-url", &url]);
+    let mut other = Browser::start();
+    other.open(link["url"].as_str().expect("a URL"));
+    other.follow("document.querySelector('form button')");
+    other.open(&format!("{url}/studio/gallery"));
+    other.until("document.querySelector('.grid .tile')");
+    person.open("/studio/gallery");
+    person.browser.evaluate("document.querySelector('.tile .star').click()");
+    other.until("document.querySelector('.tile .star').getAttribute('aria-pressed') === 'true'");
+    person.browser.evaluate("document.querySelector('.boards').open = true");
+    person.browser.evaluate("document.querySelector('.boards input[name=name]').value = 'Lighthouses'");
+    person.browser.follow("document.querySelector('.boards form button')");
+    other.until("document.querySelector('.side nav').textContent.includes('Lighthouses')");
+    assert!(other.errors.is_empty(), "{:#?}", other.errors);
+    drop(other);
+    person.leave();
+}
+
+#[test]
+fn a_page_says_when_the_queue_is_paused_and_when_the_server_is_away() {
+    let mut person = Person::sign_in(&[]);
+    let shown = |name: &str| format!("document.querySelector('[data-{name}]').checkVisibility()");
+    assert_eq!(person.browser.evaluate(&shown("paused")), false);
+    assert!(run(person.data.path(), ["queue", "pause"]).status.success());
+    person.browser.until(&shown("paused"));
+    photograph(&mut person.browser, "paused");
+    person.open("/studio/gallery");
+    assert_eq!(person.browser.evaluate(&shown("paused")), true);
+    assert!(run(person.data.path(), ["queue", "resume"]).status.success());
+    person.browser.until(&format!("!{}", shown("paused")));
+    person.server.stop();
+    person.browser.until(&shown("away"));
+    photograph(&mut person.browser, "away");
+}
