@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 107] = [
+pub static ROUTES: [Route; 108] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -62,6 +62,7 @@ pub static ROUTES: [Route; 107] = [
     page(Method::GET, "/studio/tasks/{id}/pictures/{number}/file", |method| on(method, studio::download)),
     page(Method::GET, "/studio/gallery", |method| on(method, studio::gallery)),
     page(Method::GET, "/studio/gallery.zip", |method| on(method, studio::zip)),
+    page(Method::POST, "/studio/gallery.zip", |method| on(method, studio::zip_chosen)),
     page(Method::POST, "/studio/gallery/{change}", |method| on(method, studio::change_chosen)),
     page(Method::GET, "/studio/bin", |method| on(method, studio::bin)),
     page(Method::POST, "/studio/bin/{change}", |method| on(method, studio::change_bin)),

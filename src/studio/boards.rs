@@ -32,7 +32,7 @@ pub(super) async fn seen(visitor: &Visitor) -> tintype_store::Result<Vec<Board>>
 
 /// The number of pictures on a board, as a page shows it.
 pub(super) fn count(board: &Board) -> String {
-    board.images.map_or_else(|| format!("{}+", MOST_COUNTED - 1), |count| count.to_string())
+    board.images.map_or_else(|| format!("{MOST_COUNTED}+"), |count| count.to_string())
 }
 
 #[derive(Template)]
@@ -59,7 +59,7 @@ pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> Result<Response<
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let filter = GalleryFilter { board: Some(id), state: Some(TaskState::Completed), ..GalleryFilter::default() };
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let newest = match seen(&visitor).await?.iter().any(|board| board.id == id) {
+    let newest = match store.sees_board(account, visitor.session.person.id, id).await? {
         true => store.gallery(account, &filter, None, 1).await?.records.pop(),
         false => None,
     };

@@ -9,6 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
 use futures::channel::mpsc;
 use futures::{SinkExt as _, StreamExt as _, stream};
 use object_store::GetRange;
@@ -17,10 +18,10 @@ use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::error::PageError;
-use super::gallery::first;
+use super::gallery::{chosen, first};
 use super::page::secured;
 use super::picture_files::{PNG_HEADER, PictureFile};
-use super::session::Visitor;
+use super::session::{Form, Visitor};
 use crate::files::FileName;
 use crate::service::Shared;
 use tintype_domain::model::{Id, Status, Surface};
@@ -229,6 +230,13 @@ pub(super) async fn stream_file(
     Ok(secured(response))
 }
 
+/// Leads to the pictures of chosen tasks. The form is not sent by GET, because its URL would hold the form's secret.
+pub async fn zip_chosen(form: Form) -> Response<Body> {
+    let tasks: Vec<String> = chosen(&form).iter().map(Id::to_string).collect();
+    let details = if form.fields.get("details").is_some() { "&details=1" } else { "" };
+    secured(Redirect::to(&format!("/studio/gallery.zip?tasks={}{details}", tasks.join("+"))).into_response())
+}
+
 /// The pictures of chosen tasks.
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
@@ -237,9 +245,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
     let (mut pictures, mut of_one) = (Vec::new(), String::new());
-    let listed = query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace());
-    let fields = query.keys().filter_map(|name| name.strip_prefix("task-"));
-    let tasks = first(listed.chain(fields));
+    let tasks = first(query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace()));
     for task in &tasks {
         for (index, picture) in pictures_of(&shared, account, *task).await?.into_iter().enumerate() {
             of_one = picture.stem();
@@ -248,7 +254,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     }
     tell_apart(&mut pictures);
     if pictures.is_empty() {
-        return Err(PageError::not_found());
+        return Err(PageError::new(StatusCode::NOT_FOUND, "zip-none"));
     }
     let details = query.contains_key("details");
     let name = if tasks.len() == 1 { format!("{of_one}.zip") } else { "pictures.zip".into() };

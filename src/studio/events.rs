@@ -26,10 +26,10 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Streams the changes of the account's tasks until the session or the process ends.
 pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Result<Response<Body>, PageError> {
     let Visitor { session, token_hash, texts, .. } = visitor;
-    let Some(watcher) = Live::watch(&studio, token_hash, session.person.account_id) else {
+    let Some(watcher) = Live::watch(&studio, token_hash, &session.person) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     };
-    let first = Bytes::from_static(b"retry: 2000\n\nevent: begin\ndata: {}\n\n");
+    let first = [&b"retry: 2000\n\n"[..], &begin(&studio)].concat().into();
     let state = (studio, watcher, Some(first));
     let stream = futures::stream::unfold(state, move |(studio, mut watcher, first)| async move {
         let piece = match first {
@@ -45,13 +45,20 @@ pub async fn events(State(studio): State<Arc<Studio>>, visitor: Visitor) -> Resu
     Ok(secured(response))
 }
 
+/// The event after which a page catches up.
+fn begin(studio: &Studio) -> Bytes {
+    format!("event: begin\ndata: {}\n\n", json!({ "paused": studio.live.is_paused() })).into()
+}
+
 /// The next piece of a stream; `None` at its end.
 async fn next(studio: &Studio, watcher: &mut Watcher, t: &Texts) -> Option<Bytes> {
     tokio::select! {
         change = watcher.changes.recv() => match change {
-            Ok(change) => Some(event(change, t)),
+            Ok(change) if watcher.hears(&change) => Some(event(change, t)),
+            // A comment.
+            Ok(_) => Some(Bytes::from_static(b": \n\n")),
             // The page fetches its tasks again.
-            Err(RecvError::Lagged(_)) => Some(Bytes::from_static(b"event: begin\ndata: {}\n\n")),
+            Err(RecvError::Lagged(_)) => Some(begin(studio)),
             Err(RecvError::Closed) => None,
         },
         () = studio.live.closed() => None,

@@ -165,9 +165,11 @@ pub async fn gallery(
 ) -> Result<Response<Body>, PageError> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     let filter = search.filter(visitor.session.person.id);
-    let boards = boards::seen(&visitor).await?;
     let size = if search.ids == "1" { IDS } else { PAGE };
-    let is_seen = filter.board.is_none_or(|wanted| boards.iter().any(|board| board.id == wanted));
+    let is_seen = match filter.board {
+        Some(board) => store.sees_board(account, visitor.session.person.id, board).await?,
+        None => true,
+    };
     let page = match is_seen {
         true => store.gallery(account, &filter, search.before.parse().ok(), size).await?,
         // It was removed, or is somebody else's.
@@ -185,6 +187,7 @@ pub async fn gallery(
     if is_of_script(&headers) {
         return Ok(html(MoreCards { t: visitor.texts, cards, older }.render()?));
     }
+    let boards = boards::seen(&visitor).await?;
     let mut people = store.list_people(Some(account)).await?;
     if people.len() < 2 {
         people.clear();

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::service::Shared;
 use crate::service::tasks::Tasks;
 use tintype_domain::model::{Id, Surface};
-use tintype_domain::person::TokenHash;
+use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
 
 /// Interval at which the unfinished tasks of watched accounts are read.
@@ -138,6 +138,7 @@ pub(super) struct Watcher {
     studio: Arc<super::Studio>,
     session: TokenHash,
     account: Id,
+    person: Id,
     /// Cancelled when the session has ended.
     pub(super) ended: CancellationToken,
     pub(super) changes: broadcast::Receiver<Change>,
@@ -154,7 +155,8 @@ impl Live {
     }
 
     /// Watches the tasks of an account; `None` if too many pages do.
-    pub(super) fn watch(studio: &Arc<super::Studio>, session: TokenHash, account: Id) -> Option<Watcher> {
+    pub(super) fn watch(studio: &Arc<super::Studio>, session: TokenHash, by: &Person) -> Option<Watcher> {
+        let (account, person) = (by.account_id, by.id);
         let live = &studio.live;
         let mut watched = live.watched();
         if !watched.has_room(session) {
@@ -168,7 +170,7 @@ impl Live {
         let changes = sender.subscribe();
         drop(watched);
         live.news.notify_one();
-        Some(Watcher { studio: studio.clone(), session, account, ended, changes })
+        Some(Watcher { studio: studio.clone(), session, account, person, ended, changes })
     }
 
     /// A task of an account was created, cancelled or claimed by this process: look at once.
@@ -182,6 +184,11 @@ impl Live {
     /// loaded again.
     pub(super) fn tell(&self, account: Id, marks: Marks) {
         self.watched().tell(account, Change::Marks(Arc::new(marks)));
+    }
+
+    /// Whether the queue was paused at the last look. A watcher hears of each change since.
+    pub(super) fn is_paused(&self) -> bool {
+        self.watched().is_paused
     }
 
     /// Watches until `stop`.
@@ -254,12 +261,14 @@ impl Live {
             let standing = Standing::of(&self.tasks, &task).await;
             standings.push((task, standing));
         }
-        // A page without the banner is better than none.
-        let paused = self.shared.store.queue_paused_at().await.is_ok_and(|since| since.is_some());
+        let paused_at = self.shared.store.queue_paused_at().await;
         let mut watched = self.watched();
-        if watched.is_paused != paused {
+        // A page that cannot know keeps its banner as it is.
+        if let Ok(paused) = paused_at.map(|since| since.is_some())
+            && watched.is_paused != paused
+        {
             watched.is_paused = paused;
-            accounts.iter().for_each(|account| watched.tell(*account, Change::Queue { paused }));
+            watched.accounts.keys().for_each(|account| watched.tell(*account, Change::Queue { paused }));
         }
         let known = std::mem::take(&mut watched.known);
         for (task, now) in &standings {
@@ -293,6 +302,18 @@ impl Watched {
         if let Some(sender) = self.accounts.get(&account) {
             // An error means that the last page of the account has just gone.
             drop(sender.send(change));
+        }
+    }
+}
+
+impl Watcher {
+    /// Whether this page may hear of a change. Stars are each person's own.
+    pub(super) fn hears(&self, change: &Change) -> bool {
+        match change {
+            Change::Marks(marks) => {
+                !matches!(marks.what, Mark::Starred | Mark::Unstarred) || marks.person == self.person
+            }
+            Change::State(_) | Change::Progress(..) | Change::Queue { .. } => true,
         }
     }
 }

@@ -87,7 +87,7 @@ pub mod handlers {
     pub use super::create::{cancel, create, older, picture, submit};
     pub use super::credits::{credits, csv};
     pub use super::docs::docs;
-    pub use super::downloads::{picture as download, zip};
+    pub use super::downloads::{picture as download, zip, zip_chosen};
     pub use super::events::events;
     pub use super::gallery::{change as change_chosen, gallery};
     pub use super::keys::{change as change_key, create as create_key, keys};

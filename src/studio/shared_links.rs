@@ -30,6 +30,8 @@ use tintype_store::{GalleryFilter, NewSharedLink, SharedLink, SharedLinkCreation
 const LINKS: &str = "/studio/links";
 /// Links or tasks of one page.
 const PAGE: u32 = 48;
+/// The choice of a link without an end.
+const FOREVER: &str = "forever";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A link in the list.
@@ -38,6 +40,8 @@ struct Listed {
     url: String,
     /// The name of its maker.
     maker: String,
+    /// Whether it shows somebody else's private board. An owner can revoke it, but is not told what it shows.
+    is_hidden: bool,
 }
 
 impl Listed {
@@ -86,6 +90,7 @@ pub async fn links(
         .into_iter()
         .map(|link| Listed {
             url: format!("{base}/studio/shared/{}", signer.share(link.id)),
+            is_hidden: link.is_private && link.person_id != visitor.session.person.id,
             maker: people
                 .iter()
                 .find(|person| person.id == link.person_id)
@@ -110,7 +115,7 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
     };
     let store = visitor.store();
     let expires_at = match fields.text("days") {
-        "" => None,
+        FOREVER => None,
         days @ ("1" | "7" | "30") => {
             let days: u32 = days.parse().map_err(|_| PageError::bad_request())?;
             Some(store.now().saturating_add(DAY * days))
@@ -176,7 +181,7 @@ struct GonePage {
 
 /// No such link works. Whether it ever did is nobody's business.
 fn gone(headers: &HeaderMap) -> Result<Response<Body>, PageError> {
-    let mut response = public(html(GonePage { t: Texts::of(headers) }.render()?));
+    let mut response = html(GonePage { t: Texts::of(headers) }.render()?);
     *response.status_mut() = StatusCode::NOT_FOUND;
     response.extensions_mut().insert(super::Written);
     Ok(response)
@@ -218,24 +223,24 @@ pub async fn shared(
         None => None,
     };
     let Some(link) = link else { return gone(&headers) };
-    let counted = studio.limits.count_view(link.id).await;
+    let counted = studio.limits.count_view(link.id, link.account_id).await;
     if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
         studio.shared.metrics.rate_limited.inc();
         return Err(PageError::too_often(seconds));
     }
-    let path = format!("/studio/shared/{token}");
+    let (path, before) = (format!("/studio/shared/{token}"), place.before.parse().ok());
     let (records, older) = match link.target {
         Target::Task(task) => (store.find_shared_task(link.id, task).await?.into_iter().collect(), None),
         Target::Board(board) => {
             let state = Some(TaskState::Completed);
             let filter = GalleryFilter { board: Some(board), state, ..GalleryFilter::default() };
-            let page = store.gallery(link.account_id, &filter, place.before.parse().ok(), PAGE).await?;
+            let page = store.gallery(link.account_id, &filter, before, PAGE).await?;
             (page.records, page.older.map(|last| format!("{path}?before={last}")))
         }
     };
     // A program that asks for the header alone has seen nothing, and who reads on is counted already.
     if method == Method::GET
-        && place.before.is_empty()
+        && before.is_none()
         && let Err(error) = store.count_view(link.id).await
     {
         tracing::warn!(link = %link.id, %error, "could not count a view of a shared link; the page is shown all the same");

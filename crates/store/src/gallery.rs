@@ -98,7 +98,7 @@ pub struct Board {
 }
 
 /// So many tasks of a board are not counted any more, so that a list of boards stays cheap.
-pub const MOST_COUNTED: u32 = 1_000;
+pub const MOST_COUNTED: u32 = 200;
 
 /// Outcome of making, renaming or publishing a board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +134,9 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
 
     /// The boards of an account that a person sees, by name.
     async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>>;
+
+    /// Whether a person sees a board.
+    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool>;
 
     /// Makes a board, which only its owner sees, or else the whole account. Each owner, and the account, has at most `most`.
     async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite>;

@@ -58,6 +58,8 @@ pub struct SharedLink {
     pub target: Target,
     /// The name of the board, or the prompt of the task.
     pub title: String,
+    /// Whether it shows a private board, which belongs to the link's maker.
+    pub is_private: bool,
     /// Whether its page shows the prompts.
     pub with_prompts: bool,
     /// When it stops working; `None` for one that works until it is revoked.
@@ -77,8 +79,8 @@ pub enum SharedLinkCreation {
     TooMany,
 }
 
-/// Links that are shared. One works until it expires or is revoked, its maker is removed, its account is disabled, or its
-/// target is deleted; while its task is in the bin, it shows nothing.
+/// Links that are shared. One works until it expires or is revoked, its maker is removed or may only look, its account is
+/// disabled, or its target is deleted; while its task is in the bin, it shows nothing.
 #[async_trait]
 pub trait SharedLinks: std::fmt::Debug + Send + Sync + 'static {
     /// Makes a link, unless the account has `most`. The audit log records it.

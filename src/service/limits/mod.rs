@@ -30,6 +30,8 @@ pub const REPORTS: u32 = 30;
 pub const FORMS: u32 = 240;
 /// Views of one shared link in that time. Each is counted in the database, whoever looks.
 pub const VIEWS: u32 = 600;
+/// The same for all links of an account.
+pub const VIEWS_OF_ACCOUNT: u32 = 2_400;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
 
@@ -222,9 +224,13 @@ impl RateLimits {
         self.count_under(person_id, RateLimit::Read, REPORTS).await
     }
 
-    /// Counts one view of a shared link, whoever looks.
-    pub async fn count_view(&self, link: Id) -> Option<Allowance> {
-        self.count_under(link, RateLimit::Read, VIEWS).await
+    /// Counts one view of a shared link of an account, whoever looks.
+    pub async fn count_view(&self, link: Id, account: Id) -> Option<Allowance> {
+        let of_link = self.count_under(link, RateLimit::Read, VIEWS).await;
+        if of_link.is_some_and(|counted| counted.retry_after.is_some()) {
+            return of_link;
+        }
+        self.count_under(account, RateLimit::Read, VIEWS_OF_ACCOUNT).await
     }
 
     /// Counts one form that a person sends in the studio.

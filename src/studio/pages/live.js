@@ -99,13 +99,13 @@ async function refresh(id, isNew) {
   fetching.set(id, false);
   const url = `/studio/tasks/${encodeURIComponent(id)}${one(".grid") ? "?tile" : ""}${gallery ? "&gallery" : ""}`;
   const answer = await fetch(url, { headers: OF_SCRIPT }).catch(() => null);
-  if (answer?.ok && !answer.redirected) {
-    const part = parse(await answer.text());
+  const part = answer?.ok && !answer.redirected && parse(await answer.text());
+  const again = fetching.get(id);
+  fetching.delete(id);
+  if (part) {
     place(one(".tile, .card", part));
     showBalance(answer.headers.get("x-credits"));
   }
-  const again = fetching.get(id);
-  fetching.delete(id);
   if (again) refresh(id);
 }
 
@@ -130,6 +130,7 @@ function hear({ name, data }) {
   if (name === "away") return showAway(true);
   if (name === "begin") {
     showAway(false);
+    showPaused(data.paused);
     all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
     if (hasBegun) [catchUp(), lookForFresh()];
     hasBegun = true;
@@ -202,6 +203,7 @@ async function make(form, submitter) {
   if (sent.refusal) return sent.refusal;
   showBalance(sent.credits);
   const tile = parse(sent.text).firstElementChild;
+  if (isViewing() || one("[data-gallery]")) tell(one("[data-news]").dataset.started);
   if (one("[data-gallery]")) refresh(idOf(tile), true);
   else if (one(".grid")) place(tile);
   else location.assign("/studio");

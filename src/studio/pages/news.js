@@ -1,23 +1,35 @@
 
 // What other tabs and other people do. New pictures wait behind a button, so nothing on the page moves by itself.
 const freshButton = one("[data-fresh]");
+// The address of this page: the viewer shows that of a picture.
+const HERE = new URL(location);
 let freshTiles = [];
 let lookingForFresh = null;
 
-// Asks for the newest pictures of this search, at most once a second.
+// Asks for the newest pictures of this search, every few seconds at most and only while somebody looks.
 function lookForFresh() {
-  if (!freshButton || new URL(location).searchParams.has("before")) return;
-  lookingForFresh ??= setTimeout(async () => {
+  if (!freshButton || HERE.searchParams.has("before")) return;
+  lookingForFresh ??= whenSeen(3_000).then(async () => {
     lookingForFresh = null;
-    const answer = await fetch(location.href, { headers: OF_SCRIPT }).catch(() => null);
+    const answer = await fetch(HERE, { headers: OF_SCRIPT }).catch(() => null);
     if (!answer?.ok || answer.redirected) return;
+    // Ids sort by time: what is older than the last tile is on a page that was not loaded yet.
+    const last = tiles().at(-1);
+    const isFresh = (tile) => !document.getElementById(tile.id) && (!last || idOf(tile) > idOf(last));
     const newest = all(".tile", parse(await answer.text()));
-    const known = newest.findIndex((tile) => document.getElementById(tile.id));
-    freshTiles = known < 0 ? newest : newest.slice(0, known);
-    const count = freshTiles.length === newest.length && newest.length > 1 ? `${newest.length}+` : freshTiles.length;
-    freshButton.textContent = freshButton.dataset.words.replace("0", count);
+    freshTiles = newest.filter(isFresh);
+    const isMore = freshTiles.length === newest.length && newest.length > 40;
+    freshButton.textContent = freshButton.dataset.words.replace("0", `${freshTiles.length}${isMore ? "+" : ""}`);
     freshButton.hidden = !freshTiles.length;
-  }, 1_000);
+  });
+}
+
+// Waits so long, and until somebody looks at the page.
+function whenSeen(delay) {
+  return new Promise((done) => setTimeout(() => {
+    if (!document.hidden) return done();
+    document.addEventListener("visibilitychange", () => done(), { once: true });
+  }, delay));
 }
 
 freshButton?.addEventListener("click", () => {
@@ -56,19 +68,27 @@ async function follow({ what, person, tasks }) {
   if (isViewing() && shown.includes(seen.tile)) viewAfter(beyond(seen.tile, 1) ?? beyond(seen.tile, -1));
 }
 
-// The list of boards, as it is now.
-async function showBoards() {
+// The list of boards, as it is now. Entries that have not changed stay, and so do their covers.
+let showingBoards = null;
+function showBoards() {
   if (!one("[data-side]")) return;
-  const answer = await fetch(location.href).catch(() => null);
-  if (!answer?.ok || answer.redirected) return;
-  const page = parse(await answer.text());
-  for (const part of ["[data-side] nav", "#chosen select[name=board]"]) {
-    const [now, then] = [one(part, page), one(part)];
-    if (!now || !then) continue;
-    const chosen = then.value;
+  showingBoards ??= whenSeen(1_000).then(async () => {
+    showingBoards = null;
+    const answer = await fetch(HERE).catch(() => null);
+    if (!answer?.ok || answer.redirected) return;
+    const page = parse(await answer.text());
+    const [now, then] = [one("[data-side] nav", page), one("[data-side] nav")];
+    const nameOf = (link) => `${link.getAttribute("href")} ${link.textContent}`;
+    const known = new Map(all("a", then).map((link) => [nameOf(link), link]));
+    for (const link of all("a", now)) if (known.has(nameOf(link))) link.replaceWith(known.get(nameOf(link)));
     then.replaceChildren(...now.childNodes);
-    if (chosen && all("option", then).some((option) => option.value === chosen)) then.value = chosen;
-  }
+    one("[data-board-find]")?.dispatchEvent(new Event("input"));
+    const [options, select] = [page, document].map((root) => one("#chosen select[name=board]", root));
+    if (!options || !select) return;
+    const chosen = select.value;
+    select.replaceChildren(...options.childNodes);
+    if (all("option", select).some((option) => option.value === chosen)) select.value = chosen;
+  });
 }
 
 // The server is away only when it stays away: a proxy may close a stream at any time.
@@ -76,8 +96,10 @@ let away = null;
 function showAway(isAway) {
   const banner = one("[data-away]");
   if (!banner) return;
+  if (isAway) return void (away ??= setTimeout(() => { banner.hidden = false; }, 4_000));
   clearTimeout(away);
-  if (isAway) away = setTimeout(() => { banner.hidden = false; }, 4_000); else banner.hidden = true;
+  away = null;
+  banner.hidden = true;
 }
 
 function showPaused(isPaused) {
@@ -98,8 +120,12 @@ function tellOf(tile, words) {
   if (!document.hidden || !("mine" in tile.dataset)) return;
   if (tile.dataset.state === "completed") document.title = `(${unseen += 1}) ${TITLE}`;
   if (!("Notification" in window) || Notification.permission !== "granted" || !wantsNotices()) return;
-  // The tag keeps a second tab from saying the same.
-  new Notification(words, { tag: tile.id, icon: one(".open img[src]", tile)?.src });
+  try {
+    // The tag keeps a second tab from saying the same.
+    new Notification(words, { tag: tile.id, icon: one(".open img[src]", tile)?.src });
+  } catch {
+    // Browsers of phones let only service workers notify.
+  }
 }
 
 // Notifications, for whoever asks for them in this browser.

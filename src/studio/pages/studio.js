@@ -46,13 +46,38 @@ async function send(form, submitter) {
   }
 }
 
+// An open dialog has its own place for refusals, because it hides the page behind it.
 function say(refusal) {
-  const notice = one("[data-refusal]");
+  const notice = one("dialog[open] [data-refusal]") ?? one("[data-refusal]");
   if (!notice) return;
   notice.hidden = !refusal;
   notice.textContent = refusal || "";
-  if (refusal) notice.scrollIntoView({ block: "nearest" });
+  if (refusal && !notice.matches(".banner")) notice.scrollIntoView({ block: "nearest" });
 }
+document.addEventListener("click", (event) => {
+  const notice = event.target.closest?.(".banner[data-refusal]");
+  if (notice) notice.hidden = true;
+});
+
+// Says for some seconds what was done, where one can see it.
+function tell(words) {
+  one(".told")?.remove();
+  const banner = Object.assign(document.createElement("p"), { className: "banner told", textContent: words });
+  banner.setAttribute("role", "status");
+  (one("dialog[open]") ?? document.body).append(banner);
+  setTimeout(() => banner.remove(), 4_000);
+}
+
+// The menu of the person closes like any other.
+document.addEventListener("click", (event) => {
+  for (const menu of all(".person[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && one(".person[open]");
+  if (!menu) return;
+  menu.open = false;
+  one("summary", menu).focus();
+});
 
 // A form that leads to another page is sent once.
 document.addEventListener("submit", (event) => {

@@ -9,7 +9,7 @@ let seen = null;
 function showPicture(at) {
   seen.at = at;
   const picture = seen.pictures[at];
-  const large = one("[data-large]");
+  const large = one("[data-large]", viewer);
   zoom(false);
   large.hidden = !picture;
   if (!picture) return;
@@ -33,7 +33,7 @@ async function showTask(tile, fromEnd) {
   const task = idOf(tile);
   const shown = { tile, task, pictures: [], at: 0 };
   seen = shown;
-  const large = one("[data-large]");
+  const large = one("[data-large]", viewer);
   const thumbnail = one(".open img[src]", tile);
   large.hidden = !thumbnail;
   zoom(false);
@@ -159,6 +159,7 @@ if (viewer) {
   });
   document.addEventListener("keydown", (event) => {
     if (!viewer.open || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input, select, textarea")) return;
     const way = getComputedStyle(viewer).direction === "rtl" ? -1 : 1;
     const keys = {
       ArrowLeft: () => step(-way),

@@ -477,7 +477,7 @@ board-put = In die Sammlung
 board-take = Aus der Sammlung
 board-name = Der Name einer Sammlung hat 1 bis 60 Zeichen.
 board-taken = Eine andere Sammlung heißt schon so.
-board-not-possible = Dieses Konto hat so viele Sammlungen, wie es haben darf. Lösen Sie eine auf, die nicht gebraucht wird.
+board-not-possible = Mehr Sammlungen sind nicht möglich. Lösen Sie eine auf, die nicht gebraucht wird.
 download-details = Mit Beschreibung laden
 download-details-too = mit Beschreibungen
 download-details-lead = Die Datei enthält auch Beschreibung und Einstellungen. Ziehen Sie sie auf das Textfeld, um das Formular wieder auszufüllen.
@@ -640,18 +640,18 @@ bin-lead-hours = { $n ->
 
 share = Teilen
 share-lead = Wer den Link hat, sieht es ohne Anmeldung.
-share-for = Der Link gilt
+share-for = Läuft ab
 share-days = { $n ->
-    [one] { $n } Tag
-   *[other] { $n } Tage
+    [one] In { $n } Tag
+   *[other] In { $n } Tagen
 }
-share-forever = Bis zum Widerruf
+share-forever = Nie, bis zum Widerruf
 share-prompts = Beschreibungen zeigen
 share-make = Link erstellen
 share-made = Der Link ist erstellt. Wer ihn hat, sieht, was Sie geteilt haben.
-share-full = Dieses Konto hat so viele geteilte Links, wie es haben darf. Widerrufen Sie zuerst einen.
+share-full = Dieses Konto hat die Höchstzahl geteilter Links erreicht. Widerrufen Sie zuerst einen.
 title-links = Geteilte Links
-links-empty = Nichts ist geteilt. Öffnen Sie ein Bild oder eine Sammlung und wählen Sie Teilen.
+links-empty = Noch keine geteilten Links. Öffnen Sie ein Bild oder eine Sammlung und wählen Sie Teilen.
 link-shows = Zeigt
 link-ends = Gilt bis
 link-views = Aufrufe
@@ -660,26 +660,26 @@ link-revoke = Widerrufen
 link-revoke-sure = Der Link gilt dann sofort nicht mehr.
 shared-picture = Ein geteiltes Bild
 shared-number = Bild { $n }
-shared-empty = Hier ist noch kein Bild.
+shared-empty = Hier sind noch keine Bilder.
 shared-foot = Mit KI in Tintype erzeugt.
 shared-gone = Dieser Link gilt nicht mehr. Vielleicht ist er abgelaufen oder widerrufen. Bitten Sie um einen neuen.
-audit-share = Per Link geteilt
+audit-share = Geteilter Link erstellt
 audit-unshare = Geteilter Link widerrufen
 
-board-private = Nur für mich
-board-publish = Dem Team zeigen
+board-private = Nur für mich sichtbar
+board-publish = Mit dem Team teilen
 board-gone = Diese Sammlung gibt es nicht mehr. Wählen Sie eine andere.
-board-mine = nur für mich
+board-mine = privat
 board-count = { $n ->
     [one] { $n } Bild
    *[other] { $n } Bilder
 }
 boards-empty = Noch keine Sammlungen. Legen Sie Bilder in eine Sammlung, um sie zusammen zu finden.
 board-many = { $word } Bilder
-server-away = Der Server antwortet nicht. Diese Seite macht von selbst weiter, sobald er wieder da ist.
-queue-is-paused = Der Betreiber hat die Warteschlange angehalten. Neue Bilder warten, bis es weitergeht.
+server-away = Der Server ist nicht erreichbar. Neuer Versuch …
+queue-is-paused = Die Warteschlange ist angehalten. Neue Bilder beginnen, sobald es weitergeht.
 fresh = { $n } neue
-notices = Über fertige Bilder benachrichtigen
+notices = Bei fertigen Bildern benachrichtigen
 shape-square = Quadrat
 shape-story = Story
 shape-wide = Breit
@@ -690,3 +690,9 @@ example-2 = Rotfuchs im Neuschnee, Foto in weichem Morgenlicht
 example-3 = Plakat für einen Jazzabend, klare Formen, drei Farben
 example-4 = Isometrische Zeichnung eines kleinen Hafens mit Booten
 choose-found = Alle { $n } gefundenen auswählen
+started = Begonnen. Das Bild erscheint unter Erstellen ganz vorn.
+board-added = In die Sammlung gelegt.
+board-taken-off = Aus der Sammlung genommen.
+zip-none = Keiner der gewählten Aufträge hat ein Bild.
+board-publish-sure = Das ganze Team kann sie dann sehen und ändern.
+board-private-other = Eine private Sammlung

@@ -477,7 +477,7 @@ board-put = Add to board
 board-take = Take off board
 board-name = The name of a board has 1 to 60 characters.
 board-taken = Another board has this name.
-board-not-possible = This account has as many boards as it may have. Remove one that is not needed.
+board-not-possible = There are as many boards as there can be. Remove one you no longer need.
 download-details = Download with prompt
 download-details-too = with prompts
 download-details-lead = The file also has the prompt and settings. Drop it on the prompt box to fill in the form again.
@@ -639,19 +639,19 @@ bin-lead-hours = { $n ->
 }
 
 share = Share
-share-lead = Anyone with the link sees it, without signing in.
-share-for = The link works for
+share-lead = Anyone with the link can see this without signing in.
+share-for = Expires
 share-days = { $n ->
-    [one] { $n } day
-   *[other] { $n } days
+    [one] In { $n } day
+   *[other] In { $n } days
 }
-share-forever = Until revoked
+share-forever = Never, until revoked
 share-prompts = Show prompts
 share-make = Create link
 share-made = Link created. Anyone who has it can see what you shared.
-share-full = This account has as many shared links as it may have. Revoke one first.
+share-full = This account has reached its limit of shared links. Revoke one first.
 title-links = Shared links
-links-empty = Nothing is shared. Open a picture or a board and choose Share.
+links-empty = No shared links yet. Open a picture or board and choose Share.
 link-shows = Shows
 link-ends = Works until
 link-views = Views
@@ -660,26 +660,26 @@ link-revoke = Revoke
 link-revoke-sure = The link stops working at once.
 shared-picture = A shared picture
 shared-number = Picture { $n }
-shared-empty = There is no picture here yet.
+shared-empty = No pictures here yet.
 shared-foot = Made with AI in Tintype.
 shared-gone = This link doesn't work. It may have expired or been revoked. Ask whoever sent it for a new one.
-audit-share = Shared by a link
+audit-share = Shared link created
 audit-unshare = Shared link revoked
 
-board-private = Only for me
-board-publish = Show to the team
-board-gone = This board is gone. Choose another one.
-board-mine = only for me
+board-private = Visible only to me
+board-publish = Share with the team
+board-gone = This board no longer exists. Choose another one.
+board-mine = private
 board-count = { $n ->
     [one] { $n } picture
    *[other] { $n } pictures
 }
 boards-empty = No boards yet. Put pictures on a board to find them together.
 board-many = { $word } pictures
-server-away = The server doesn't answer. This page goes on by itself when it is back.
-queue-is-paused = The operator has paused the queue. New pictures wait until it goes on.
+server-away = Can't reach the server. Reconnecting…
+queue-is-paused = The queue is paused. New pictures start when it resumes.
 fresh = { $n } new
-notices = Notify me of finished pictures
+notices = Notify me when pictures are ready
 shape-square = Square
 shape-story = Story
 shape-wide = Wide
@@ -690,3 +690,9 @@ example-2 = Red fox in fresh snow, photo with soft morning light
 example-3 = Poster for a jazz night, bold shapes, three colours
 example-4 = Isometric drawing of a small harbour with boats
 choose-found = Select all { $n } found
+started = Started. The picture comes first in Create.
+board-added = Added to the board.
+board-taken-off = Taken off the board.
+zip-none = None of the chosen tasks has a picture.
+board-publish-sure = Everyone in the team can then see and change it.
+board-private-other = A private board

@@ -111,6 +111,8 @@ fn a_person_creates_a_picture_and_sees_it_appear() {
     person.browser.prefer_dark(false);
     person.browser.click("document.querySelectorAll('.tile')[1].querySelector('.open')");
     person.browser.until("document.querySelector('.viewer .about dl')");
+    // Whole, and not only its thumbnail.
+    person.browser.until("document.querySelector('.viewer [data-large]').naturalWidth > 640");
     photograph(&mut person.browser, "viewer");
     // The viewer has the address of the picture's page.
     let address = person.browser.evaluate("location.pathname");

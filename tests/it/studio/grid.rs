@@ -254,6 +254,21 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
     person.browser.press("Escape");
     person.browser.until(&format!("{picked} === 0"));
     assert_eq!(person.browser.evaluate(bar), false);
+    // All that the search finds, also what no page has loaded.
+    person.open(GALLERY);
+    person.browser.until(&format!("{TILES}.length > 0 && document.documentElement.dataset.size"));
+    person.browser.evaluate(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
+    );
+    let offer = "document.querySelector('[data-all-found]')";
+    person.browser.until(&format!("{offer}.checkVisibility() && {offer}.textContent === 'Select all 110 found'"));
+    photograph(&mut person.browser, "choose-found");
+    person.browser.click(offer);
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 chosen");
+    person.browser.click("document.querySelector('#chosen .danger')");
+    person.browser.until("document.querySelector('.undo')?.textContent.includes('110')");
+    person.open("/studio/gallery?ids=1");
+    assert_eq!(person.browser.evaluate("JSON.parse(document.body.textContent).ids.length"), 0);
     person.leave();
 }
 

@@ -30,13 +30,14 @@ impl Visitor<'_> {
 }
 
 impl Stream {
-    /// Reads on until it has read these words.
-    async fn reads(&mut self, words: &str) {
+    /// Reads on until it has read these words, and returns what came before them.
+    async fn reads(&mut self, words: &str) -> String {
         loop {
             let unread = String::from_utf8_lossy(self.unread.make_contiguous());
             if let Some(at) = unread.find(words) {
+                let before = unread[..at].to_owned();
                 self.unread.drain(..at + words.len());
-                return;
+                return before;
             }
             let mut bytes = [0; 1_024];
             let count = self.connection.read(&mut bytes).await.expect("a connection");
@@ -118,16 +119,21 @@ async fn pages_hear_what_the_people_of_their_account_do_with_pictures_and_boards
     };
     let (named, mark) = (format!("\"{task}\""), format!("task-{task}"));
     let fields = [(mark.as_str(), "1")];
+    // Stars are each person's own.
+    let mut of_bob = bob.open().await;
+    for (path, what) in [("/studio/gallery/star", "starred"), ("/studio/gallery/unstar", "unstarred")] {
+        assert_eq!(bob.send(path, &fields).await.status, StatusCode::SEE_OTHER, "{path}");
+        of_bob.reads(&by_bob(what, &named)).await;
+    }
     for (path, what) in [
-        ("/studio/gallery/star", "starred"),
-        ("/studio/gallery/unstar", "unstarred"),
         ("/studio/gallery/delete", "deleted"),
         ("/studio/gallery/restore", "restored"),
         ("/studio/gallery/delete", "deleted"),
         ("/studio/bin/restore", "restored"),
     ] {
         assert_eq!(bob.send(path, &fields).await.status, StatusCode::SEE_OTHER, "{path}");
-        of_ada.reads(&by_bob(what, &named)).await;
+        let before = of_ada.reads(&by_bob(what, &named)).await;
+        assert!(!before.contains("starred"), "{before}");
     }
     let board = bob.send("/studio/boards", &[("name", "boats")]).await;
     of_ada.reads(&by_bob("boards", "")).await;

@@ -166,7 +166,7 @@ impl<'a> Scene<'a> {
             ("amount", "5".into()),
             ("note", "x".into()),
             ("newest", newest),
-            ("days", String::new()),
+            ("days", "7".into()),
             ("present", String::new()),
             ("budget", "5".into()),
             ("new", "a ferry at dusk, and 7 gulls".into()),

@@ -95,7 +95,7 @@ async fn a_link_shows_a_picture_to_everybody_and_nothing_else() {
         assert!([400, 404].contains(&answer.status.as_u16()), "{wrong}: {answer:?}");
     }
     // With the prompt, on request.
-    let (_, told) = ada.share(&[("task", task.as_str()), ("days", ""), ("prompts", "1")]).await;
+    let (_, told) = ada.share(&[("task", task.as_str()), ("days", "forever"), ("prompts", "1")]).await;
     assert!(text(&service.stranger(&told).await).contains("A fox &#38; a &#60;hen&#62;"));
 }
 
@@ -189,6 +189,20 @@ async fn members_share_and_revoke_their_own_links_and_owners_any() {
     assert!(list.contains(&by_bob) && list.contains(&by_ada), "{list}");
     ada.send(&format!("/studio/links/{of_bob}/revoke"), &[]).await;
     assert_eq!(service.stranger(&by_bob).await.status, StatusCode::NOT_FOUND);
+    // An owner revokes a link to a private board, and is not told what it shows.
+    let board = bob.send("/studio/boards", &[("name", "Job application"), ("private", "1")]).await;
+    let board = board.header("location").rsplit('=').next().expect("a board").to_owned();
+    let (of_board, by_board) = bob.share(&[("board", &board), ("days", "7")]).await;
+    let list = ada.page("/studio/links").await;
+    assert!(list.contains(&format!("/studio/links/{of_board}/revoke")), "{list}");
+    assert!(!list.contains("Job application") && !list.contains(&by_board), "{list}");
+    assert!(bob.page("/studio/links").await.contains("Job application"));
+    // Whoever may only look shares nothing any more.
+    let role = format!("/studio/people/{}/role", bob.person.id);
+    ada.send(&role, &[("role", "viewer")]).await;
+    assert_eq!(service.stranger(&by_board).await.status, StatusCode::NOT_FOUND);
+    ada.send(&role, &[("role", "member")]).await;
+    assert_eq!(service.stranger(&by_board).await.status, StatusCode::OK);
     // Whoever leaves takes the links along.
     let (_, path) = bob.share(&fields).await;
     ada.send(&format!("/studio/people/{}/remove", bob.person.id), &[]).await;

@@ -29,8 +29,8 @@ pub(super) const FORGOTTEN: &str = "
     unsearched AS (DELETE FROM prompts WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     never_indexed AS (DELETE FROM unindexed WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
     unstarred AS (DELETE FROM stars WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
-    unshared AS (DELETE FROM shared_links WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
-    off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
+    off_boards AS (DELETE FROM board_tasks WHERE task_id = ANY (ARRAY (SELECT id FROM removed))),
+    unshared AS (DELETE FROM shared_links WHERE task_id = ANY (ARRAY (SELECT id FROM removed)))";
 
 /// Deleted tasks to erase, up to $4: each part reads an index. No task ends before it is created, so $3 is the lowest id of
 /// the time $2.
@@ -240,6 +240,12 @@ impl Gallery for PostgresStore {
             Ok(Board { id: row.try_get("id")?, name: row.try_get("name")?, owner: row.try_get("person_id")?, images })
         };
         rows.iter().map(board).collect()
+    }
+
+    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+        let sql = "SELECT 1 FROM boards
+            WHERE id = $3 AND account_id = $1 AND (person_id IS NULL OR person_id = $2)";
+        Ok(self.database.read_one(sql, &[&account_id, &person_id, &board]).await?.is_some())
     }
 
     async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {

@@ -12,8 +12,9 @@ use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
 
 /// The links that work at the time $1.
-const WORKING: &str = "SELECT l.*, coalesce(b.name, t.prompt) AS title FROM shared_links l
+const WORKING: &str = "SELECT l.*, coalesce(b.name, t.prompt) AS title, b.person_id IS NOT NULL AS is_private FROM shared_links l
     JOIN accounts a ON a.id = l.account_id AND a.disabled_at IS NULL
+    JOIN people m ON m.id = l.person_id AND m.role <> 'viewer'
     LEFT JOIN boards b ON b.id = l.board_id LEFT JOIN tasks t ON t.id = l.task_id
     WHERE (l.expires_at IS NULL OR l.expires_at > $1) AND (b.id IS NOT NULL OR (t.id IS NOT NULL AND t.removed_at IS NULL))";
 
@@ -37,6 +38,7 @@ fn link(row: &Row) -> Result<SharedLink> {
         person_id: row.try_get("person_id")?,
         target: target.ok_or_else(|| StoreError::Other("a shared link shows nothing".into()))?,
         title: row.try_get("title")?,
+        is_private: row.try_get("is_private")?,
         with_prompts: row.try_get("with_prompts")?,
         expires_at: row.try_get("expires_at")?,
         views: row.try_get("views")?,
@@ -52,8 +54,9 @@ impl SharedLinks for PostgresStore {
             if !lock(begun, account_id).await? {
                 return Ok(SharedLinkCreation::NoTarget);
             }
-            let count = "SELECT count(*) FROM shared_links WHERE account_id = $1";
-            let count: i64 = begun.query_one(count, &[&account_id]).await?.try_get(0)?;
+            let count = "SELECT count(*) FROM shared_links
+                WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2)";
+            let count: i64 = begun.query_one(count, &[&account_id, &self.database.now()]).await?.try_get(0)?;
             if count >= i64::from(most) {
                 return Ok(SharedLinkCreation::TooMany);
             }

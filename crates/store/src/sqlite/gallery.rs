@@ -381,6 +381,10 @@ impl Gallery for SqliteStore {
         })
     }
 
+    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+        self.read(|connection| Ok(seen(connection, account_id, person_id, board)?.is_some()))
+    }
+
     async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
         let create = move |writing: &mut Writing| {

@@ -11,8 +11,9 @@ use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
 
 /// The links that work at the time ?1.
-const WORKING: &str = "SELECT l.*, coalesce(b.name, t.prompt) AS title FROM shared_links l
+const WORKING: &str = "SELECT l.*, coalesce(b.name, t.prompt) AS title, b.person_id IS NOT NULL AS is_private FROM shared_links l
     JOIN accounts a ON a.id = l.account_id AND a.disabled_at IS NULL
+    JOIN people m ON m.id = l.person_id AND m.role <> 'viewer'
     LEFT JOIN boards b ON b.id = l.board_id LEFT JOIN tasks t ON t.id = l.task_id
     WHERE (l.expires_at IS NULL OR l.expires_at > ?1) AND (b.id IS NOT NULL OR (t.id IS NOT NULL AND t.removed_at IS NULL))";
 
@@ -24,6 +25,7 @@ fn link(row: &Row<'_>) -> rusqlite::Result<SharedLink> {
         person_id: row.get("person_id")?,
         target: target.ok_or(rusqlite::Error::InvalidQuery)?,
         title: row.get("title")?,
+        is_private: row.get("is_private")?,
         with_prompts: row.get("with_prompts")?,
         expires_at: row.get("expires_at")?,
         views: row.get("views")?,
@@ -34,8 +36,10 @@ fn create(writing: &mut Writing, new: &NewSharedLink, most: u32) -> rusqlite::Re
     let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = *new;
     let id = writing.ids.next(writing.clock.now());
     let connection = &writing.connection;
-    let count = "SELECT count(*) FROM shared_links WHERE account_id = ?1";
-    let count: u32 = connection.prepare_cached(count)?.query_row([account_id], |row| row.get(0))?;
+    let count = "SELECT count(*) FROM shared_links
+        WHERE account_id = ?1 AND (expires_at IS NULL OR expires_at > ?2)";
+    let values = params![account_id, writing.clock.now()];
+    let count: u32 = connection.prepare_cached(count)?.query_row(values, |row| row.get(0))?;
     if count >= most {
         return Ok(SharedLinkCreation::TooMany);
     }
