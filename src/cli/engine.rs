@@ -354,7 +354,7 @@ fn chosen(engine: &NamedEngine, data: &Path) -> Result<EngineChoice, Failure> {
 }
 
 fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {
-    text.parse().map_err(|error: InvalidRequest| error.0)
+    text.parse().map_err(|error: InvalidRequest| error.to_string())
 }
 
 async fn check(args: CheckArgs, data: &Path) -> Outcome {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::owners::{Owners, find_only, readable_name};
 use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
-use crate::service::endings::Endings;
+use crate::service::endings::{Endings, STOPPED};
 use tintype_config::DataSettings;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskId};
 use tintype_domain::request::GenerateRequest;
@@ -17,7 +17,6 @@ use tintype_store::TaskRecord;
 use tintype_system::clock::{Clock, Timestamp};
 
 /// The error of a task that the operator failed without a reason.
-const FAILED_BY_OPERATOR: &str = "The task was stopped by the operator. Its credits were refunded.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
@@ -57,7 +56,7 @@ pub(super) struct FailArgs {
     #[command(flatten)]
     task: OneTaskArgs,
     /// Error message shown to the owner of the task, at most 500 characters
-    #[arg(long, default_value = FAILED_BY_OPERATOR, value_name = "TEXT", value_parser = text::failure_reason)]
+    #[arg(long, default_value = STOPPED, value_name = "TEXT", value_parser = text::failure_reason)]
     reason: String,
 }
 
@@ -71,7 +70,7 @@ struct ShownTask {
     surface: Surface,
     status: &'static str,
     files: Vec<String>,
-    /// Why it failed, such as `policy` or `reference:0`.
+    /// Why it failed, such as `policy` or `reference:0:too-large`.
     cause: Option<String>,
     error: Option<String>,
     created_at: Timestamp,

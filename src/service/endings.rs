@@ -33,6 +33,9 @@ pub const NO_ENGINE: &str =
 /// The task was cancelled by its owner.
 pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
 
+/// An operator stopped the task, and gave no reason.
+pub const STOPPED: &str = "The task was stopped by the operator. Its credits were refunded.";
+
 /// The task has more references than the `most` that any engine takes.
 pub fn too_many_references(most: u32) -> String {
     match most {

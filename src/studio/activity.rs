@@ -7,6 +7,7 @@ use axum::http::Response;
 use serde::Deserialize;
 
 use super::error::PageError;
+use super::failures;
 use super::page::{Frame, html};
 use super::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
@@ -30,11 +31,12 @@ struct ActivityPage<'a> {
 }
 
 impl ActivityPage<'_> {
-    /// The sentence of a task that failed.
-    fn error<'b>(&self, record: &'b TaskRecord) -> Option<&'b str> {
+    /// The name of the text for the state of a task, and why it failed.
+    fn state(&self, record: &TaskRecord) -> (&'static str, Option<String>) {
         match &record.task.status {
-            Status::Failed(failure) => Some(&failure.sentence),
-            _ => None,
+            Status::Processing => ("gallery-processing", None),
+            Status::Completed(_) => ("gallery-completed", None),
+            Status::Failed(failure) => ("failed", Some(failures::failure(self.frame.t, failure))),
         }
     }
 }

@@ -4,6 +4,7 @@ use askama::Template;
 use tintype_engine::{Setting, Stage};
 
 use super::error::PageError;
+use super::failures;
 use super::live::Standing;
 use super::page::Frame;
 use super::references::{self, Chip};
@@ -15,7 +16,7 @@ use crate::files::FilesError;
 use crate::service::presets::Presets;
 use crate::service::thumbnails;
 use tintype_config::FileLinks;
-use tintype_domain::model::{Id, Status, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{GalleryFilter, TaskRecord, Unfinished};
@@ -33,6 +34,33 @@ pub(super) struct Picture {
     pub(super) reference: String,
 }
 
+/// A failure on a page.
+pub(super) struct Failure {
+    /// The name of the text before the sentences.
+    pub(super) title: &'static str,
+    /// Why it failed, and what became of its credits.
+    pub(super) sentences: String,
+}
+
+impl Failure {
+    fn new(t: &Texts, failure: &TaskFailure, cost: i64) -> Self {
+        let refunded = t.count("refunded", cost);
+        if failure.cause == FailureCause::Cancelled {
+            return Self { title: "cancelled", sentences: refunded.into_owned() };
+        }
+        let mut sentences = failures::failure(t, failure);
+        if !sentences.ends_with(['.', '!', '?', '…']) {
+            sentences.push('.');
+        }
+        // The words of an operator may say so themselves.
+        if !sentences.contains("refunded") {
+            sentences.push(' ');
+            sentences.push_str(&refunded);
+        }
+        Self { title: "failed", sentences }
+    }
+}
+
 /// A task as a page shows it.
 #[derive(Template)]
 #[template(path = "card.html")]
@@ -41,8 +69,8 @@ pub(super) struct Card<'a> {
     pub(super) task: Task,
     pub(super) request: GenerateRequest,
     pub(super) pictures: Vec<Picture>,
-    /// The sentence of a task that failed.
-    pub(super) error: Option<String>,
+    /// Why the task failed.
+    pub(super) failure: Option<Failure>,
     /// The words for the state of an unfinished task.
     pub(super) state: String,
     /// The part of the work that is done, if it is known.
@@ -116,7 +144,7 @@ impl<'a> Card<'a> {
         let mut card = Self {
             t: visitor.texts,
             pictures: Vec::new(),
-            error: None,
+            failure: None,
             state: String::new(),
             fraction: None,
             preview: None,
@@ -143,7 +171,7 @@ impl<'a> Card<'a> {
                     card.pictures.push(Picture { url, thumbnail, width, height, number, reference });
                 }
             }
-            Status::Failed(failure) => card.error = Some(failure.sentence),
+            Status::Failed(failure) => card.failure = Some(Failure::new(visitor.texts, &failure, card.request.cost())),
             Status::Processing => card.describe(visitor, unfinished).await,
         }
         Ok(card)
@@ -201,9 +229,9 @@ impl<'a> Card<'a> {
         self.request.reference_images.iter().map(|reference| Chip::new(reference)).collect()
     }
 
-    /// Whether the sentence of a task that failed already says that its credits came back.
-    pub(super) fn says_refunded(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| error.contains("refunded"))
+    /// Whether the pictures are made from words alone or with references, for the reader.
+    pub(super) fn kind(&self) -> &'static str {
+        if self.task.image_to_image { "kind-image" } else { "kind-text" }
     }
 
     /// Whether the person may delete it.

@@ -19,11 +19,11 @@ use super::references::{Chip, lines};
 use super::session::{Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::snippets::Snippets;
-use super::{HOME, Studio, uploads};
+use super::{HOME, Studio, failures, uploads};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::preset::Chosen;
-use tintype_domain::request::{AspectRatio, GenerateRequest, InvalidRequest, MAX_IMAGES};
+use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
 use tintype_store::{Origin, StoreError, Submission, TaskRecord};
@@ -260,12 +260,13 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         settings: settings::read(&fields).unwrap_or_default(),
     };
     let parsed = match refused {
-        Some(text) => Err(InvalidRequest(visitor.texts.get(text).into_owned())),
-        // The parser of the API, so that both surfaces have the same rules and the same sentences.
-        None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports),
+        Some(text) => Err(visitor.texts.get(text).into_owned()),
+        // The parser of the API, so that both surfaces have the same rules.
+        None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports)
+            .map_err(|invalid| failures::refusal(visitor.texts, &invalid)),
     };
     let parsed = parsed.and_then(|request| {
-        let Chosen { engine, settings, .. } = settings::choose(&visitor, &fields).map_err(InvalidRequest)?;
+        let Chosen { engine, settings, .. } = settings::choose(&visitor, &fields)?;
         Ok((GenerateRequest { settings, ..request }, engine))
     });
     let barred = barred(&visitor).await?;
@@ -291,7 +292,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
                 Err(error) => return Err(error.into()),
             }
         }
-        (Err(invalid), None) => invalid.to_string(),
+        (Err(sentence), None) => sentence,
     };
     refuse(&visitor, &headers, filled, refusal, wait).await
 }

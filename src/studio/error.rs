@@ -133,8 +133,19 @@ struct ErrorPage<'a> {
     request_id: &'a str,
 }
 
-/// The page of an error. `text` is the name of a text, or else a sentence.
-pub fn write_error(texts: &Texts, text: &str, request_id: &str) -> Response<Body> {
+/// The name of the text for an error that arose outside of the studio, whose sentence is one of the API.
+fn text_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "error-not-found",
+        StatusCode::TOO_MANY_REQUESTS => "error-rate",
+        status if status.is_client_error() => "error-request",
+        _ => "error-internal",
+    }
+}
+
+/// The page of an error. `text` is the name of a text, or else a sentence that is not shown.
+pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &str) -> Response<Body> {
+    let text = if texts.has(text) { text } else { text_of(status) };
     let page = ErrorPage { t: texts, sentence: &texts.get(text), request_id };
     page.render().map_or_else(|_| Response::new(Body::from(request_id.to_owned())), html)
 }

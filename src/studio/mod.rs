@@ -20,6 +20,7 @@ mod docs;
 mod downloads;
 mod error;
 mod events;
+mod failures;
 mod gallery;
 pub(crate) mod image_bodies;
 mod joining;

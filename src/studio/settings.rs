@@ -6,6 +6,7 @@ use tintype_domain::preset::{Chosen, DEFAULT_PRESET, Preset};
 use tintype_domain::request::TaskSettings;
 use tintype_engine::{RenderSettings, Setting};
 
+use super::failures::setting_refusal;
 use super::session::{Fields, Visitor};
 use crate::service::presets::Presets;
 
@@ -99,12 +100,19 @@ pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, Strin
     let name = fields.text("preset");
     let preset = visitor.studio.shared.presets.of_form(name);
     let preset = preset.ok_or_else(|| visitor.texts.word("no-preset", name).into_owned())?;
-    let asked = read(fields).map_err(|fault| fault.to_string())?;
-    let chosen = preset.choose(asked).map_err(|fault| fault.to_string())?;
+    let refusal = |setting: Setting| {
+        let bounds = preset.callers.get(&setting);
+        let characters = fields.text(setting.as_str()).trim().chars().count() as f64;
+        let is_too_long = bounds.is_some_and(|bounds| characters > *bounds.end());
+        setting_refusal(visitor.texts, setting, bounds, is_too_long)
+    };
+    let asked = read(fields).map_err(|fault| {
+        let setting = Setting::ALL.into_iter().find(|setting| fault.param == Some(setting.as_str()));
+        setting.map_or_else(|| visitor.texts.get("error-request").into_owned(), refusal)
+    })?;
+    let chosen = preset.choose(asked).map_err(|fault| refusal(fault.setting))?;
     match chosen.ignored.first() {
-        Some(setting) => {
-            Err(visitor.texts.word("setting-not-taken", &visitor.texts.get(text_of(*setting))).into_owned())
-        }
+        Some(setting) => Err(refusal(*setting)),
         None => Ok(chosen),
     }
 }

@@ -75,6 +75,17 @@ impl Texts {
         self.with(name, &[("word", FluentValue::from(word.to_owned()))])
     }
 
+    /// A text about a range, with one word in it: they are called `word`, `least` and `most`.
+    pub(super) fn range(&self, name: &str, word: &str, least: f64, most: f64) -> Cow<'_, str> {
+        let [word, least, most] = [word.to_owned(), least.to_string(), most.to_string()].map(FluentValue::from);
+        self.with(name, &[("word", word), ("least", least), ("most", most)])
+    }
+
+    /// Whether there is a text with this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.bundle.has_message(name)
+    }
+
     fn with(&self, name: &str, values: &[(&'static str, FluentValue<'static>)]) -> Cow<'_, str> {
         let arguments: FluentArgs<'static> = values.iter().cloned().collect();
         Cow::Owned(self.format(name, Some(&arguments)).into_owned())

@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::stored_references;
+use super::stored_references::{self, Wanted};
 use crate::policy::{Policy, Subject, Verdict};
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
 use tintype_config::WorkerSettings;
-use tintype_domain::model::{FailureCause, TaskFailure, Violation};
+use tintype_domain::model::{FailureCause, ReferenceProblem, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_engine::picture::Picture;
 use tintype_engine::{
@@ -132,8 +132,9 @@ impl Renderer for EngineRenderer {
         self.apply(claim, rules.judge_prompt(&claim.request.prompt).await)?;
         // No worker claims such a task, unless an earlier build wrote its row in the queue.
         if claim.request.reference_images.len() > self.info.max_references {
-            let sentence = too_many_references(self.max_references());
-            return Err(RenderError::Final(TaskFailure { cause: FailureCause::Engine, sentence }));
+            let most = self.max_references();
+            let (cause, sentence) = (FailureCause::TooManyReferences(most), too_many_references(most));
+            return Err(RenderError::Final(TaskFailure { cause, sentence }));
         }
         if claim.request.settings.mask.is_some() && !self.info.masks {
             tracing::warn!(task = %claim.lease.task_id, engine = self.info.name, "the engine takes no mask, so the task fails: give its preset an engine that takes one");
@@ -264,7 +265,9 @@ impl EngineRenderer {
         let parse = |(index, url): (usize, &String)| {
             // Checked at submission; the settings may have changed since.
             let parsed = ReferenceUrl::parse(url, &self.reference_ports);
-            let parsed = parsed.map_err(|fault| bad_reference(index, format!("reference_images[{index}] {fault}.")))?;
+            let parsed = parsed.map_err(|fault| {
+                bad_reference(index, ReferenceProblem::Address, format!("reference_images[{index}] {fault}."))
+            })?;
             Ok((index, parsed))
         };
         let all = claim.request.reference_images.iter().enumerate();
@@ -272,15 +275,19 @@ impl EngineRenderer {
             all.filter(|(index, _)| !own.contains_key(index)).map(parse).collect::<Result<_, _>>()?;
         let mut pictures = BTreeMap::new();
         for (index, own) in own {
-            let place = (index, &*format!("reference_images[{index}]"));
-            pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, place, own).await?);
+            let wanted = Wanted::Reference(index);
+            pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, wanted, own).await?);
         }
         let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
             let fault = ReferenceFault { index: places[fault.index], ..fault };
-            match fault.kind {
-                FaultKind::Unexamined => RenderError::Again(fault.to_string()),
-                _ => bad_reference(fault.index, fault.to_string()),
-            }
+            let problem = match fault.kind {
+                FaultKind::Unexamined => return RenderError::Again(fault.to_string()),
+                FaultKind::Unreachable => ReferenceProblem::Unreachable,
+                FaultKind::TooLarge => ReferenceProblem::TooLarge,
+                FaultKind::NotAnImage => ReferenceProblem::NotAnImage,
+                FaultKind::Damaged => ReferenceProblem::Damaged,
+            };
+            bad_reference(fault.index, problem, fault.to_string())
         })?;
         pictures.extend(places.into_iter().zip(fetched));
         Ok(pictures.into_values().collect())
@@ -296,12 +303,12 @@ impl EngineRenderer {
             tracing::error!(task = %claim.lease.task_id, "the mask of the task cannot be read, so the task fails");
             return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
         };
-        let mask = stored_references::picture(&self.shared, &self.decoder, claim, (0, "mask"), own).await?;
+        let mask = stored_references::picture(&self.shared, &self.decoder, claim, Wanted::Mask, own).await?;
         let size = |picture: &Picture| format!("{}x{}", picture.width(), picture.height());
         let (mask_size, first_size) = (size(&mask), size(first));
         if mask_size != first_size {
             let sentence = format!("The mask has {mask_size} pixels, and reference_images[0] has {first_size}.");
-            return Err(bad_reference(0, sentence));
+            return Err(bad_reference(0, ReferenceProblem::MaskSize, sentence));
         }
         Ok(Some(Mask::of(mask)))
     }
@@ -336,8 +343,8 @@ impl Edit {
 }
 
 /// The failure of a task because of a reference; its index is from 0.
-pub(super) fn bad_reference(index: usize, sentence: String) -> RenderError {
-    RenderError::Final(TaskFailure { cause: FailureCause::Reference(index), sentence })
+pub(super) fn bad_reference(index: usize, problem: ReferenceProblem, sentence: String) -> RenderError {
+    RenderError::Final(TaskFailure { cause: FailureCause::Reference(index, problem), sentence })
 }
 
 /// Brings every picture to the exact size.

@@ -3,23 +3,51 @@
 use super::render::{RenderError, bad_reference};
 use crate::files::FileName;
 use crate::service::Shared;
-use tintype_domain::model::Status;
+use tintype_domain::model::{ReferenceProblem, Status};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::picture::Picture;
 use tintype_store::{Claim, StoreError};
 use tintype_system::sandbox::{DecodeError, Decoder};
 
-/// The picture that `field` names, the reference at `index` or a mask of it. It may have been removed since the task was accepted: its file stays for as long as the task
-/// is unfinished.
+/// A picture of a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    /// The reference at this place, from 0.
+    Reference(usize),
+    /// The mask of the first reference.
+    Mask,
+}
+
+impl Wanted {
+    /// The name of its field in the API.
+    fn field(self) -> String {
+        match self {
+            Self::Reference(index) => format!("reference_images[{index}]"),
+            Self::Mask => "mask".to_owned(),
+        }
+    }
+
+    /// The failure of the task if the picture was deleted.
+    fn gone(self) -> RenderError {
+        let (index, problem) = match self {
+            Self::Reference(index) => (index, ReferenceProblem::Gone),
+            Self::Mask => (0, ReferenceProblem::MaskGone),
+        };
+        bad_reference(index, problem, format!("{} does not exist any more.", self.field()))
+    }
+}
+
+/// A picture of a task. It may have been removed since the task was accepted: its file stays for as long as the task is
+/// unfinished.
 pub(super) async fn picture(
     shared: &Shared,
     decoder: &Decoder,
     claim: &Claim,
-    (index, field): (usize, &str),
+    wanted: Wanted,
     reference: StoredReference,
 ) -> Result<Picture, RenderError> {
-    let gone = || bad_reference(index, format!("{field} does not exist any more."));
-    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{field}: {error}"));
+    let gone = || wanted.gone();
+    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{}: {error}", wanted.field()));
     let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
     let name = FileName::parse(&name).ok_or_else(gone)?;
     let png = shared.files.read(name).await.map_err(|error| again(&error))?.ok_or_else(gone)?;

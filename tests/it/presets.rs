@@ -462,9 +462,9 @@ async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
     assert!(other.contains("<option value=\"draft\" selected>") && !other.contains("value=\"5\""), "{other}");
     for (more, sentence) in [
         (&[("preset", "fixed"), ("seed", "5")][..], "does not take the setting \"Seed\""),
-        (&[("preset", "gone")], "There is no preset gone any more"),
-        (&[("seed", "many")], "seed must be a number."),
-        (&[("seed", "-7")], "seed must be a whole number."),
+        (&[("preset", "gone")], "The preset gone no longer exists"),
+        (&[("seed", "many")], "Seed: enter a whole number from 0 to "),
+        (&[("seed", "-7")], "Seed: enter a whole number from 0 to "),
     ] {
         let answer = ada.send("/studio/tasks", &fields(more)).await;
         let said = String::from_utf8(answer.body.to_vec()).expect("text").replace("&#34;", "\"");

@@ -48,6 +48,7 @@ mod surfaces;
 mod uploads;
 mod webhooks;
 mod widths;
+mod words;
 
 /// The cookie where there is no TLS.
 const COOKIE: &str = "tintype";
@@ -135,7 +136,7 @@ async fn a_password_signs_in_and_a_failure_does_not_tell_which_names_exist() {
     assert_eq!(sign_in(" Ada@EXAMPLE.com ", "correct horse battery").await.status, StatusCode::SEE_OTHER);
     service.shared.store.change_account(ada.account_id, AccountChange::Disable).await.expect("a store");
     let disabled = sign_in("ada@example.com", "correct horse battery").await;
-    assert_eq!((disabled.status, text(&disabled).contains("do not belong together")), (StatusCode::OK, true));
+    assert_eq!((disabled.status, text(&disabled).contains("Wrong name or password")), (StatusCode::OK, true));
 }
 
 #[tokio::test]
@@ -228,9 +229,9 @@ async fn the_studio_refuses_what_the_api_refuses_and_keeps_the_words() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 3).await;
     for (fields, reason) in [
-        ([("prompt", "  "), ("shape", "1:1"), ("n", "1"), ("references", "")], "prompt"),
-        ([("prompt", "a boat"), ("shape", "7:1"), ("n", "1"), ("references", "")], "aspect_ratio"),
-        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "5"), ("references", "")], "n must"),
+        ([("prompt", "  "), ("shape", "1:1"), ("n", "1"), ("references", "")], "Describe the picture first"),
+        ([("prompt", "a boat"), ("shape", "7:1"), ("n", "1"), ("references", "")], "Choose one of the shapes"),
+        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "5"), ("references", "")], "from 1 to 4"),
         ([("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", "http://a.example/b.png")], "https"),
         ([("prompt", "a boat"), ("shape", "1:1"), ("n", "2"), ("references", "")], "costs 4 credits"),
     ] {

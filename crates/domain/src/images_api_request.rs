@@ -192,7 +192,7 @@ impl From<OutOfBounds> for InvalidCall {
 }
 
 fn at(param: &'static str) -> impl Fn(request::InvalidRequest) -> InvalidCall {
-    move |fault| InvalidCall { message: fault.0, param: Some(param) }
+    move |fault| InvalidCall { message: fault.to_string(), param: Some(param) }
 }
 
 impl Fields {

@@ -189,11 +189,11 @@ pub enum Status {
 }
 
 /// Why a task failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskFailure {
     /// What went wrong. Codes derive from it.
     pub cause: FailureCause,
-    /// A sentence for the caller.
+    /// A sentence for the caller, in English. The studio has sentences of its own, by the cause.
     pub sentence: String,
 }
 
@@ -204,14 +204,18 @@ impl TaskFailure {
     }
 }
 
-/// What made a task fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What made a task fail. Readers say it in their own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureCause {
     /// The content policy refused it.
     Policy,
     /// A reference image can't be used; its index, from 0.
-    Reference(usize),
-    /// The engine can't render it, or no engine of the service can.
+    Reference(usize, ReferenceProblem),
+    /// It has more reference images than so many, which is all that any engine takes.
+    TooManyReferences(u32),
+    /// No engine of the service renders such tasks.
+    NoEngine,
+    /// The engine can't render it.
     Engine,
     /// Its last attempt was lost.
     Lost,
@@ -221,40 +225,102 @@ pub enum FailureCause {
     Cancelled,
     /// An operator failed it.
     Operator,
+    /// Another release wrote it; only the sentence tells the cause.
+    Unknown,
 }
 
-/// The name that is stored and shown, such as `policy` and `reference:0`.
+/// What is wrong with a reference image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReferenceProblem {
+    /// The service does not download from such an address.
+    Address,
+    /// It could not be downloaded.
+    Unreachable,
+    /// It has too many bytes or pixels.
+    TooLarge,
+    /// It is not a PNG, JPEG or WebP image.
+    NotAnImage,
+    /// It can't be decoded to its end.
+    Damaged,
+    /// It is a picture of the account that was deleted.
+    Gone,
+    /// The mask for it was deleted.
+    MaskGone,
+    /// The mask for it has another size.
+    MaskSize,
+    /// Another release wrote it.
+    Unknown,
+}
+
+impl ReferenceProblem {
+    /// All that are stored.
+    pub const ALL: [Self; 8] = [
+        Self::Address,
+        Self::Unreachable,
+        Self::TooLarge,
+        Self::NotAnImage,
+        Self::Damaged,
+        Self::Gone,
+        Self::MaskGone,
+        Self::MaskSize,
+    ];
+
+    /// The name that is stored and shown; empty if it is unknown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Unreachable => "unreachable",
+            Self::TooLarge => "too-large",
+            Self::NotAnImage => "not-an-image",
+            Self::Damaged => "damaged",
+            Self::Gone => "gone",
+            Self::MaskGone => "mask-gone",
+            Self::MaskSize => "mask-size",
+            Self::Unknown => "",
+        }
+    }
+}
+
+/// The name that is stored and shown, such as `policy` and `reference:0:too-large`.
 impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy => f.write_str("policy"),
-            Self::Reference(index) => write!(f, "reference:{index}"),
+            Self::Reference(index, ReferenceProblem::Unknown) => write!(f, "reference:{index}"),
+            Self::Reference(index, problem) => write!(f, "reference:{index}:{}", problem.as_str()),
+            Self::TooManyReferences(most) => write!(f, "references:{most}"),
+            Self::NoEngine => f.write_str("no-engine"),
             Self::Engine => f.write_str("engine"),
             Self::Lost => f.write_str("lost"),
             Self::Expired => f.write_str("expired"),
             Self::Cancelled => f.write_str("cancelled"),
             Self::Operator => f.write_str("operator"),
+            Self::Unknown => f.write_str("unknown"),
         }
     }
 }
 
-impl FromStr for FailureCause {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        Ok(match text {
-            "policy" => Self::Policy,
-            "engine" => Self::Engine,
-            "lost" => Self::Lost,
-            "expired" => Self::Expired,
-            "cancelled" => Self::Cancelled,
-            "operator" => Self::Operator,
-            _ => {
-                let index = text.strip_prefix("reference:").and_then(|index| index.parse().ok());
-                let unknown = || UnknownWord { what: "cause of a failure", text: text.into() };
-                Self::Reference(index.ok_or_else(unknown)?)
+impl FailureCause {
+    /// The cause with this name. Every text is read, because another release may have written it.
+    pub fn named(text: &str) -> Self {
+        let mut parts = text.split(':');
+        let cause = match (parts.next().unwrap_or_default(), parts.next()) {
+            ("policy", None) => Some(Self::Policy),
+            ("no-engine", None) => Some(Self::NoEngine),
+            ("engine", None) => Some(Self::Engine),
+            ("lost", None) => Some(Self::Lost),
+            ("expired", None) => Some(Self::Expired),
+            ("cancelled", None) => Some(Self::Cancelled),
+            ("operator", None) => Some(Self::Operator),
+            ("references", Some(most)) => most.parse().ok().map(Self::TooManyReferences),
+            ("reference", Some(index)) => {
+                let name = parts.next().unwrap_or_default();
+                let problem = ReferenceProblem::ALL.into_iter().find(|problem| problem.as_str() == name);
+                index.parse().ok().map(|index| Self::Reference(index, problem.unwrap_or(ReferenceProblem::Unknown)))
             }
-        })
+            _ => None,
+        };
+        cause.unwrap_or(Self::Unknown)
     }
 }
 
@@ -516,6 +582,32 @@ mod tests {
         assert!(made[2].rank() < made[2].rank_after() && made[2].rank_after() <= made[3].rank());
         assert_eq!(Id::floor(later).rank(), made[0].rank_after());
         assert!(Id::floor(Timestamp::from_millis(0)).rank() == 0 && Id::floor(Timestamp::MAX).rank() > 0);
+    }
+
+    #[test]
+    fn every_cause_is_read_as_it_was_written_and_strange_ones_are_read_too() {
+        let references = ReferenceProblem::ALL.map(|problem| FailureCause::Reference(3, problem));
+        let others = [
+            FailureCause::Policy,
+            FailureCause::Reference(0, ReferenceProblem::Unknown),
+            FailureCause::TooManyReferences(2),
+            FailureCause::NoEngine,
+            FailureCause::Engine,
+            FailureCause::Lost,
+            FailureCause::Expired,
+            FailureCause::Cancelled,
+            FailureCause::Operator,
+            FailureCause::Unknown,
+        ];
+        for cause in references.into_iter().chain(others) {
+            assert_eq!(FailureCause::named(&cause.to_string()), cause);
+        }
+        // An earlier release stored no more than the place.
+        assert_eq!(FailureCause::named("reference:1"), FailureCause::Reference(1, ReferenceProblem::Unknown));
+        assert_eq!(FailureCause::named("reference:1:melted"), FailureCause::Reference(1, ReferenceProblem::Unknown));
+        for strange in ["", "melted", "reference", "reference:", "reference:x:gone", "references:-1", "policy:2"] {
+            assert_eq!(FailureCause::named(strange), FailureCause::Unknown, "{strange}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tintype_engine::{MAX_SEED, RenderSettings};
 use crate::ignored_fields::IgnoredFields;
 use crate::json::Json;
 use crate::model::{CREDITS_PER_IMAGE, Id};
-use crate::reference_url::ReferenceUrl;
+use crate::reference_url::{ReferenceUrl, UrlFault};
 use crate::stored_reference::StoredReference;
 
 /// Most images per task.
@@ -139,7 +139,7 @@ impl FromStr for AspectRatio {
     fn from_str(text: &str) -> Result<Self, InvalidRequest> {
         Self::ALL.into_iter().find(|ratio| ratio.as_str() == text).ok_or_else(|| {
             let all: Vec<_> = Self::ALL.iter().map(|ratio| ratio.as_str()).collect();
-            InvalidRequest(format!("aspect_ratio must be one of {}.", all.join(", ")))
+            InvalidRequest::AspectRatio(format!("must be one of {}", all.join(", ")))
         })
     }
 }
@@ -213,10 +213,59 @@ impl TaskSettings {
 #[expect(dead_code, reason = "documents the rules of ReferenceUrl")]
 pub struct ReferenceImage(String);
 
-/// A fault in a body; displays as a sentence for the caller.
+/// A fault in a body; displays as a sentence for callers of the API. The studio has sentences of its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidRequest(pub String);
+pub enum InvalidRequest {
+    /// It is not an object of fields; the whole sentence.
+    #[error("{0}")]
+    Body(String),
+    /// The prompt.
+    #[error("prompt {0}.")]
+    Prompt(PromptFault),
+    /// The aspect ratio, with the rule that it breaks.
+    #[error("aspect_ratio {0}.")]
+    AspectRatio(String),
+    /// The number of images.
+    #[error("n must be an integer from 1 to 4.")]
+    Count,
+    /// The references are not a list.
+    #[error("reference_images must be an array of https URLs.")]
+    References,
+    /// More than [`MAX_REFERENCES`].
+    #[error("reference_images must have at most 4 entries.")]
+    TooManyReferences,
+    /// A reference is not text.
+    #[error("reference_images[{0}] must be a string.")]
+    ReferenceType(usize),
+    /// A reference is neither a public URL nor, in the studio, a picture of the account.
+    #[error("reference_images[{index}] {fault}.")]
+    Reference {
+        /// Its place, from 0.
+        index: usize,
+        /// The rule that it breaks.
+        fault: UrlFault,
+    },
+}
+
+/// The rule that a prompt breaks. Displays as the rest of a sentence about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PromptFault {
+    /// There is none.
+    #[error("is required")]
+    Missing,
+    /// It has nothing but white space.
+    #[error("must not be empty")]
+    Empty,
+    /// No database keeps U+0000.
+    #[error("must not contain U+0000")]
+    Nul,
+    /// More than [`MAX_PROMPT_CHARS`].
+    #[error("must have at most 32,000 characters")]
+    Length,
+    /// It is not text.
+    #[error("must be a string")]
+    Type,
+}
 
 impl GenerateRequest {
     /// A request for one square image, without references and settings.
@@ -284,10 +333,10 @@ impl GenerateRequest {
         let fields: Fields = serde_json::from_slice(body).map_err(|error| {
             let fault = error.to_string();
             match fault.strip_prefix(REPEATED) {
-                Some(rest) => InvalidRequest(format!("The body repeats the field {}.", without_position(rest))),
+                Some(rest) => InvalidRequest::Body(format!("The body repeats the field {}.", without_position(rest))),
                 // For a wrong type the message of the parser would quote the data.
-                None if error.is_data() => InvalidRequest("The body must be a JSON object.".into()),
-                None => InvalidRequest(format!("The body is not a valid JSON object: {fault}.")),
+                None if error.is_data() => InvalidRequest::Body("The body must be a JSON object.".into()),
+                None => InvalidRequest::Body(format!("The body is not a valid JSON object: {fault}.")),
             }
         })?;
         let request = Self {
@@ -364,24 +413,22 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 }
 
 pub(super) fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
-    let invalid = |fault: &str| Err(InvalidRequest(format!("prompt {fault}.")));
-    match value {
-        None => invalid("is required"),
-        Some(Json::String(text)) if text.chars().all(char::is_whitespace) => invalid("must not be empty"),
-        Some(Json::String(text)) if text.contains('\0') => invalid("must not contain U+0000"),
-        Some(Json::String(text)) if text.chars().count() > MAX_PROMPT_CHARS => {
-            invalid("must have at most 32,000 characters")
-        }
-        Some(Json::String(text)) => Ok(text),
-        Some(_) => invalid("must be a string"),
-    }
+    let fault = match value {
+        None => PromptFault::Missing,
+        Some(Json::String(text)) if text.chars().all(char::is_whitespace) => PromptFault::Empty,
+        Some(Json::String(text)) if text.contains('\0') => PromptFault::Nul,
+        Some(Json::String(text)) if text.chars().count() > MAX_PROMPT_CHARS => PromptFault::Length,
+        Some(Json::String(text)) => return Ok(text),
+        Some(_) => PromptFault::Type,
+    };
+    Err(InvalidRequest::Prompt(fault))
 }
 
 fn aspect_ratio(value: Option<Json>) -> Result<AspectRatio, InvalidRequest> {
     match value {
         None => Ok(AspectRatio::default()),
         Some(Json::String(text)) => text.parse(),
-        Some(_) => Err(InvalidRequest("aspect_ratio must be a string such as \"16:9\".".into())),
+        Some(_) => Err(InvalidRequest::AspectRatio("must be a string such as \"16:9\"".into())),
     }
 }
 
@@ -390,27 +437,26 @@ fn image_count(value: Option<Json>) -> Result<u8, InvalidRequest> {
     match value {
         None => Ok(1),
         Some(Json::Number(n)) if n.fract() == 0.0 && (1.0..=f64::from(MAX_IMAGES)).contains(&n) => Ok(n as u8),
-        Some(_) => Err(()),
+        Some(_) => Err(InvalidRequest::Count),
     }
-    .map_err(|()| InvalidRequest("n must be an integer from 1 to 4.".into()))
 }
 
 fn reference_images(value: Option<Json>, ports: &[u16], may_be_own: bool) -> Result<Vec<String>, InvalidRequest> {
     let entries = match value {
         None => return Ok(Vec::new()),
         Some(Json::Array(entries)) => entries,
-        Some(_) => return Err(InvalidRequest("reference_images must be an array of https URLs.".into())),
+        Some(_) => return Err(InvalidRequest::References),
     };
     if entries.len() > MAX_REFERENCES {
-        return Err(InvalidRequest("reference_images must have at most 4 entries.".into()));
+        return Err(InvalidRequest::TooManyReferences);
     }
     let checked = entries.into_iter().enumerate().map(|(index, entry)| match entry {
         Json::String(own) if may_be_own && StoredReference::parse(&own).is_some() => Ok(own),
         Json::String(url) => match ReferenceUrl::parse(&url, ports) {
             Ok(_) => Ok(url),
-            Err(fault) => Err(InvalidRequest(format!("reference_images[{index}] {fault}."))),
+            Err(fault) => Err(InvalidRequest::Reference { index, fault }),
         },
-        _ => Err(InvalidRequest(format!("reference_images[{index}] must be a string."))),
+        _ => Err(InvalidRequest::ReferenceType(index)),
     });
     checked.collect()
 }

@@ -8,11 +8,11 @@ use async_trait::async_trait;
 
 use super::{Result, WorkerReport};
 use tintype_domain::key::ApiKey;
-use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface};
+use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface, TaskFailure};
 use tintype_domain::person::Person;
 use tintype_system::clock::Timestamp;
 
-/// Most reasons of failures that an [`Hour`] tells apart. The rest has an empty reason.
+/// Most reasons of failures that an [`Hour`] tells apart. The rest has none.
 const MAX_REASONS: usize = 50;
 
 /// An account with what belongs to it.
@@ -145,8 +145,8 @@ pub struct Hour {
     pub rendered: Duration,
     /// Images of the timed tasks.
     pub images: u64,
-    /// The number of tasks that failed, by the sentence for their owners.
-    pub failed: BTreeMap<String, u64>,
+    /// The number of tasks that failed, by their failure; without one, those of all others.
+    pub failed: BTreeMap<Option<TaskFailure>, u64>,
 }
 
 impl Hour {
@@ -180,10 +180,11 @@ impl Hour {
         self.rendered = self.rendered.saturating_add(ended.since(claimed));
     }
 
-    /// Counts a task that failed, with the sentence for its owner.
-    pub(super) fn count_failed(&mut self, error: String) {
-        let is_known = self.failed.contains_key(&error) || self.failed.len() < MAX_REASONS;
-        *self.failed.entry(if is_known { error } else { String::new() }).or_default() += 1;
+    /// Counts a task that failed.
+    pub(super) fn count_failed(&mut self, failure: TaskFailure) {
+        let failure = Some(failure);
+        let is_known = self.failed.contains_key(&failure) || self.failed.len() < MAX_REASONS;
+        *self.failed.entry(failure.filter(|_| is_known)).or_default() += 1;
     }
 }
 

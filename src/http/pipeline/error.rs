@@ -242,7 +242,7 @@ impl ApiError {
     /// Writes the body into `response` and keeps its other headers.
     pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, form: ErrorForm) -> Response<Body> {
         if let ErrorForm::Page(texts) = form {
-            let mut page = studio::write_error(texts, &self.message, request_id);
+            let mut page = studio::write_error(texts, &self.message, self.status, request_id);
             *page.status_mut() = self.status;
             // A cookie may end with an error.
             for cookie in response.headers().get_all(header::SET_COOKIE) {

@@ -14,6 +14,7 @@ use super::{Operator, ReversibleForm};
 use crate::studio::action::action;
 use crate::studio::chart::Chart;
 use crate::studio::error::PageError;
+use crate::studio::failures;
 use crate::studio::page::{Frame, html, minute, seconds, secured};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
@@ -37,7 +38,7 @@ struct OverviewPage<'a> {
     charts: Vec<Chart>,
     completed: u64,
     failures: u64,
-    /// Sentences for the owners of failed tasks, with their number, the most frequent first.
+    /// Why tasks failed, with their number, the most frequent first.
     reasons: Vec<(String, u64)>,
     /// The engines, each with the mean time of its workers for an image.
     engines: Vec<(EngineState, Option<String>)>,
@@ -84,10 +85,12 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
     let hours = visitor.studio.hours.last(&**store, HOURS).await?;
     let charts = charts(visitor.texts, &hours);
     let mut reasons = BTreeMap::<String, u64>::new();
-    for (_, hour) in &hours {
-        for (reason, count) in &hour.failed {
-            *reasons.entry(reason.clone()).or_default() += count;
-        }
+    for (failure, count) in hours.iter().flat_map(|(_, hour)| &hour.failed) {
+        let reason = match failure {
+            Some(failure) => failures::failure(visitor.texts, failure),
+            None => visitor.texts.get("reason-other").into_owned(),
+        };
+        *reasons.entry(reason).or_default() += count;
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

@@ -63,7 +63,7 @@ fn a_key_is_shown_once_rotated_disabled_and_revoked() {
     assert!(person.text().contains("disabled"), "{}", person.text());
     // One click asks and changes nothing.
     person.browser.click(&Person::asks("Revoke"));
-    person.browser.until("document.body.innerText.includes('nobody can undo that')");
+    person.browser.until("document.body.innerText.includes('This cannot be undone')");
     person.open("/studio/keys");
     assert!(!person.text().contains("revoked"), "{}", person.text());
     person.press_surely("Revoke");

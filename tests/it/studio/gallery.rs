@@ -46,8 +46,8 @@ async fn the_gallery_searches_stars_and_collects() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
     let page = ada.page(GALLERY).await;
-    assert!(page.contains("There is no picture yet") && !page.contains("id=\"chosen\""), "{page}");
-    assert!(ada.page(&format!("{GALLERY}?q=boat")).await.contains("No picture fits"));
+    assert!(page.contains("No pictures yet") && !page.contains("id=\"chosen\""), "{page}");
+    assert!(ada.page(&format!("{GALLERY}?q=boat")).await.contains("No pictures match"));
     let (boat, hut) = (ada.rendered("a red boat").await, ada.rendered("a red hut").await);
     assert!(ada.shows("q=RED", boat).await && ada.shows("q=boa", boat).await);
     assert!(!ada.shows("q=boa", hut).await);

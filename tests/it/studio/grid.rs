@@ -202,16 +202,16 @@ fn a_held_key_deletes_one_task_and_the_notice_counts() {
     person.browser.evaluate(&format!("{TILES}[3].querySelector('.open').focus()"));
     person.browser.hold("Delete", 8);
     let notice = "document.querySelector('.undo [role=status]')?.textContent ?? ''";
-    person.browser.until(&format!("({notice}).startsWith('1 task moved')"));
+    person.browser.until(&format!("({notice}).startsWith('Moved to')"));
     assert_eq!(person.count(&format!("{TILES}.length")), 11);
     person.browser.press("Delete");
-    person.browser.until(&format!("({notice}).startsWith('2 tasks moved')"));
+    person.browser.until(&format!("({notice}).startsWith('2 moved')"));
     // In the viewer, too, which goes on to the next one.
     person.browser.press("Enter");
     person.browser.until("document.querySelector('.viewer .about')");
     let shown = person.browser.evaluate("location.pathname");
     person.browser.hold("Delete", 8);
-    person.browser.until(&format!("({notice}).startsWith('3 tasks moved') && location.pathname !== {shown}"));
+    person.browser.until(&format!("({notice}).startsWith('3 moved') && location.pathname !== {shown}"));
     person.browser.press("Escape");
     person.browser.until("!document.querySelector('.viewer').open");
     assert_eq!(person.count(&format!("{TILES}.length")), 9);
@@ -250,7 +250,7 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }))",
     );
     person.browser.until(&format!("{picked} === 110"));
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 chosen");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
     person.browser.press("Escape");
     person.browser.until(&format!("{picked} === 0"));
     assert_eq!(person.browser.evaluate(bar), false);

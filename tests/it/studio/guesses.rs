@@ -49,7 +49,7 @@ async fn guesses_with_one_name_are_limited_wherever_they_come_from() {
         service.guess_from_ten_addresses(name).await;
         let refused = service.sign_in_from("192.0.2.11", name, PASSWORD).await;
         assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{refused:?}");
-        assert!(text(&refused).contains("too many attempts to sign in with this name"), "{refused:?}");
+        assert!(text(&refused).contains("Too many attempts to sign in with this name"), "{refused:?}");
         assert!(!refused.headers.contains_key("set-cookie"));
         let id = refused.header("x-request-id").to_owned();
         refusals.push(text(&refused).replace(&id, ""));

@@ -119,11 +119,11 @@ async fn a_person_links_an_identity_and_signs_in_with_it_until_it_is_removed() {
     let ada = scene.service.visitor("grace", 10).await;
     let page = scene.service.call("GET", "/studio/sign-in", &[], "").await;
     assert!(text(&page).contains("href=\"/studio/oidc\">Sign in with 127.0.0.1:"), "{page:?}");
-    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    refused(&scene.sign_in().await, FORBIDDEN, "is not linked to an account here");
     assert!(ada.page("/studio/sessions").await.contains("href=\"/studio/oidc/link\""));
     let form = scene.found(&ada).await;
     assert_eq!(form[0].1, "ada#7");
-    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    refused(&scene.sign_in().await, FORBIDDEN, "is not linked to an account here");
     for _ in 0..2 {
         assert_eq!(link(&ada, &form).await.header("location"), "/studio/sessions");
     }
@@ -146,7 +146,7 @@ async fn a_person_links_an_identity_and_signs_in_with_it_until_it_is_removed() {
     let cookie = again.header("set-cookie").split(';').next().expect("a cookie").to_owned();
     let ada = Visitor { cookie, ..ada };
     assert_eq!(ada.send("/studio/oidc/unlink", &[]).await.status, StatusCode::SEE_OTHER);
-    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    refused(&scene.sign_in().await, FORBIDDEN, "is not linked to an account here");
 }
 
 #[tokio::test]

@@ -84,15 +84,15 @@ async fn claims_outside_of_the_id_token_count_too() {
 async fn nobody_joins_without_a_claim_that_proves_it() {
     let scene = scene("eve", &[&ARTISTS, &DOMAIN]).await;
     for (claims, words) in [
-        (json!({"email_verified": false}), "Nobody here has linked"),
-        (json!({"email_verified": null}), "Nobody here has linked"),
+        (json!({"email_verified": false}), "is not linked to an account here"),
+        (json!({"email_verified": null}), "is not linked to an account here"),
         (json!({"email_verified": 1}), "could not be confirmed"),
-        (json!({"email": "eve@example.com.evil.org"}), "Nobody here has linked"),
-        (json!({"email": "eve@sub.example.com"}), "Nobody here has linked"),
-        (json!({"email": "eve@example.com@evil.org"}), "Nobody here has linked"),
-        (json!({"email": "eve@ex\u{430}mple.com"}), "Nobody here has linked"),
+        (json!({"email": "eve@example.com.evil.org"}), "is not linked to an account here"),
+        (json!({"email": "eve@sub.example.com"}), "is not linked to an account here"),
+        (json!({"email": "eve@example.com@evil.org"}), "is not linked to an account here"),
+        (json!({"email": "eve@ex\u{430}mple.com"}), "is not linked to an account here"),
         (json!({"email": ["eve@example.com"]}), "could not be confirmed"),
-        (json!({"email": null, "groups": ["Artists", "art", "artists,chiefs"]}), "Nobody here has linked"),
+        (json!({"email": null, "groups": ["Artists", "art", "artists,chiefs"]}), "is not linked to an account here"),
         (json!({"groups": {"artists": true}}), "could not be confirmed"),
         (json!({"groups": 5}), "could not be confirmed"),
         (json!({"groups": [["artists"]]}), "could not be confirmed"),
@@ -111,7 +111,7 @@ async fn nobody_joins_without_a_claim_that_proves_it() {
     store.change_account(account.id, AccountChange::Disable).await.expect("a store");
     refused(&scene.sign_in().await, FORBIDDEN, "account is disabled");
     store.change_account(account.id, AccountChange::Delete).await.expect("a store");
-    refused(&scene.sign_in().await, FORBIDDEN, "Nobody here has linked");
+    refused(&scene.sign_in().await, FORBIDDEN, "is not linked to an account here");
     assert_eq!(store.list_people(None).await.expect("a store"), []);
 }
 

@@ -137,7 +137,7 @@ async fn strikes_are_shown_and_lifted() {
     assert_eq!(operator.actions().await, actions);
     assert!(!operator.page("/studio/operator/strikes").await.contains("laptop"));
     let overview = operator.page("/studio/operator").await;
-    assert!(overview.contains("It is not allowed."), "{overview}");
+    assert!(overview.contains("The content policy does not allow this."), "{overview}");
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
     assert!(!page.contains("a boat"), "no prompt");
     assert_eq!(page.matches("7.5 s").count(), 2, "of the worker and of its engine");
     assert_eq!(operator.send("/studio/operator/queue/pause", &[]).await.status, StatusCode::SEE_OTHER);
-    assert!(operator.page("/studio/operator").await.contains("The queue is paused since"));
+    assert!(operator.page("/studio/operator").await.contains("The queue has been paused since"));
     assert_eq!(operator.send("/studio/operator/queue/resume", &[]).await.status, StatusCode::SEE_OTHER);
     assert!(service.shared.store.queue_paused_at().await.expect("a store").is_none());
 }
@@ -212,5 +212,5 @@ async fn accounts_are_searched_and_listed_in_pages() {
     let next = next.expect("a link").replace("&#38;", "&").replace("&amp;", "&");
     let second = operator.page(&format!("/studio/operator/accounts?{next}")).await;
     assert!(second.contains("studio &#38; 59") && !second.contains("studio &#38; 49"), "{second}");
-    assert!(operator.page("/studio/operator/accounts?q=%25").await.contains("No account has such a name"));
+    assert!(operator.page("/studio/operator/accounts?q=%25").await.contains("No account matches"));
 }

@@ -177,7 +177,10 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
         assert!(page.contains("name=\"name\" value=\"x\""), "{page}");
     }
     let page = ada.page("/studio/keys").await;
-    assert!(page.contains("Submits a minute: 5") && page.contains("Reads a minute: 1200"), "{page}");
+    assert!(
+        page.contains("Requests per minute (create): 5") && page.contains("Requests per minute (read): 1200"),
+        "{page}"
+    );
     let rotated = ada.send(&format!("/studio/keys/{}/rotate", key.id), &[("hours", "0")]).await;
     let shown = ada.get_secret(&rotated).await;
     assert!(text(&shown).contains("The old one no longer works"), "{shown:?}");
@@ -185,7 +188,7 @@ async fn a_key_has_limits_and_rotates_with_the_overlap_that_its_owner_chose() {
     let new = keys().await[1].id;
     let rotated = ada.send(&format!("/studio/keys/{new}/rotate"), &[("hours", "100000")]).await;
     let shown = ada.get_secret(&rotated).await;
-    assert!(text(&shown).contains("24 hours more"), "an overlap that is not offered is the usual one");
+    assert!(text(&shown).contains("24 more hours"), "an overlap that is not offered is the usual one");
 }
 
 #[tokio::test]

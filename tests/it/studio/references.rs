@@ -88,7 +88,7 @@ fn references_come_by_file_paste_drop_and_drag_and_go_with_the_task() {
 fn a_file_that_is_no_picture_is_refused_beside_the_form() {
     let mut person = Person::sign_in(&[]);
     person.browser.evaluate("upload(new File(['no picture'], 'a.png', { type: 'image/png' }))");
-    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('not a PNG')");
+    person.browser.until("document.querySelector('[data-refusal]').textContent.includes('cannot be read')");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
     // The browser itself reports the status of the refused upload.
     person.browser.errors.retain(|error| !error.contains("422"));

@@ -164,7 +164,7 @@ async fn a_sign_in_with_a_password_needs_a_code_that_works_once() {
     assert_eq!(sessions().await, 1, "nobody is signed in before the code");
     for wrong in ["000000", "", "not a code", &ada.recovery[0].replace(|_| true, "A")] {
         let refused = form.send(wrong).await;
-        assert!(text(&refused).contains("wrong or was used already"), "{wrong}: {refused:?}");
+        assert!(text(&refused).contains("wrong or has been used"), "{wrong}: {refused:?}");
         assert!(!refused.headers.contains_key("set-cookie"));
     }
     let code = ada.code();

@@ -58,7 +58,7 @@ async fn a_stranger_opens_an_account_and_is_signed_in() {
     let shown = service.call("GET", "/studio/sign-in", &[], "").await;
     assert!(text(&shown).contains("href=\"/studio/sign-up\""), "{shown:?}");
     let page = service.call("GET", PAGE, &[], "").await;
-    assert!(page.status == 200 && text(&page).contains("You get 20 credits"), "{page:?}");
+    assert!(page.status == 200 && text(&page).contains("You start with 20 credits"), "{page:?}");
     assert!(page.header("content-security-policy").contains("script-src 'self'") && !text(&page).contains("<script"));
     let done = service.sign_up_from("192.0.2.1", " Ada@EXAMPLE.com ").await;
     assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/studio"));

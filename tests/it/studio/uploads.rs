@@ -302,7 +302,7 @@ async fn nobody_uses_the_pictures_of_another_account_or_surface() {
         let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", reference.as_str())];
         let refused = eve.send("/studio/tasks", &fields).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{reference}: {refused:?}");
-        assert!(text(&refused).contains("Reference 1 does not exist"), "{reference}");
+        assert!(text(&refused).contains("Reference 1 no longer exists"), "{reference}");
         assert_eq!(eve.get(&format!("/studio/compare?a={reference}")).await.status, 404, "{reference}");
     }
     assert_eq!(eve.credits().await, 100);
@@ -373,7 +373,7 @@ async fn a_browser_without_the_script_sends_files_with_the_form() {
     assert!(record.request.reference_images[0].starts_with("upload:"));
     assert_eq!(send(form("wrong", &fields, &[picture.as_ref()])).await.status, StatusCode::FORBIDDEN);
     for (files, sentence) in
-        [(&[b"no picture".as_slice()][..], "not a PNG"), (&[picture.as_ref(); 5][..], "at most four references")]
+        [(&[b"no picture".as_slice()][..], "cannot be read"), (&[picture.as_ref(); 5][..], "at most four references")]
     {
         let refused = send(form(&proof, &fields, files)).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");

@@ -200,7 +200,7 @@ async fn an_owner_sees_what_became_of_deliveries_and_sends_one_again() {
     assert!(operator.page(&page).await.contains("waiting"));
     service.deliver().await;
     let shown = operator.page(&page).await;
-    assert!(shown.contains("webhook.test") && shown.contains("given up") && shown.contains("503"));
+    assert!(shown.contains("webhook.test") && shown.contains(">failed<") && shown.contains("503"));
     receiver.always(status(204));
     let store = &service.shared.store;
     let failed = store.list_deliveries(endpoint, None, 10).await.expect("a store").remove(0);

@@ -55,11 +55,9 @@ pub(super) fn task(row: &Row) -> Result<Task> {
 }
 
 /// Tasks that failed under a release without causes have none; the migration names those that the policy refused.
-fn cause(row: &Row) -> Result<FailureCause> {
-    match row.try_get::<_, Option<&str>>("cause")? {
-        None => Ok(FailureCause::Engine),
-        Some(_) => word(row, "cause"),
-    }
+pub(super) fn cause(row: &Row) -> Result<FailureCause> {
+    let cause: Option<&str> = row.try_get("cause")?;
+    Ok(FailureCause::named(cause.unwrap_or_default()))
 }
 
 /// The columns of a [`GenerateRequest`].

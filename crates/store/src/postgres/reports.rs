@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::PostgresStore;
 use super::accounts::{ACCOUNT_COLUMNS, entry};
-use super::columns::{KEY, account, api_key, number, of_account, word};
+use super::columns::{KEY, account, api_key, cause, number, of_account, word};
 use super::people::{PERSON, person};
 use super::queue::millis;
 use super::workers::worker;
@@ -13,7 +13,7 @@ use crate::{
     AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy,
     UsageFilter, UsageRow, WorkerReport,
 };
-use tintype_domain::model::{EntryKind, Id, LedgerEntry};
+use tintype_domain::model::{EntryKind, Id, LedgerEntry, TaskFailure};
 use tintype_system::clock::Timestamp;
 
 #[async_trait]
@@ -93,13 +93,13 @@ impl Reports for PostgresStore {
     }
 
     async fn hour(&self, begin: Timestamp) -> Result<Hour> {
-        let sql = "SELECT id, claimed_at, updated_at, n::bigint AS n, error FROM tasks
+        let sql = "SELECT id, claimed_at, updated_at, n::bigint AS n, error, cause FROM tasks
             WHERE id >= $1 AND id < $2 AND status <> 'processing'";
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         let mut hour = Hour::default();
         for row in self.database.read(sql, &[&first, &end]).await? {
             match row.try_get("error")? {
-                Some(error) => hour.count_failed(error),
+                Some(sentence) => hour.count_failed(TaskFailure { cause: cause(&row)?, sentence }),
                 None => {
                     let n = number(&row, "n")?;
                     hour.count_completed(row.try_get("id")?, row.try_get("claimed_at")?, row.try_get("updated_at")?, n);

@@ -146,7 +146,11 @@ impl Upkeep for PostgresStore {
     }
 
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::beyond(&self.database, max_references, Loss::now(FailureCause::Engine, error));
+        let sweep = Sweep::beyond(
+            &self.database,
+            max_references,
+            Loss::now(FailureCause::TooManyReferences(max_references), error),
+        );
         Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
     }
 
@@ -155,7 +159,7 @@ impl Upkeep for PostgresStore {
     }
 
     async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(FailureCause::Engine, error));
+        let sweep = Sweep::unmatched(&self.database, engines, Loss::now(FailureCause::NoEngine, error));
         Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
     }
 

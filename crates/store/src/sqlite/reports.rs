@@ -7,12 +7,13 @@ use super::SqliteStore;
 use super::accounts::{KEYS, account, api_key, ledger_entry};
 use super::columns::{of_account, word};
 use super::people::person;
+use super::tasks::cause;
 use crate::reports::{DAY_MS, HOUR};
 use crate::{
     AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy, UsageFilter,
     UsageRow, WorkerReport,
 };
-use tintype_domain::model::{EntryKind, Id, LedgerEntry};
+use tintype_domain::model::{EntryKind, Id, LedgerEntry, TaskFailure};
 use tintype_system::clock::Timestamp;
 
 /// The use of credits of one account, which an index finds, or of all.
@@ -126,14 +127,14 @@ impl Reports for SqliteStore {
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         self.read(|connection| {
             let mut ended = connection.prepare_cached(
-                "SELECT id, claimed_at, updated_at, n, error FROM tasks
+                "SELECT id, claimed_at, updated_at, n, error, cause FROM tasks
                  WHERE id >= ?1 AND id < ?2 AND status <> 'processing'",
             )?;
             let mut rows = ended.query([first, end])?;
             let mut hour = Hour::default();
             while let Some(row) = rows.next()? {
                 match row.get(4)? {
-                    Some(error) => hour.count_failed(error),
+                    Some(sentence) => hour.count_failed(TaskFailure { cause: cause(row, 5)?, sentence }),
                     None => hour.count_completed(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?),
                 }
             }

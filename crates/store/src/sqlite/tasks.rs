@@ -127,11 +127,9 @@ pub(super) fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
 }
 
 /// Tasks that failed under a release without causes have none; the migration names those that the policy refused.
-fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<FailureCause> {
-    match row.get_ref(column)? {
-        ValueRef::Null => Ok(FailureCause::Engine),
-        _ => word(row, column),
-    }
+pub(super) fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<FailureCause> {
+    let cause: Option<String> = row.get(column)?;
+    Ok(FailureCause::named(&cause.unwrap_or_default()))
 }
 
 /// The columns of a [`GenerateRequest`].

@@ -96,7 +96,7 @@ impl Upkeep for SqliteStore {
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
         let mut all = Vec::new();
         loop {
-            let failure = TaskFailure::new(FailureCause::Engine, error);
+            let failure = TaskFailure::new(FailureCause::TooManyReferences(max_references), error);
             let fail = move |writing: &mut Writing| queue::fail_beyond(writing, max_references, &failure);
             let some = self.write(Effect::FailBeyond, fail).await?;
             let failed = some.len();
@@ -122,7 +122,7 @@ impl Upkeep for SqliteStore {
         let engines = engines_in_json(engines);
         let mut all = Vec::new();
         loop {
-            let (engines, failure) = (engines.clone(), TaskFailure::new(FailureCause::Engine, error));
+            let (engines, failure) = (engines.clone(), TaskFailure::new(FailureCause::NoEngine, error));
             let fail = move |writing: &mut Writing| engines::fail_unmatched(writing, &engines, &failure);
             let some = self.write(Effect::FailUnmatched, fail).await?;
             let failed = some.len();

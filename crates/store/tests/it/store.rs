@@ -314,6 +314,7 @@ macro_rules! suite {
                 ends {
                     completing_without_images_is_an_error_and_changes_nothing,
                     a_completed_task_keeps_its_images_and_its_charge,
+                    a_failed_task_keeps_its_cause_and_one_of_another_release_is_read,
                     a_failed_task_is_refunded_once,
                     refunded_credits_can_be_spent_again,
                     fail_unleased_fails_a_waiting_task,

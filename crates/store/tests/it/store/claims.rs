@@ -404,7 +404,8 @@ pub async fn fail_beyond_fails_the_waiting_tasks_with_more_references_and_no_oth
     let ended = fx.ended(two).await?;
     assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, [ended]);
     assert_eq!(fx.store.fail_beyond(1, "Too many.").await?, []);
-    assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (failure(FailureCause::Engine, "Too many."), 94));
+    let failed = failure(FailureCause::TooManyReferences(1), "Too many.");
+    assert_eq!((fx.task(two).await?.status, fx.credits(ada).await?), (failed, 94));
     for kept in [leased, text, one] {
         assert_eq!(fx.task(kept).await?.status, Status::Processing);
     }

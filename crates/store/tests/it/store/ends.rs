@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, TaskId};
+use tintype_domain::model::{EntryKind, FailureCause, Id, ReferenceProblem, Status, Surface, TaskId};
 use tintype_store::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 use tintype_system::clock::Clock;
 
@@ -54,6 +54,28 @@ pub async fn a_completed_task_keeps_its_images_and_its_charge(fx: &Fixture) -> R
     assert_eq!((task.status, task.updated_at), (Status::Completed(names), fx.clock.now()));
     assert_eq!((fx.credits(ada).await?, refunds(fx, id).await?), (4, 0));
     assert_final(fx, lease).await
+}
+
+pub async fn a_failed_task_keeps_its_cause_and_one_of_another_release_is_read(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let references = ReferenceProblem::ALL.map(|problem| FailureCause::Reference(3, problem));
+    for cause in references.into_iter().chain([FailureCause::TooManyReferences(2), FailureCause::NoEngine]) {
+        let id = fx.submit(ada).await?.id;
+        fx.store.fail(fx.claim().await?, cause, "it sank").await?;
+        assert_refunded(fx, id, cause, "it sank").await?;
+    }
+    let id = fx.submit(ada).await?.id;
+    fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?;
+    for (text, cause) in [
+        ("'reference:1'", FailureCause::Reference(1, ReferenceProblem::Unknown)),
+        ("'reference:1:melted'", FailureCause::Reference(1, ReferenceProblem::Unknown)),
+        ("'melted'", FailureCause::Unknown),
+        ("NULL", FailureCause::Unknown),
+    ] {
+        fx.execute(&format!("UPDATE tasks SET cause = {text} WHERE id = '{id}'"));
+        assert_refunded(fx, id, cause, "it sank").await?;
+    }
+    Ok(())
 }
 
 pub async fn a_failed_task_is_refunded_once(fx: &Fixture) -> Result<()> {

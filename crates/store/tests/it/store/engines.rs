@@ -85,7 +85,7 @@ pub async fn fail_unmatched_fails_the_waiting_tasks_whose_engine_nobody_has_and_
     assert_eq!(fx.store.fail_unmatched(&engines, "No engine.").await?, []);
     assert_eq!(
         (fx.task(gone).await?.status, fx.credits(ada).await?),
-        (failure(FailureCause::Engine, "No engine."), 94)
+        (failure(FailureCause::NoEngine, "No engine."), 94)
     );
     for kept in [leased, pen, any] {
         assert_eq!(fx.task(kept).await?.status, Status::Processing);

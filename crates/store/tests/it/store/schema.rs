@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype_domain::model::{FailureCause, Id};
+use tintype_domain::model::{FailureCause, Id, ReferenceProblem};
 use tintype_store::postgres::{self, PostgresStore};
 use tintype_store::sqlite::{self, SqliteStore};
 use tintype_store::{FIRST_VERSION, OpenError, Result, Schema, Store};
@@ -239,19 +239,20 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         let fx = Fixture::new(backend);
         let ada = fx.account("ada", 100).await?;
         let (refused, failed) = (fx.submit(ada).await?.id, fx.submit(ada).await?.id);
+        let broken = FailureCause::Reference(2, ReferenceProblem::Damaged);
         fx.store.refuse(fx.claim().await?, REFUSED, None).await?;
-        fx.store.fail(fx.claim().await?, FailureCause::Reference(2), "it sank").await?;
+        fx.store.fail(fx.claim().await?, broken, "it sank").await?;
         let fan = fx.person(ada, "fan").await?.id;
         let causes = async || -> Result<_> { Ok([fx.task(refused).await?.status, fx.task(failed).await?.status]) };
         let expected = |cause| [fixture::failure(FailureCause::Policy, REFUSED), fixture::failure(cause, "it sank")];
-        assert_eq!(causes().await?, expected(FailureCause::Reference(2)));
+        assert_eq!(causes().await?, expected(broken));
         match backend {
             Backend::Sqlite => older_sqlite(&fx, ada, refused),
             Backend::Postgres => older_postgres(&fx, ada, refused),
         }
         version(backend, &fx.directory, Some(FIRST_VERSION));
         open(backend, &fx.directory, &current(backend)).await.expect("a migration");
-        assert_eq!(causes().await?, expected(FailureCause::Engine));
+        assert_eq!(causes().await?, expected(FailureCause::Unknown));
         assert_eq!(fx.store.starred(fan, &[refused, failed]).await?, [refused], "a star of all people of the account");
         let boards = fx.store.boards(ada, fan).await?;
         assert_eq!((boards.len(), boards[0].owner), (1, None), "a board of all people of the account");

@@ -182,7 +182,7 @@ impl Model {
     pub fn fail_beyond(&mut self, max_references: u32, error: u8) -> Outcome {
         let is_beyond = |task: &Ticket| task.request.reference_images.len() > max_references as usize;
         let beyond = self.unfinished(|task| task.lease_until.is_none() && is_beyond(task));
-        self.fail_all(beyond, FailureCause::Engine, error)
+        self.fail_all(beyond, FailureCause::TooManyReferences(max_references), error)
     }
 
     fn fail_all(&mut self, tasks: Vec<usize>, cause: FailureCause, error: u8) -> Outcome {

@@ -1,0 +1,167 @@
+//! Why a task failed and why a form was refused, in the language of the person. The API has sentences of its own, which
+//! name its fields.
+
+use std::ops::RangeInclusive;
+
+use tintype_domain::model::{FailureCause, ReferenceProblem, TaskFailure};
+use tintype_domain::reference_url::UrlFault;
+use tintype_domain::request::{InvalidRequest, PromptFault};
+use tintype_engine::Setting;
+
+use super::settings::text_of;
+use super::texts::Texts;
+use crate::service::endings::STOPPED;
+
+/// Why a task failed, in a sentence. It does not say that the credits were refunded, except with the words of an operator
+/// or of another release.
+pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
+    let text = match failure.cause {
+        FailureCause::Policy => "failure-policy",
+        FailureCause::Reference(index, problem) => {
+            return t.count(problem_text(problem), index as u64 + 1).into_owned();
+        }
+        FailureCause::TooManyReferences(most) => return t.count("failure-references", most).into_owned(),
+        FailureCause::NoEngine => "failure-no-engine",
+        FailureCause::Engine => "failure-engine",
+        FailureCause::Lost => "failure-lost",
+        FailureCause::Expired => "failure-expired",
+        FailureCause::Cancelled => "failure-cancelled",
+        FailureCause::Operator if failure.sentence == STOPPED => "failure-operator",
+        FailureCause::Operator => return t.word("failure-operator-said", &failure.sentence).into_owned(),
+        FailureCause::Unknown => return failure.sentence.clone(),
+    };
+    t.get(text).into_owned()
+}
+
+/// The name of the text for a reference that cannot be used.
+fn problem_text(problem: ReferenceProblem) -> &'static str {
+    match problem {
+        ReferenceProblem::Address => "reference-address",
+        ReferenceProblem::Unreachable => "reference-unreachable",
+        ReferenceProblem::TooLarge => "reference-too-large",
+        ReferenceProblem::NotAnImage => "reference-not-a-picture",
+        ReferenceProblem::Damaged => "reference-damaged",
+        ReferenceProblem::Gone => "reference-gone",
+        ReferenceProblem::MaskGone => "reference-mask-gone",
+        ReferenceProblem::MaskSize => "reference-mask-size",
+        ReferenceProblem::Unknown => "reference-unusable",
+    }
+}
+
+/// Why the form of a task was refused.
+pub(super) fn refusal(t: &Texts, invalid: &InvalidRequest) -> String {
+    let text = match invalid {
+        InvalidRequest::Prompt(PromptFault::Missing | PromptFault::Empty) => "prompt-empty",
+        InvalidRequest::Prompt(PromptFault::Nul) => "prompt-character",
+        InvalidRequest::Prompt(PromptFault::Length) => "prompt-long",
+        InvalidRequest::AspectRatio(_) => "shape-unknown",
+        InvalidRequest::Count => "number-unknown",
+        InvalidRequest::TooManyReferences => "upload-four",
+        InvalidRequest::Reference { index, fault } => {
+            return t.count(link_text(*fault), *index as u64 + 1).into_owned();
+        }
+        // No form of the studio sends such a body.
+        InvalidRequest::Body(_)
+        | InvalidRequest::Prompt(PromptFault::Type)
+        | InvalidRequest::References
+        | InvalidRequest::ReferenceType(_) => "error-request",
+    };
+    t.get(text).into_owned()
+}
+
+/// The name of the text for a link that cannot be a reference.
+fn link_text(fault: UrlFault) -> &'static str {
+    match fault {
+        UrlFault::Scheme => "link-scheme",
+        UrlFault::Length => "link-long",
+        UrlFault::Userinfo => "link-password",
+        UrlFault::Port => "link-port",
+        UrlFault::NotPublic => "link-private",
+        UrlFault::Characters | UrlFault::Backslash | UrlFault::NoHost | UrlFault::Malformed | UrlFault::Disguised => {
+            "link-malformed"
+        }
+    }
+}
+
+/// Why a setting was refused. `bounds` are those of the preset; without them it does not take the setting.
+pub(super) fn setting_refusal(
+    t: &Texts,
+    setting: Setting,
+    bounds: Option<&RangeInclusive<f64>>,
+    is_too_long: bool,
+) -> String {
+    let name = t.get(text_of(setting));
+    match (setting, bounds) {
+        (_, None) => t.word("setting-not-taken", &name).into_owned(),
+        (Setting::NegativePrompt, Some(bounds)) if is_too_long => {
+            t.range("setting-long", &name, *bounds.start(), *bounds.end()).into_owned()
+        }
+        (Setting::NegativePrompt, Some(_)) => t.get("prompt-character").into_owned(),
+        (Setting::Seed | Setting::Steps, Some(bounds)) => {
+            t.range("setting-whole", &name, *bounds.start(), *bounds.end()).into_owned()
+        }
+        (Setting::GuidanceScale | Setting::Strength, Some(bounds)) => {
+            t.range("setting-range", &name, *bounds.start(), *bounds.end()).into_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The English words of a sentence that no German one has, and the names of the API.
+    const OF_API: [&str; 10] = [" the ", " and ", "must", "image", "prompt", "_", "[", "{", "$", "-unknown"];
+
+    #[test]
+    fn every_text_about_a_setting_names_it_and_its_bounds_in_german() {
+        let t = Texts::named("de").expect("a language");
+        for setting in Setting::ALL {
+            let bounds = setting.bounds();
+            let most = bounds.end().to_string();
+            let name = t.get(text_of(setting)).into_owned();
+            for (bounds, is_too_long) in [(None, false), (Some(&bounds), false), (Some(&bounds), true)] {
+                let said = setting_refusal(t, setting, bounds, is_too_long);
+                let is_of_characters = setting == Setting::NegativePrompt && bounds.is_some() && !is_too_long;
+                assert!(said.contains(&name) || is_of_characters, "{said}");
+                assert!(said.contains(&most) || bounds.is_none() || is_of_characters, "{said}");
+                assert!(!OF_API.iter().any(|word| said.contains(word)), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_german_words() {
+        let t = Texts::named("de").expect("a language");
+        let prompts =
+            [PromptFault::Missing, PromptFault::Empty, PromptFault::Nul, PromptFault::Length, PromptFault::Type];
+        let links = [
+            UrlFault::Scheme,
+            UrlFault::Length,
+            UrlFault::Characters,
+            UrlFault::Backslash,
+            UrlFault::Userinfo,
+            UrlFault::NoHost,
+            UrlFault::Malformed,
+            UrlFault::Port,
+            UrlFault::NotPublic,
+            UrlFault::Disguised,
+        ];
+        let others = [
+            InvalidRequest::Body("The body is not JSON.".into()),
+            InvalidRequest::AspectRatio("must be a string".into()),
+            InvalidRequest::Count,
+            InvalidRequest::References,
+            InvalidRequest::TooManyReferences,
+            InvalidRequest::ReferenceType(0),
+        ];
+        let prompts = prompts.map(InvalidRequest::Prompt).into_iter();
+        let links = links.map(|fault| InvalidRequest::Reference { index: 1, fault }).into_iter();
+        for invalid in prompts.chain(links).chain(others) {
+            let said = refusal(t, &invalid);
+            assert!(said.ends_with('.') && !OF_API.iter().any(|word| said.contains(word)), "{said}");
+            let is_numbered = matches!(invalid, InvalidRequest::Reference { .. });
+            assert_eq!(said.contains("Vorlage 2"), is_numbered, "{said}");
+        }
+    }
+}
