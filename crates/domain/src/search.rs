@@ -1,4 +1,5 @@
-//! Terms for the search of prompts. A prompt and a search are split in the same way, so that they meet.
+//! Terms for the search of prompts. A prompt and a search are split in the same way, so that they meet. Terms in an index
+//! can only be removed as they were made, so a change of the split needs a migration that indexes every prompt again.
 //!
 //! A term begins with a tag of its account. The entries of an index therefore belong to one account each, and the words of
 //! others change neither the answer to a search nor the work that it takes.
@@ -18,7 +19,7 @@ const MIN_BEGINNING: usize = 3;
 /// A term to look for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sought {
-    /// The term, of letters and digits alone.
+    /// The term: letters and digits, or a symbol. It has no quotes, backslashes or white space.
     pub term: String,
     /// Whether longer terms that begin with it count, too.
     pub is_beginning: bool,
@@ -30,26 +31,68 @@ fn is_unspaced(character: char) -> bool {
         0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x2E80..=0x9FFF | 0xF900..=0xFAFF | 0x2_0000..=0x3_FFFF)
 }
 
-/// The words of a text, each once: in lower case, without accents, and in the plain forms of their letters.
-fn words(text: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut word = String::new();
-    let mut length = 0;
-    let plain = text.chars().flat_map(char::to_lowercase).nfkd().filter(|character| !is_combining_mark(*character));
-    // Some compatibility forms turn into capitals.
-    for character in plain.flat_map(char::to_lowercase).chain([' ']) {
-        let goes_on = character.is_alphanumeric() && !is_unspaced(character);
-        if !goes_on && !word.is_empty() {
-            words.push(std::mem::take(&mut word));
-            length = 0;
+/// Whether a character that is neither a letter nor a digit is a word: emoji and other pictures, not punctuation.
+fn is_symbol(character: char) -> bool {
+    matches!(u32::from(character), 0xA9 | 0xAE | 0x2190..=0x2BFF | 0x3030 | 0x303D | 0x1_F000..=0x1_FBFF)
+}
+
+/// One of the two halves of an emoji flag.
+fn is_flag_half(character: char) -> bool {
+    matches!(character, '\u{1F1E6}'..='\u{1F1FF}')
+}
+
+/// A tag that makes one flag of many, such as Scotland's, out of 🏴 before it.
+fn is_flag_tag(character: char) -> bool {
+    matches!(character, '\u{E0020}'..='\u{E007F}')
+}
+
+/// How a text is being split.
+#[derive(Default)]
+struct Split {
+    words: Vec<String>,
+    word: String,
+    length: usize,
+}
+
+impl Split {
+    fn end_word(&mut self) {
+        if !self.word.is_empty() {
+            self.words.push(std::mem::take(&mut self.word));
         }
-        if goes_on && length < MAX_CHARACTERS {
-            word.push(character);
-            length += 1;
-        } else if character.is_alphanumeric() && !goes_on {
-            words.push(character.into());
+        self.length = 0;
+    }
+
+    fn add(&mut self, character: char) {
+        let begins_alike = |is_part: fn(char) -> bool| self.word.chars().next().is_some_and(is_part);
+        let is_letter = character.is_alphanumeric() && !is_symbol(character);
+        let goes_on = match character {
+            _ if is_letter => !is_unspaced(character) && !begins_alike(is_symbol),
+            _ if is_flag_half(character) => self.length == 1 && begins_alike(is_flag_half),
+            _ => is_flag_tag(character) && begins_alike(is_symbol),
+        };
+        if !goes_on {
+            self.end_word();
+        }
+        if (goes_on || is_letter || is_symbol(character)) && self.length < MAX_CHARACTERS {
+            self.word.push(character);
+            self.length += 1;
+        }
+        if is_letter && is_unspaced(character) {
+            self.end_word();
         }
     }
+}
+
+/// The words of a text, each once: in lower case, without accents, and in the plain forms of their letters. Each symbol is
+/// a word by itself, so a sequence of emoji is found by all of its parts: the persons of a family, the tone of a skin. A
+/// flag is one word. The selectors that choose between text and picture count as accents.
+fn words(text: &str) -> Vec<String> {
+    let mut split = Split::default();
+    let plain = text.chars().flat_map(char::to_lowercase).nfkd().filter(|character| !is_combining_mark(*character));
+    // Some compatibility forms turn into capitals.
+    plain.flat_map(char::to_lowercase).for_each(|character| split.add(character));
+    split.end_word();
+    let mut words = split.words;
     words.sort_unstable();
     words.dedup();
     words
@@ -89,12 +132,28 @@ mod tests {
         assert_eq!(words("海の船 boat"), ["boat", "の", "海", "船"]);
         assert_eq!(words(" \"'*():^- \u{0} \n"), Vec::<String>::new());
         assert_eq!(words(&"a".repeat(500)), ["a".repeat(MAX_CHARACTERS)]);
+        assert_eq!(words("a UV lamp, an ox"), ["a", "an", "lamp", "ox", "uv"]);
     }
 
     #[test]
-    fn terms_of_two_accounts_differ_and_contain_nothing_but_letters_and_digits() {
+    fn a_symbol_is_a_word_and_so_is_a_flag() {
+        assert_eq!(words("a fox🦊dog 🦊🦊"), ["a", "dog", "fox", "🦊"]);
+        assert_eq!(words("a🅰b"), ["a", "b", "🅰"], "Unicode counts it among the letters, too");
+        assert_eq!(words("❤\u{FE0F} ❤ ©2"), ["2", "©", "❤"]);
+        assert_eq!(words("1\u{FE0F}\u{20E3}"), ["1"], "a keycap");
+        assert_eq!(words("👨\u{200D}👩\u{200D}👧"), ["👧", "👨", "👩"]);
+        assert_eq!(words("👍🏽👍"), ["🏽", "👍"]);
+        assert_eq!(words("🇩🇪🇫🇷 🇩🇪x🇩"), ["x", "🇩", "🇩🇪", "🇫🇷"]);
+        let scotland = "🏴\u{E0067}\u{E0062}\u{E0073}\u{E0063}\u{E0074}\u{E007F}";
+        assert_eq!(words(&format!("{scotland}a 🏴")), ["a", "🏴", scotland]);
+        assert_eq!(words("\u{E0067}\u{200D}\u{FE0F}"), Vec::<String>::new());
+        assert_eq!(words(&format!("🏴{}", "\u{E0067}".repeat(500)))[0].chars().count(), MAX_CHARACTERS);
+    }
+
+    #[test]
+    fn terms_of_two_accounts_differ_and_contain_nothing_that_a_query_language_reads() {
         let [ada, eve] = ["-------------------_z", "-------------------_y"].map(|id| id.parse().expect("an id"));
-        let [of_ada, of_eve] = [ada, eve].map(|account| terms(account, "a ship's \"bell\" OR É*"));
+        let [of_ada, of_eve] = [ada, eve].map(|account| terms(account, "a ship's \"bell\" OR É* \\ \u{0}"));
         assert!(of_ada.iter().all(|term| !of_eve.contains(term)));
         assert!(of_ada.iter().all(|term| term.chars().all(char::is_alphanumeric)));
         let sought = sought(ada, "a bel");

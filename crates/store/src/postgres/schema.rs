@@ -19,6 +19,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/postgres/0105_stars.sql"),
         include_str!("../../migrations/postgres/0106_private_boards.sql"),
         include_str!("../../migrations/postgres/0107_shared_links.sql"),
+        include_str!("../../migrations/postgres/0108_symbols.sql"),
     ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.

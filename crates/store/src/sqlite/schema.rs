@@ -24,6 +24,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/sqlite/0105_stars.sql"),
         include_str!("../../migrations/sqlite/0106_private_boards.sql"),
         include_str!("../../migrations/sqlite/0107_shared_links.sql"),
+        include_str!("../../migrations/sqlite/0108_symbols.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

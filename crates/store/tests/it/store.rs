@@ -201,6 +201,7 @@ macro_rules! suite {
                 }
                 gallery {
                     a_search_finds_the_words_and_beginnings_of_an_account_alone,
+                    a_search_finds_short_words_and_symbols,
                     the_gallery_shows_what_fits_every_filter,
                     pages_of_the_gallery_have_no_gap_and_no_overlap,
                     a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on,

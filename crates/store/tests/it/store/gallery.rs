@@ -113,6 +113,47 @@ pub async fn a_search_finds_the_words_and_beginnings_of_an_account_alone(fx: &Fi
     Ok(())
 }
 
+pub async fn a_search_finds_short_words_and_symbols(fx: &Fixture) -> Result<()> {
+    let ada = fx.account("ada", 100).await?;
+    let fox = fx.completed_of(ada, request("an ox and a🦊under UV light, 海の船")).await?;
+    let family = fx.completed_of(ada, request("👨\u{200D}👩\u{200D}👧 say 👍🏽 ❤\u{FE0F} at 🇩🇪🇫🇷")).await?;
+    let plain = fx.completed_of(ada, request("oxen in ultraviolet")).await?;
+    fx.index().await?;
+    for (words, found) in [
+        ("UV", vec![fox]),
+        ("ox", vec![fox]),
+        ("uv ox", vec![fox]),
+        ("oxe", vec![plain]),
+        ("海", vec![fox]),
+        ("の", vec![fox]),
+        ("空", vec![]),
+        ("🦊", vec![fox]),
+        ("🦊 ox", vec![fox]),
+        ("🦊 👍", vec![]),
+        ("🐺", vec![]),
+        ("👨\u{200D}👩\u{200D}👧", vec![family]),
+        ("👩", vec![family]),
+        ("👨\u{200D}👩\u{200D}👦", vec![]),
+        ("👍", vec![family]),
+        ("👍🏽", vec![family]),
+        ("👍🏿", vec![]),
+        ("❤", vec![family]),
+        ("❤\u{FE0F}", vec![family]),
+        ("🇩🇪", vec![family]),
+        ("🇫🇷", vec![family]),
+        ("🇪🇫", vec![]),
+        ("🇩", vec![]),
+        ("'\"\\:*", vec![]),
+    ] {
+        assert_eq!(fx.shown(ada, &text(words)).await?, found, "{words}");
+    }
+    assert_eq!(fx.store.delete_tasks(ada, &[fox, family, plain], None).await?.len(), 3);
+    fx.clock.advance(Duration::from_secs(1));
+    assert_eq!(fx.store.erase_deleted(fx.clock.now(), None).await?, 3);
+    assert_eq!(fx.shown(ada, &text("🦊")).await?, []);
+    Ok(())
+}
+
 pub async fn the_gallery_shows_what_fits_every_filter(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 100).await?;
     let wide = GenerateRequest { aspect_ratio: AspectRatio::W16H9, ..request("a wide boat") };

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tintype_domain::model::{FailureCause, Id, ReferenceProblem};
+use tintype_domain::model::{FailureCause, Id, ReferenceProblem, Surface};
+use tintype_domain::request::GenerateRequest;
 use tintype_store::postgres::{self, PostgresStore};
 use tintype_store::sqlite::{self, SqliteStore};
-use tintype_store::{FIRST_VERSION, OpenError, Result, Schema, Store};
+use tintype_store::{FIRST_VERSION, GalleryFilter, OpenError, Result, Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
-use super::fixture::{self, Fixture, new_key, one_file};
+use super::fixture::{self, Fixture, images, new_key, one_file};
 use tintype_rigs::database::{Backend, NOON};
 use tintype_rigs::postgres::{cluster, schema};
 
@@ -257,6 +258,27 @@ async fn failed_tasks_of_schema_100_get_a_cause() -> Result<()> {
         let boards = fx.store.boards(ada, fan).await?;
         assert_eq!((boards.len(), boards[0].owner), (1, None), "a board of all people of the account");
         assert_eq!(fx.count("board_tasks"), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_prompt_is_indexed_again_after_the_terms_have_changed() -> Result<()> {
+    for backend in BOTH {
+        let fx = Fixture::new(backend);
+        let ada = fx.account("ada", 100).await?;
+        let fox = GenerateRequest { prompt: "a 🦊".into(), ..images(1) };
+        let indexed = fx.submit_request(ada, Surface::Web, fox.clone()).await?.id;
+        assert_eq!(fx.store.index_prompts().await?, 1);
+        let waiting = fx.submit_request(ada, Surface::Web, fox).await?.id;
+        let file = files(backend).into_iter().find(|path| path.ends_with("0108_symbols.sql")).expect("the change");
+        open(backend, &fx.directory, &later(backend, kept(read(&file)))).await.expect("a migration");
+        assert_eq!((fx.count("prompts"), fx.count("unindexed")), (0, 2));
+        assert_eq!(fx.store.index_prompts().await?, 2);
+        let search = GalleryFilter { text: "🦊".into(), ..GalleryFilter::default() };
+        let page = fx.store.gallery(ada, &search, None, 10).await?;
+        let found: Vec<_> = page.records.iter().map(|record| record.task.id).collect();
+        assert_eq!(found, [waiting, indexed]);
     }
     Ok(())
 }
