@@ -135,7 +135,7 @@ impl Metrics {
     }
 
     fn count_from_zero(&self) {
-        for status in ["completed", "failed"] {
+        for status in ["completed", "failed", "cancelled"] {
             self.ended.with_label_values(&[status]);
         }
         for outcome in ["delivered", "failed"] {
@@ -161,7 +161,7 @@ impl Metrics {
         self.request_seconds.with_label_values(&[route, method]).observe(took.as_secs_f64());
     }
 
-    /// Counts one task that became terminal, as `completed` or `failed`.
+    /// Counts one task that became terminal, as `completed`, `failed` or `cancelled`.
     pub fn task_ended(&self, status: &'static str) {
         self.ended.with_label_values(&[status]).inc();
     }

@@ -10,8 +10,8 @@ use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
 use tintype_store::{
-    Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right, Store,
-    StrikeRule,
+    Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right,
+    Store, StrikeRule,
 };
 use tintype_system::clock::Timestamp;
 
@@ -30,7 +30,7 @@ pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credi
 pub const NO_ENGINE: &str =
     "This service has no engine that makes such images with the model. The credits were refunded.";
 
-/// The task was cancelled by its owner.
+/// Somebody of its account cancelled the task.
 pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
 
 /// An operator stopped the task, and gave no reason.
@@ -74,14 +74,17 @@ pub enum How {
     Completed,
     /// With a sentence for its owner, and refunded.
     Failed,
+    /// By its account, and refunded. To the interface it has failed.
+    Cancelled,
 }
 
 impl How {
-    /// The status of the task.
+    /// The word of the metrics.
     fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -215,16 +218,24 @@ impl Endings {
         Ok(ended.is_some())
     }
 
-    /// Fails and refunds a task of an account and a surface while it waits. Returns whether it did.
+    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one.
     ///
     /// # Errors
     /// [`tintype_store::StoreError`].
-    pub async fn cancel(&self, right: Right, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
-        let ended = self.store.with_right(right).cancel(account_id, surface, id, CANCELLED).await?;
-        if let Some(ended) = ended {
-            self.failed(ended, CANCELLED);
+    pub async fn cancel(
+        &self,
+        right: Right,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+    ) -> Result<Cancellation> {
+        let outcome = self.store.with_right(right).cancel(account_id, surface, id, author, CANCELLED).await?;
+        if let Cancellation::Done(ended) = outcome {
+            self.ended(ended, How::Cancelled);
+            tracing::info!(task = %id, "task cancelled by its account and refunded");
         }
-        Ok(ended.is_some())
+        Ok(outcome)
     }
 
     /// Fails and refunds every unfinished task created at or before `cutoff`.

@@ -79,11 +79,11 @@ pub(super) struct Card<'a> {
     pub(super) preview: Option<i64>,
     /// Seconds since an unfinished task was created.
     pub(super) elapsed: u64,
-    /// Whether the task waits, so that it can be cancelled.
+    /// Whether no worker holds the unfinished task.
     pub(super) waits: bool,
     /// Whether the person may make pictures.
     pub(super) makes: bool,
-    /// Whether the person may delete those of others.
+    /// Whether the person may stop and delete those of others.
     pub(super) owns: bool,
     pub(super) starred: bool,
     /// Whether the visitor is its author.
@@ -232,6 +232,22 @@ impl<'a> Card<'a> {
     /// Whether the pictures are made from words alone or with references, for the reader.
     pub(super) fn kind(&self) -> &'static str {
         if self.task.image_to_image { "kind-image" } else { "kind-text" }
+    }
+
+    /// Whether its account cancelled it, which is no failure.
+    fn is_cancelled(&self) -> bool {
+        matches!(&self.task.status, Status::Failed(failure) if failure.cause == FailureCause::Cancelled)
+    }
+
+    /// The name of its state on pages.
+    pub(super) fn state_name(&self) -> &'static str {
+        if self.is_cancelled() { "cancelled" } else { self.task.status.as_str() }
+    }
+
+    /// The name of the text of the button that ends the unfinished task, if the person may do that.
+    pub(super) fn stop(&self) -> Option<&'static str> {
+        let may = self.makes && (self.owns || self.is_mine);
+        may.then_some(if self.waits { "cancel" } else { "stop" })
     }
 
     /// Whether the person may delete it.

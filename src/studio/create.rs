@@ -26,7 +26,7 @@ use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
-use tintype_store::{Origin, StoreError, Submission, TaskRecord};
+use tintype_store::{Cancellation, Origin, StoreError, Submission, TaskRecord};
 
 /// The ratios that most people use, with the names of the texts that say what for.
 const USES: [(&str, &str); 4] =
@@ -381,7 +381,7 @@ async fn fragment(visitor: &Visitor, part: String) -> Result<Response<Body>, Pag
     Ok(response)
 }
 
-/// Cancels a task that waits, and refunds it.
+/// Cancels a task that waits or is rendered, and refunds it.
 pub async fn cancel(
     State(studio): State<Arc<Studio>>,
     Path(id): Path<String>,
@@ -390,14 +390,17 @@ pub async fn cancel(
     let visitor = &form.visitor;
     visitor.needs(Role::Member)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let (account, author) = (visitor.session.person.account_id, visitor.only_own());
+    let outcome = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id, author).await?;
+    if outcome == Cancellation::OverShare {
+        return Err(PageError::new(StatusCode::CONFLICT, "stop-over-share"));
+    }
     let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
-    let account = visitor.session.person.account_id;
-    let cancelled = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id).await?;
-    if !cancelled && !record.task.status.is_terminal() {
-        return Err(PageError::new(StatusCode::CONFLICT, "cancel-late"));
+    // One that has ended meanwhile is shown as it ended.
+    if !record.task.status.is_terminal() {
+        return Err(PageError::forbidden("stop-refused"));
     }
     if is_of_script(&form.headers) {
-        let record = own(visitor, id).await?.ok_or_else(PageError::not_found)?;
         return fragment(visitor, card(visitor, record).await?.tile().render()?).await;
     }
     Ok(secured(Redirect::to(HOME).into_response()))

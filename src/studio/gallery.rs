@@ -120,11 +120,12 @@ struct GalleryPage<'a> {
 }
 
 impl GalleryPage<'_> {
-    fn states(&self) -> [(&'static str, &'static str); 3] {
+    fn states(&self) -> [(&'static str, &'static str); 4] {
         TaskState::ALL.map(|state| match state {
             TaskState::Completed => (state.as_str(), "gallery-completed"),
             TaskState::Processing => (state.as_str(), "gallery-processing"),
             TaskState::Failed => (state.as_str(), "failed"),
+            TaskState::Cancelled => (state.as_str(), "cancelled"),
         })
     }
 

@@ -65,7 +65,7 @@ pub(super) enum Mark {
 /// How far an unfinished task is, as pages show it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Standing {
-    /// Whether no worker holds it, so that it can be cancelled.
+    /// Whether no worker holds it.
     pub(super) waits: bool,
     /// Its rank by age among all waiting tasks, from 1; 0 if that is unknown.
     pub(super) position: u64,

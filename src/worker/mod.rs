@@ -357,7 +357,8 @@ impl Worker {
         for lease in lost {
             // An attempt whose task has just ended has no lease either, and is no longer held.
             if self.held.cancel(lease) {
-                tracing::warn!(task = %lease.task_id, "lease lost; the attempt is cancelled");
+                // The sweeper warns of leases that it takes away. Any other loss is somebody's wish.
+                tracing::info!(task = %lease.task_id, "lease lost, because the task was stopped or its time is over; the attempt is cancelled");
             }
         }
     }

@@ -123,7 +123,7 @@ impl Scene {
             let Some(first) = store.find_account("default").await? else { return Ok(()) };
             let request = GenerateRequest::new("a boat");
             if let Submission::Accepted(task) = store.submit(first.id, None, Surface::Web, request, 0).await? {
-                store.cancel(first.id, Surface::Web, task.id, "Cancelled.").await?;
+                store.cancel(first.id, Surface::Web, task.id, None, "Cancelled.").await?;
             }
             Result::Ok(())
         })

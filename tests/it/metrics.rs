@@ -19,13 +19,13 @@ use crate::tidy::root;
 /// A time limit that no wait of a test reaches on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn exposed(service: &Service) -> String {
+pub fn exposed(service: &Service) -> String {
     let engine = EngineState { name: "sketch".into(), max_references: 4, masks: false, workers: 1, seen_at: NOON };
     service.shared.metrics.expose(&QueueDepth::default(), &[engine], NOON, Some(1 << 30))
 }
 
 /// The value of one series, `None` if it is not there.
-fn value(text: &str, series: &str) -> Option<f64> {
+pub fn value(text: &str, series: &str) -> Option<f64> {
     let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     found.map(|value| value.parse().expect("a number"))
 }
@@ -79,6 +79,7 @@ async fn every_counter_is_there_before_the_first_request() {
         "tintype_tasks_submitted_total",
         "tintype_tasks_ended_total{status=\"completed\"}",
         "tintype_tasks_ended_total{status=\"failed\"}",
+        "tintype_tasks_ended_total{status=\"cancelled\"}",
         "tintype_tasks_refused_total{kind=\"words\"}",
         "tintype_tasks_refused_total{kind=\"engine\"}",
         "tintype_http_requests_total{method=\"POST\",route=\"/api/v1/images/generate\",status=\"200\"}",

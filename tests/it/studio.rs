@@ -43,6 +43,7 @@ mod shifts;
 pub mod sign_up;
 mod snippets;
 mod spending;
+mod stopping;
 mod strikes;
 mod surfaces;
 mod uploads;
@@ -241,25 +242,6 @@ async fn the_studio_refuses_what_the_api_refuses_and_keeps_the_words() {
         assert!(text(&refused).contains(fields[0].1), "the words are still there");
     }
     assert_eq!(ada.credits().await, 3);
-}
-
-#[tokio::test]
-async fn a_waiting_task_is_cancelled_and_a_running_one_is_not() {
-    let service = Service::start().await;
-    let ada = service.visitor("ada", 10).await;
-    let id = ada.create("a boat").await;
-    let cancel = format!("/studio/tasks/{id}/cancel");
-    assert_eq!(ada.send(&cancel, &[]).await.status, StatusCode::SEE_OTHER);
-    assert_eq!(ada.credits().await, 10);
-    let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, "Cancelled. Its credits were refunded."));
-    let task = service.shared.store.find_task(ada.account, Surface::Web, id).await.expect("a store").expect("a task");
-    assert_eq!(task.status, cancelled);
-    let id = ada.create("a boat").await;
-    let claims = service.shared.store.claim(1, std::time::Duration::from_secs(60)).await.expect("a store");
-    assert_eq!(claims.len(), 1);
-    let late = ada.send(&format!("/studio/tasks/{id}/cancel"), &[]).await;
-    assert!(late.status == StatusCode::CONFLICT && text(&late).contains("Rendering has begun"), "{late:?}");
-    assert_eq!(ada.credits().await, 8);
 }
 
 #[tokio::test]

@@ -6,11 +6,18 @@
 use std::time::Duration;
 
 use super::budget::Allowance;
-use super::model::MAX_BALANCE;
+use super::model::{CREDITS_PER_IMAGE, MAX_BALANCE};
 use crate::timestamp::Timestamp;
 
 /// How long refunded credits can be spent when their grant has expired meanwhile.
 pub const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The time within which [`Stops`] counts.
+pub const STOPS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// Credits that stopped tasks may return in that time, however few tasks were completed.
+const ALWAYS_STOPPED: i64 = 40;
+/// They may also return one credit for so many of completed tasks.
+const COMPLETED_FOR_ONE: i64 = 4;
 
 /// The credits of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,6 +61,14 @@ pub struct Debit {
     pub parts: Vec<Part>,
     /// The threshold that the balance has fallen below, if it has.
     pub low: Option<i64>,
+}
+
+/// Tasks of an account that were stopped while a worker held them, within [`STOPS_WITHIN`]. They return all their credits,
+/// though they have cost time of an engine and may have shown previews, so they are limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stops {
+    /// Credits that they have returned.
+    pub returned: i64,
 }
 
 /// Why a task is not charged.
@@ -241,6 +256,25 @@ impl Holding {
     }
 }
 
+impl Stops {
+    /// Credits of tasks completed within [`STOPS_WITHIN`] with which a task that cost so much may be stopped, too; 0 if it
+    /// may be in any case.
+    fn needs(self, cost: i64) -> i64 {
+        let stopped = self.returned.saturating_add(cost);
+        if stopped <= ALWAYS_STOPPED { 0 } else { stopped.saturating_mul(COMPLETED_FOR_ONE) }
+    }
+
+    /// Number of completed tasks to look at: that many always suffice, and with 0 there is nothing to look at.
+    pub fn most_to_read(self, cost: i64) -> i64 {
+        self.needs(cost) / CREDITS_PER_IMAGE
+    }
+
+    /// Whether a task that cost so much may be stopped, too, when tasks for so many credits were completed.
+    pub fn allow(self, cost: i64, completed: i64) -> bool {
+        completed >= self.needs(cost)
+    }
+}
+
 /// Takes up to this many credits of grants, in their order.
 fn draw<'a>(grants: impl Iterator<Item = &'a Grant>, wanted: i64) -> Vec<Part> {
     let mut missing = wanted.max(0);
@@ -389,6 +423,28 @@ mod tests {
             prop_assert_eq!(sum(&refund.returned) + refund.extended + refund.expired, all);
             let again: i64 = taken.iter().filter(|one| !one.is_live && one.is_extension).map(|one| one.part.credits).sum();
             prop_assert_eq!(refund.expired, again);
+        }
+
+        #[test]
+        fn stopped_tasks_return_40_credits_or_a_quarter_of_what_was_completed(
+            tasks in prop::collection::vec((1..=4_i64, any::<bool>()), 0..400),
+        ) {
+            let (mut stops, mut completed) = (Stops::default(), Vec::new());
+            for (images, stop) in tasks {
+                let cost = images * CREDITS_PER_IMAGE;
+                if !stop {
+                    completed.push(cost);
+                    continue;
+                }
+                let all: i64 = completed.iter().sum();
+                let allowed = stops.allow(cost, all);
+                prop_assert_eq!(allowed, stops.returned + cost <= 40.max(all / 4));
+                // It is enough to read as many of them as the rule says.
+                let most = usize::try_from(stops.most_to_read(cost)).expect("few");
+                let read: i64 = completed.iter().rev().take(most).sum();
+                prop_assert_eq!(allowed, stops.allow(cost, read));
+                stops.returned += if allowed { cost } else { 0 };
+            }
         }
     }
 

@@ -221,7 +221,7 @@ pub enum FailureCause {
     Lost,
     /// It wasn't finished in time.
     Expired,
-    /// Its owner cancelled it while it waited.
+    /// Somebody of its account cancelled it. That is no failure of the service.
     Cancelled,
     /// An operator failed it.
     Operator,

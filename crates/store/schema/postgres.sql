@@ -172,7 +172,8 @@ CREATE TABLE tasks (
     image_to_image   boolean NOT NULL,
     status           text NOT NULL DEFAULT 'processing' CHECK (status IN ('processing', 'completed', 'failed')),
     updated_at       bigint NOT NULL,
-    -- The last claim, for the time that a task waited and the time that it took.
+    -- The last claim, for the time that a task waited and the time that it took. A failed task has it if a worker held it
+    -- until then.
     claimed_at       bigint,
     -- Callers no longer see the task from then on.
     removed_at       bigint CHECK (removed_at IS NULL OR status <> 'processing'),

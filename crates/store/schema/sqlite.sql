@@ -164,7 +164,8 @@ CREATE TABLE tasks (
     image_to_image   INTEGER NOT NULL,
     status           TEXT NOT NULL DEFAULT 'processing' CHECK (status IN ('processing', 'completed', 'failed')),
     updated_at       INTEGER NOT NULL,
-    -- The last claim, for the time that a task waited and the time that it took.
+    -- The last claim, for the time that a task waited and the time that it took. A failed task has it if a worker held it
+    -- until then.
     claimed_at       INTEGER,
     -- Callers no longer see the task from then on.
     removed_at       INTEGER CHECK (removed_at IS NULL OR status <> 'processing'),

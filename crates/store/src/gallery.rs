@@ -19,11 +19,13 @@ pub enum TaskState {
     Completed,
     /// Failed.
     Failed,
+    /// Cancelled.
+    Cancelled,
 }
 
 impl TaskState {
     /// All states.
-    pub const ALL: [Self; 3] = [Self::Completed, Self::Processing, Self::Failed];
+    pub const ALL: [Self; 4] = [Self::Completed, Self::Processing, Self::Failed, Self::Cancelled];
 
     /// The name in the interface.
     pub fn as_str(self) -> &'static str {
@@ -31,6 +33,7 @@ impl TaskState {
             Self::Processing => "processing",
             Self::Completed => "completed",
             Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
         }
     }
 }

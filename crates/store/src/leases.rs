@@ -131,6 +131,17 @@ pub struct Ended {
     pub surface: Surface,
 }
 
+/// Outcome of cancelling a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancellation {
+    /// It has ended, and its credits are back.
+    Done(Ended),
+    /// Refused: a worker holds it, and tasks that the account stopped lately have returned their share of credits.
+    OverShare,
+    /// There is no such unfinished task.
+    NotFound,
+}
+
 /// The tasks that a rescue changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rescued {

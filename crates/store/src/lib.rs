@@ -60,8 +60,8 @@ pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, 
 pub use self::identities::{Identities, Linking};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
-    AttemptProgress, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES, Refusal, Rescue,
-    Rescued, Retry, StrikeRule,
+    AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
+    Refusal, Rescue, Rescued, Retry, StrikeRule,
 };
 pub use self::people::{
     Candidate, Credential, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
@@ -415,9 +415,16 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Fails and refunds a task regardless of its lease; `None` if it is not processing.
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>>;
 
-    /// Fails and refunds a task of an account and a surface while it waits for a worker; `None` if it does not wait. At
-    /// most one of this and a claim takes the task.
-    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>>;
+    /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one. If a worker holds
+    /// it, the worker loses its lease, and the rule of [`Stops`](tintype_domain::ledger::Stops) may refuse it.
+    async fn cancel(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+        error: &str,
+    ) -> Result<Cancellation>;
 
     /// Number of unfinished tasks.
     async fn queue_depth(&self) -> Result<QueueDepth>;

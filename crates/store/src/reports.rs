@@ -132,7 +132,7 @@ impl UsageRow {
     }
 }
 
-/// How the tasks went that were created in one hour, of all accounts and surfaces.
+/// How the tasks went that were created in one hour, of all accounts and surfaces. Cancelled ones are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hour {
     /// Tasks that were completed.

@@ -53,7 +53,7 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     async fn audit(&self) -> Result<Audit>;
 
     /// Time of the `nth` most recent failure (1-based) of the account after `since` and up to `until`; `None` if fewer
-    /// tasks failed.
+    /// tasks failed. Cancelled tasks did not fail.
     async fn failed_at(
         &self,
         account_id: Id,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use serde_json::json;
+use tintype_domain::ledger::STOPS_WITHIN;
 use tintype_domain::model::TaskId;
 use tintype_store::KeyChange;
 use tokio::io::AsyncWriteExt as _;
@@ -13,7 +14,7 @@ use crate::limits::observe_attempts_of_a_minute;
 use crate::retention::ended;
 use crate::rigs::http::TASKS;
 use crate::rigs::service::Service;
-use crate::rigs::visitor::text;
+use crate::rigs::visitor::{Visitor, text};
 
 #[tokio::test]
 async fn connections() {
@@ -144,6 +145,37 @@ async fn failed_tasks_which_are_refunded() {
     ended(&ada, "a boat [[fail]]").await;
     service.clock.advance(Duration::from_secs(1));
     ada.post(r#"{"prompt": "a boat"}"#).await.assert_error(429, "RATE_LIMITED");
+}
+
+#[tokio::test]
+async fn renders_that_are_stopped_and_refunded() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.visitor("ada", 100).await, service.visitor("bob", 100).await);
+    let rendering = async |visitor: &Visitor<'_>| {
+        let id = visitor.create("a boat").await;
+        let claims = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store");
+        assert_eq!(claims.len(), 1);
+        format!("/studio/tasks/{id}/cancel")
+    };
+    for _ in 0..20 {
+        let stop = rendering(&ada).await;
+        assert_eq!(ada.send(&stop, &[]).await.status, StatusCode::SEE_OTHER);
+    }
+    let stop = rendering(&ada).await;
+    for refused in [ada.send(&stop, &[]).await, ada.send_as_script(&stop).await] {
+        let goes_on = "so this one goes on: let it finish, and delete it afterwards.";
+        assert!(refused.status == 409 && text(&refused).contains(goes_on), "{refused:?}");
+    }
+    assert_eq!(ada.credits().await, 98);
+    let of_bob = rendering(&bob).await;
+    assert_eq!(bob.send(&of_bob, &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(bob.credits().await, 100);
+    service.clock.advance(STOPS_WITHIN);
+    assert_eq!(ada.send(&stop, &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.credits().await, 100);
+    // One that waits costs nothing.
+    let waits = ada.create("a boat").await;
+    assert_eq!(ada.send(&format!("/studio/tasks/{waits}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
 }
 
 #[tokio::test]

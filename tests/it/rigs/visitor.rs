@@ -64,6 +64,11 @@ impl Visitor<'_> {
         self.send_with(path, fields, &proof, &[]).await
     }
 
+    /// Sends a form without fields as the script of the studio does.
+    pub async fn send_as_script(&self, path: &str) -> Answer {
+        self.send_with(path, &[], &self.proof().await, &[("x-requested-with", "studio")]).await
+    }
+
     pub async fn proof(&self) -> String {
         let page = self.page("/studio/sessions").await;
         let proof = page.split("name=\"proof\" value=\"").nth(1).expect("a form");

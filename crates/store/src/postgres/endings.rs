@@ -11,9 +11,11 @@ use super::failure::Failure;
 use super::queue::millis;
 use super::{deliveries, failed_prompts, ledger};
 use crate::ledger::NewEntry;
-use crate::{Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
+use crate::{Cancellation, Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
 use tintype_domain::event::EventType;
+use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
+use tintype_system::clock::Timestamp;
 
 /// The condition for one leased task `q`.
 pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
@@ -28,6 +30,8 @@ pub(super) struct Lost {
     /// The credits of expiring grants that its task took.
     taken: Option<String>,
     lost_leases: i64,
+    /// When the worker claimed it that holds it, if one does.
+    held_since: Option<Timestamp>,
     /// The surface and the number of images of its task; `None` if the row is damaged, because only a task that is
     /// processing can fail.
     task: Option<(Surface, i64)>,
@@ -36,7 +40,8 @@ pub(super) struct Lost {
 /// Selects the rows `q` of the queue that meet a condition, and locks them.
 pub(super) fn select_lost(condition: &str, locking: &str) -> String {
     format!(
-        "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, q.lost_leases::bigint, t.surface, t.n::bigint
+        "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, q.lost_leases::bigint, t.surface, t.n::bigint,
+             CASE WHEN q.lease_until IS NOT NULL THEN q.claimed_at END AS held_since
          FROM queue q JOIN accounts a ON a.id = q.account_id
          LEFT JOIN tasks t ON t.id = q.task_id AND t.status = 'processing' WHERE {condition} {locking}"
     )
@@ -51,6 +56,7 @@ fn lost(row: &Row) -> Result<Lost> {
         person_id: row.try_get("person_id")?,
         taken: row.try_get("taken")?,
         lost_leases: row.try_get("lost_leases")?,
+        held_since: row.try_get("held_since")?,
         task: n.map(|n| Ok::<_, StoreError>((word(row, "surface")?, n))).transpose()?,
     })
 }
@@ -72,9 +78,12 @@ impl Lost {
             async { Ok::<_, Failure>(begun.execute("DELETE FROM queue WHERE task_id = $1", &[task_id]).await?) };
         let end = async {
             let sql =
-                "UPDATE tasks SET status = 'failed', cause = $2, error = $3, updated_at = greatest(updated_at, $4)
+                "UPDATE tasks SET status = 'failed', cause = $2, error = $3, updated_at = greatest(updated_at, $4),
+                    claimed_at = $5
                 WHERE id = $1 RETURNING updated_at";
-            Ok(begun.query_one(sql, &[task_id, &failure.cause.to_string(), &failure.sentence, &now]).await?)
+            let cause = failure.cause.to_string();
+            let parameters: [Parameter<'_>; 5] = [task_id, &cause, &failure.sentence, &now, &self.held_since];
+            Ok(begun.query_one(sql, &parameters).await?)
         };
         let keep = failed_prompts::keep(begun, *task_id);
         let charge = async {
@@ -95,6 +104,56 @@ impl Lost {
         deliveries::tell_end(database, begun, *account_id, surface, kind, *task_id, ended_at).await?;
         Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
     }
+}
+
+/// Fails and refunds an unfinished task for its account.
+pub(super) async fn cancel(
+    database: &Database,
+    begun: &Transaction<'_>,
+    (account_id, surface): (Id, Surface),
+    id: Id,
+    author: Option<Id>,
+    failure: &TaskFailure,
+) -> std::result::Result<Cancellation, Failure> {
+    let condition =
+        "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3 AND ($4::text IS NULL OR q.person_id = $4)";
+    let parameters: [Parameter<'_>; 4] = [&id, &account_id, &surface.as_str(), &author];
+    let found = begun.query_opt(&select_lost(condition, "FOR UPDATE OF q"), &parameters).await?;
+    let Some(found) = found.as_ref().map(lost).transpose()? else { return Ok(Cancellation::NotFound) };
+    if found.held_since.is_some() {
+        let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
+        // Two stops at once must not both fit.
+        ledger::lock_any(begun, account_id).await?;
+        if !may_stop(database, begun, account_id, cost).await? {
+            return Ok(Cancellation::OverShare);
+        }
+    }
+    Ok(found.fail(database, begun, failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
+}
+
+/// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.
+async fn may_stop(
+    database: &Database,
+    begun: &Transaction<'_>,
+    account_id: Id,
+    cost: i64,
+) -> std::result::Result<bool, Failure> {
+    let since = database.now().saturating_sub(STOPS_WITHIN);
+    let returned = "SELECT coalesce(sum(l.amount), 0)::bigint FROM ledger l JOIN tasks t ON t.id = l.task_id
+        WHERE l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2
+        AND t.cause = 'cancelled' AND t.claimed_at IS NOT NULL";
+    let stops = Stops { returned: begun.query_one(returned, &[&account_id, &since]).await?.try_get(0)? };
+    // Those in the bin count, too.
+    let images = "SELECT coalesce(sum(n), 0)::bigint FROM (
+            SELECT n FROM tasks WHERE account_id = $1 AND surface IN ('api', 'web') AND removed_at IS NULL
+            AND id >= $2 AND status = 'completed'
+            UNION ALL
+            SELECT t.n FROM deletions d JOIN tasks t ON t.id = d.task_id
+            WHERE d.account_id = $1 AND d.task_id >= $2 AND t.status = 'completed'
+            LIMIT $3) AS completed";
+    let parameters: [Parameter<'_>; 3] = [&account_id, &Id::floor(since), &stops.most_to_read(cost)];
+    let images: i64 = begun.query_one(images, &parameters).await?.try_get(0)?;
+    Ok(stops.allow(cost, images * CREDITS_PER_IMAGE))
 }
 
 /// How tasks are given up.

@@ -24,9 +24,10 @@ pub(super) async fn failed_at(
     until: Timestamp,
     nth: u32,
 ) -> Result<Option<Timestamp>> {
-    let sql = "SELECT created_at FROM ledger WHERE account_id = $1 AND kind = 'refund' AND created_at > $2
-        AND created_at <= $4
-        ORDER BY account_id DESC, created_at DESC LIMIT 1 OFFSET $3::bigint - 1";
+    let sql = "SELECT l.created_at FROM ledger l JOIN tasks t ON t.id = l.task_id
+        WHERE l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2 AND l.created_at <= $4
+        AND t.cause IS DISTINCT FROM 'cancelled'
+        ORDER BY l.account_id DESC, l.created_at DESC LIMIT 1 OFFSET $3::bigint - 1";
     let row = database.read_one(sql, &[&account_id, &since, &i64::from(nth), &until]).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }

@@ -50,7 +50,7 @@ const IN_BIN: &str = "WITH in_bin AS MATERIALIZED (
 
 /// Whether a task `t` is one of the account $1 in the studio and fits the filter, except its words.
 const FITS: &str = "t.account_id = $1 AND t.surface = 'web' AND t.removed_at IS NULL
-    AND ($4::text IS NULL OR t.status = $4)
+    AND ($4::text IS NULL OR CASE WHEN t.cause = 'cancelled' THEN t.cause ELSE t.status END = $4)
     AND ($5::boolean IS NULL OR t.image_to_image = $5)
     AND ($6::text IS NULL OR t.aspect_ratio = $6)
     AND ($7::text IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = $7))

@@ -17,13 +17,13 @@ use super::columns::{number, to_json, word};
 use super::connection::{Parameter, Transaction};
 use super::endings::{GivenUp, LEASED, Loss};
 use super::failure::Failure;
-use super::{PostgresStore, claim, deliveries, keys, progress};
+use super::{PostgresStore, claim, deliveries, endings, keys, progress};
 use crate::{
-    Action, AttemptProgress, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite, Queue, QueueDepth,
-    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite,
+    Queue, QueueDepth, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 use tintype_domain::event::EventType;
-use tintype_domain::model::{FailureCause, Id, Surface};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -180,15 +180,19 @@ impl Queue for PostgresStore {
         self.write(Effect::FailUnleased, self.recorded(fail, deed)).await
     }
 
-    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
-        let fail = async {
-            let condition = "q.task_id = $1 AND q.account_id = $2 AND q.lease_until IS NULL AND t.surface = $3";
-            let given_up = self
-                .give_up(Loss::now(FailureCause::Cancelled, error), condition, &[&id, &account_id, &surface.as_str()])
-                .await?;
-            Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
+    async fn cancel(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+        error: &str,
+    ) -> Result<Cancellation> {
+        let failure = TaskFailure::new(FailureCause::Cancelled, error);
+        let cancel = async |begun: &Transaction<'_>| {
+            endings::cancel(&self.database, begun, (account_id, surface), id, author, &failure).await
         };
-        self.write(Effect::Cancel, fail).await
+        self.write(Effect::Cancel, async { Ok(self.transaction(cancel).await?) }).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

@@ -94,7 +94,7 @@ impl Reports for PostgresStore {
 
     async fn hour(&self, begin: Timestamp) -> Result<Hour> {
         let sql = "SELECT id, claimed_at, updated_at, n::bigint AS n, error, cause FROM tasks
-            WHERE id >= $1 AND id < $2 AND status <> 'processing'";
+            WHERE id >= $1 AND id < $2 AND status <> 'processing' AND cause IS DISTINCT FROM 'cancelled'";
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         let mut hour = Hour::default();
         for row in self.database.read(sql, &[&first, &end]).await? {

@@ -9,8 +9,9 @@ use super::columns::word;
 use super::writer::{Writing, in_savepoint};
 use super::{budgets, deliveries, failed_prompts, ledger};
 use crate::ledger::NewEntry;
-use crate::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Rescued};
+use crate::{Cancellation, Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Rescued};
 use tintype_domain::event::EventType;
+use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
 
@@ -58,34 +59,70 @@ pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Resul
 pub(super) fn fail_unleased(writing: &mut Writing, id: Id, failure: &TaskFailure) -> rusqlite::Result<Option<Ended>> {
     let left = writing
         .connection
-        .prepare_cached("DELETE FROM queue WHERE task_id = ?1 RETURNING account_id, claimed_at, taken")?
+        .prepare_cached(
+            "DELETE FROM queue WHERE task_id = ?1
+             RETURNING account_id, CASE WHEN lease_until IS NOT NULL THEN claimed_at END, taken",
+        )?
         .query_row([id], left)
         .optional()?;
     left.map(|left| refund(writing, id, &left, failure)).transpose()
 }
 
-/// Fails and refunds a waiting task for its account.
+/// Fails and refunds an unfinished task for its account.
 pub(super) fn cancel(
     writing: &mut Writing,
     account_id: Id,
     surface: Surface,
     id: Id,
+    author: Option<Id>,
     failure: &TaskFailure,
-) -> rusqlite::Result<Option<Ended>> {
-    let left = writing
+) -> rusqlite::Result<Cancellation> {
+    let found: Option<(bool, i64)> = writing
         .connection
         .prepare_cached(
-            "DELETE FROM queue WHERE task_id = ?1 AND account_id = ?2 AND lease_until IS NULL
-             AND EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND surface = ?3) RETURNING account_id, claimed_at, taken",
+            "SELECT q.lease_until IS NOT NULL, t.n FROM queue q JOIN tasks t ON t.id = q.task_id
+             WHERE q.task_id = ?1 AND q.account_id = ?2 AND t.surface = ?3 AND (?4 IS NULL OR q.person_id = ?4)",
         )?
-        .query_row(params![id, account_id, surface.as_str()], left)
+        .query_row(params![id, account_id, surface.as_str(), author], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    left.map(|left| refund(writing, id, &left, failure)).transpose()
+    let Some((is_leased, n)) = found else { return Ok(Cancellation::NotFound) };
+    if is_leased && !may_stop(writing, account_id, n * CREDITS_PER_IMAGE)? {
+        return Ok(Cancellation::OverShare);
+    }
+    Ok(fail_unleased(writing, id, failure)?.map_or(Cancellation::NotFound, Cancellation::Done))
+}
+
+/// Whether the account may stop a task that a worker holds and that cost so much.
+fn may_stop(writing: &Writing, account_id: Id, cost: i64) -> rusqlite::Result<bool> {
+    let (connection, since) = (&writing.connection, writing.clock.now().saturating_sub(STOPS_WITHIN));
+    let returned = connection
+        .prepare_cached(
+            "SELECT coalesce(sum(l.amount), 0)
+             FROM ledger l INDEXED BY refunds_of_account CROSS JOIN tasks t ON t.id = l.task_id
+             WHERE l.account_id = ?1 AND l.kind = 'refund' AND l.created_at > ?2
+             AND t.cause = 'cancelled' AND t.claimed_at IS NOT NULL",
+        )?
+        .query_row(params![account_id, since], |row| row.get(0))?;
+    let stops = Stops { returned };
+    // Those in the bin count, too.
+    let images: i64 = connection
+        .prepare_cached(
+            "SELECT coalesce(sum(n), 0) FROM (
+                 SELECT n FROM tasks WHERE account_id = ?1 AND surface IN ('api', 'web') AND removed_at IS NULL
+                 AND id >= ?2 AND status = 'completed'
+                 UNION ALL
+                 SELECT t.n FROM deletions d CROSS JOIN tasks t ON t.id = d.task_id
+                 WHERE d.account_id = ?1 AND d.task_id >= ?2 AND t.status = 'completed'
+                 LIMIT ?3)",
+        )?
+        .query_row(params![account_id, Id::floor(since), stops.most_to_read(cost)], |row| row.get(0))?;
+    Ok(stops.allow(cost, images * CREDITS_PER_IMAGE))
 }
 
 /// A row that has left the queue.
 pub(super) struct Left {
     pub(super) account_id: Id,
+    /// When the worker claimed it that held it until now, if one did.
     pub(super) claimed_at: Option<Timestamp>,
     /// The credits of expiring grants that its task took.
     taken: Option<String>,
@@ -116,10 +153,10 @@ fn refund(writing: &Writing, id: Id, left: &Left, failure: &TaskFailure) -> rusq
     let now = writing.clock.now();
     let (n, surface): (i64, Surface) = connection
         .prepare_cached(
-            "UPDATE tasks SET status = 'failed', cause = ?2, error = ?3, updated_at = max(updated_at, ?4)
-             WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
+            "UPDATE tasks SET status = 'failed', cause = ?2, error = ?3, updated_at = max(updated_at, ?4),
+             claimed_at = ?5 WHERE id = ?1 AND status = 'processing' RETURNING n, surface",
         )?
-        .query_row(params![id, failure.cause.to_string(), failure.sentence, now], |row| {
+        .query_row(params![id, failure.cause.to_string(), failure.sentence, now, left.claimed_at], |row| {
             Ok((row.get(0)?, word(row, 1)?))
         })?;
     failed_prompts::keep(connection, id, account_id)?;

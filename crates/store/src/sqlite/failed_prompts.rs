@@ -29,9 +29,9 @@ pub(super) fn failed_at(
     until: Timestamp,
     nth: u32,
 ) -> rusqlite::Result<Option<Timestamp>> {
-    let sql = "SELECT created_at FROM ledger INDEXED BY refunds_of_account
-        WHERE account_id = ?1 AND kind = 'refund' AND created_at > ?2 AND created_at <= ?4
-        ORDER BY created_at DESC LIMIT 1 OFFSET ?3 - 1";
+    let sql = "SELECT l.created_at FROM ledger l INDEXED BY refunds_of_account CROSS JOIN tasks t ON t.id = l.task_id
+        WHERE l.account_id = ?1 AND l.kind = 'refund' AND l.created_at > ?2 AND l.created_at <= ?4
+        AND t.cause IS NOT 'cancelled' ORDER BY l.created_at DESC LIMIT 1 OFFSET ?3 - 1";
     connection.prepare_cached(sql)?.query_row(params![account_id, since, nth, until], |row| row.get(0)).optional()
 }
 

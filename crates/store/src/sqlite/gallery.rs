@@ -19,7 +19,7 @@ const OWN: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_a
 
 /// Whether a task `t` fits the filter, except its words.
 const FITS: &str = "t.account_id = :account AND t.surface = 'web' AND t.removed_at IS NULL
-    AND (:state IS NULL OR t.status = :state)
+    AND (:state IS NULL OR iif(t.cause = 'cancelled', t.cause, t.status) = :state)
     AND (:image_to_image IS NULL OR t.image_to_image = :image_to_image)
     AND (:aspect_ratio IS NULL OR t.aspect_ratio = :aspect_ratio)
     AND (:starred_by IS NULL OR EXISTS (SELECT 1 FROM stars s WHERE s.task_id = t.id AND s.person_id = :starred_by))

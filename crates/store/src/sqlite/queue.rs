@@ -16,8 +16,8 @@ use super::tasks::{REQUEST, request};
 use super::writer::Writing;
 use super::{SqliteStore, deliveries, engines, progress, strikes};
 use crate::{
-    Action, AttemptProgress, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, Queue, QueueDepth,
-    Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, Queue,
+    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
@@ -338,9 +338,16 @@ impl Queue for SqliteStore {
         self.write(Effect::FailUnleased, fail).await
     }
 
-    async fn cancel(&self, account_id: Id, surface: Surface, id: Id, error: &str) -> Result<Option<Ended>> {
+    async fn cancel(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+        error: &str,
+    ) -> Result<Cancellation> {
         let failure = TaskFailure::new(FailureCause::Cancelled, error);
-        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, &failure)).await
+        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, author, &failure)).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {

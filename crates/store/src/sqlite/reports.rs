@@ -128,7 +128,7 @@ impl Reports for SqliteStore {
         self.read(|connection| {
             let mut ended = connection.prepare_cached(
                 "SELECT id, claimed_at, updated_at, n, error, cause FROM tasks
-                 WHERE id >= ?1 AND id < ?2 AND status <> 'processing'",
+                 WHERE id >= ?1 AND id < ?2 AND status <> 'processing' AND cause IS NOT 'cancelled'",
             )?;
             let mut rows = ended.query([first, end])?;
             let mut hour = Hour::default();

@@ -10,6 +10,7 @@ mod accounts;
 mod audit_log;
 mod budgets;
 mod calls;
+mod cancellations;
 mod claims;
 mod completed;
 mod damage;
@@ -321,10 +322,6 @@ macro_rules! suite {
                     fail_unleased_fails_a_waiting_task,
                     fail_unleased_fails_a_leased_task,
                     fail_unleased_of_a_missing_task_changes_nothing,
-                    a_waiting_task_is_cancelled_and_refunded_once,
-                    only_the_owner_cancels_a_task_and_only_on_its_surface,
-                    a_task_that_a_worker_holds_is_not_cancelled,
-                    of_a_cancellation_and_a_claim_one_takes_the_task,
                     records_of_a_list_have_the_requests_of_its_tasks,
                     a_task_that_failed_at_its_last_retry_is_final,
                     an_expired_task_is_final,
@@ -332,6 +329,15 @@ macro_rules! suite {
                     expire_leaves_ended_tasks_unchanged,
                     only_the_end_of_a_task_changes_its_updated_at,
                     updated_at_is_never_before_created_at,
+                }
+                cancellations {
+                    a_waiting_task_is_cancelled_and_refunded_once,
+                    a_task_that_a_worker_holds_is_cancelled_and_its_result_discarded,
+                    only_its_account_and_its_author_cancel_a_task_and_only_on_its_surface,
+                    stopped_tasks_return_40_credits_or_a_quarter_of_what_was_completed,
+                    of_two_stops_at_once_only_as_many_as_fit_take_place,
+                    a_cancelled_task_ends_once_whatever_happens_at_the_same_time,
+                    a_cancelled_task_counts_as_no_failure,
                 }
                 strikes {
                     a_refused_task_is_failed_and_refunded_once,

@@ -1,4 +1,4 @@
-//! People who use the studio while it crashes: they create tasks and bring pictures.
+//! People who use the studio while it crashes: they create tasks, stop some of them, and bring pictures.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub async fn sign_in(installation: &Installation) -> Vec<Visitor> {
 }
 
 impl Visitor {
-    /// Creates tasks and uploads pictures until it is stopped.
+    /// Creates tasks, stops some of them and uploads pictures, until it is stopped.
     pub(super) async fn run(
         self,
         servers: watch::Receiver<Vec<SocketAddr>>,
@@ -59,15 +59,19 @@ impl Visitor {
         recorded: Arc<Recorded>,
         stop: CancellationToken,
     ) {
-        let mut references = Vec::new();
+        let (mut references, mut latest) = (Vec::new(), None::<String>);
         while !stop.is_cancelled() {
             let address = servers.borrow().first().copied();
             if let Some(address) = address
                 && let Some(proof) = self.proof(address).await
             {
-                match rand::random_range(0..3) {
-                    0 => references.extend(self.upload(address, &proof, &recorded).await),
-                    _ => self.submit(address, &proof, references.last(), &recorded).await,
+                match (rand::random_range(0..4), latest.take()) {
+                    (0, before) => {
+                        references.extend(self.upload(address, &proof, &recorded).await);
+                        latest = before;
+                    }
+                    (1, Some(task)) => self.cancel(address, &proof, &task, &recorded).await,
+                    (_, before) => latest = self.submit(address, &proof, references.last(), &recorded).await.or(before),
                 }
             }
             tokio::time::sleep(manners.rest * 4).await;
@@ -103,7 +107,28 @@ impl Visitor {
         None
     }
 
-    async fn submit(&self, address: SocketAddr, proof: &str, reference: Option<&String>, recorded: &Recorded) {
+    /// Cancels a task, whether it waits, is rendered or has ended.
+    async fn cancel(&self, address: SocketAddr, proof: &str, task: &str, recorded: &Recorded) {
+        let headers = [("content-type", "application/x-www-form-urlencoded")];
+        let (path, body) = (format!("/studio/tasks/{task}/cancel"), format!("proof={proof}"));
+        let Some(answer) = self.send(address, &path, &headers, body.into()).await else { return };
+        let is_processing = String::from_utf8_lossy(&answer.body).contains("data-state=\"processing\"");
+        match answer.status.as_u16() {
+            200 if !is_processing => {}
+            // Beyond the share of the account, or an outcome that the server does not know.
+            409 | 500 => {}
+            _ => recorded.violation(format!("{answer:?}")),
+        }
+    }
+
+    /// Returns the id of the task, if the answer says that it was accepted.
+    async fn submit(
+        &self,
+        address: SocketAddr,
+        proof: &str,
+        reference: Option<&String>,
+        recorded: &Recorded,
+    ) -> Option<String> {
         let number = recorded.submits.fetch_add(1, Ordering::SeqCst);
         let prompt = format!("boat number {number} of the studio");
         let body = url::form_urlencoded::Serializer::new(String::new())
@@ -112,13 +137,14 @@ impl Visitor {
             .finish();
         let headers = [("content-type", "application/x-www-form-urlencoded")];
         // Without an answer the task may exist.
-        let Some(answer) = self.send(address, "/studio/tasks", &headers, body.into()).await else { return };
+        let answer = self.send(address, "/studio/tasks", &headers, body.into()).await?;
         let page = String::from_utf8_lossy(&answer.body);
         match answer.status.as_u16() {
             200 => {
                 let id = page.split("id=\"task-").nth(1).and_then(|rest| rest.split('"').next()).expect("a tile");
                 let order = Order { account: self.account, n: 1 };
                 recorded.acknowledged.lock().expect("no panic").insert(format!("imgmodel-{id}"), order);
+                return Some(id.to_owned());
             }
             // An outcome that the server does not know is no refusal.
             422 if page.contains("not known") => {}
@@ -127,6 +153,7 @@ impl Visitor {
             500 => {}
             _ => recorded.violation(format!("{answer:?}")),
         }
+        None
     }
 }
 

@@ -11,8 +11,8 @@ use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    AccountChange, AccountCreation, BoardWrite, EntryFilter, GalleryFilter, NewEndpoint, NewKey, NewSharedLink,
-    Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture, UsageBy, UsageFilter,
+    AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint, NewKey,
+    NewSharedLink, Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -97,7 +97,8 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
         };
         ids.push(task.id);
     }
-    store.cancel(account, Surface::Web, ids[3], "Cancelled.").await?;
+    store.cancel(account, Surface::Web, ids[3], None, "Cancelled.").await?;
+    stops(store, account).await?;
     store.count_unfinished(account, Surface::Api).await?;
     store.unfinished(&[account], Surface::Api).await?;
     let claims = store.claim(9, MINUTE).await?;
@@ -120,6 +121,25 @@ async fn tasks(store: &dyn Store, account: Id, key: Id) -> Result<[Id; 2]> {
     // The account is deleted in the end, and must have none unfinished.
     store.fail_unleased(ids[4], FailureCause::Operator, "it sank").await?;
     Ok([ids[1], ids[2]])
+}
+
+/// Stops tasks until their share is used up.
+async fn stops(store: &dyn Store, account: Id) -> Result<()> {
+    loop {
+        let request = GenerateRequest::parse(br#"{"prompt": "a paper boat", "n": 4}"#, &[443]).expect("a request");
+        let Submission::Accepted(task) = store.submit(account, None, Surface::Web, request, 9).await? else {
+            panic!("refused");
+        };
+        let claims = store.claim(9, MINUTE).await?;
+        let outcome = store.cancel(account, Surface::Web, task.id, None, "Cancelled.").await?;
+        for claim in claims.iter().filter(|claim| claim.lease.task_id != task.id) {
+            store.release(claim.lease, Duration::ZERO).await?;
+        }
+        if outcome == Cancellation::OverShare {
+            store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?;
+            return Ok(());
+        }
+    }
 }
 
 async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {

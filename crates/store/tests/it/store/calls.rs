@@ -199,7 +199,7 @@ pub async fn old_calls_are_not_found_and_deleted_and_so_are_those_of_a_deleted_a
     assert_eq!(fx.store.attach_call(key, named(1, 7)).await?, Attachment::None);
     let (eve, key_of_eve) = fx.caller("eve").await?;
     let task = fx.called(eve, key_of_eve, named(1, 7)).await?;
-    fx.store.cancel(eve, Surface::Api, task, "Cancelled.").await?;
+    fx.store.cancel(eve, Surface::Api, task, None, "Cancelled.").await?;
     fx.store.change_account(eve, AccountChange::Delete).await?.expect("an account");
     assert_eq!(fx.count("calls"), 0);
     Ok(())

@@ -92,7 +92,7 @@ pub async fn every_end_of_a_task_of_the_api_is_told_in_its_commit(fx: &Fixture) 
         fx.store.refuse(fx.claim().await?, "refused", None).await?;
         let cancelled = submit().await?.id;
         expected.push((EventType::TaskFailed, cancelled));
-        fx.store.cancel(ada, surface, cancelled, "cancelled").await?;
+        fx.store.cancel(ada, surface, cancelled, None, "cancelled").await?;
         let ended = submit().await?.id;
         expected.push((EventType::TaskFailed, ended));
         fx.store.fail_unleased(ended, FailureCause::Operator, "failed").await?;

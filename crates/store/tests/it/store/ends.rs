@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tintype_domain::model::{EntryKind, FailureCause, Id, ReferenceProblem, Status, Surface, TaskId};
-use tintype_store::{Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
+use tintype_store::{Lease, LeaseWrite, MAX_LOST_LEASES, Rescue, Result, Retry};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, failure, images, one_file};
 use tintype_rigs::database::NOON;
 
 /// Asserts that no write of a worker, the operator or the sweeper changes an ended task.
-async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
+pub async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
     fx.clock.advance(LEASE);
     let before = fx.state().await?;
     assert_eq!(fx.store.complete(lease, vec!["late.png".into()]).await?, LeaseWrite::Lost);
@@ -29,7 +29,7 @@ async fn assert_final(fx: &Fixture, lease: Lease) -> Result<()> {
 }
 
 /// Number of refunds of the task.
-async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
+pub async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
     let account = fx.task(id).await?.account_id;
     let entries = fx.store.history(account, None, 1_000).await?;
     let refund = |kind, task_id| kind == EntryKind::Refund && task_id == Some(TaskId(id));
@@ -37,7 +37,7 @@ async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
 }
 
 /// Asserts that the task is failed with this cause and sentence, and was refunded once.
-async fn assert_refunded(fx: &Fixture, id: Id, cause: FailureCause, error: &str) -> Result<()> {
+pub async fn assert_refunded(fx: &Fixture, id: Id, cause: FailureCause, error: &str) -> Result<()> {
     assert_eq!(fx.task(id).await?.status, failure(cause, error));
     assert_eq!(refunds(fx, id).await?, 1);
     Ok(())
@@ -229,66 +229,6 @@ pub async fn completing_without_images_is_an_error_and_changes_nothing(fx: &Fixt
     assert!(fx.store.complete(lease, Vec::new()).await.is_err());
     assert_eq!(fx.state().await?, before);
     assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
-    Ok(())
-}
-
-const CANCELLED: &str = "Cancelled. Its credits were refunded.";
-
-pub async fn a_waiting_task_is_cancelled_and_refunded_once(fx: &Fixture) -> Result<()> {
-    let ada = fx.account("ada", 10).await?;
-    let task = fx.submit_request(ada, Surface::Web, images(2)).await?;
-    // A task that waits for its second attempt waits like any other.
-    let lease = fx.claim().await?;
-    assert_eq!(fx.store.retry(lease, Duration::ZERO, "too late").await?, Retry::Queued);
-    let ended = fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?.expect("it waits");
-    assert_eq!(ended, Ended { task_id: task.id, account_id: ada, surface: Surface::Web });
-    assert_refunded(fx, task.id, FailureCause::Cancelled, CANCELLED).await?;
-    assert_eq!(fx.credits(ada).await?, 10);
-    assert_eq!(fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?, None);
-    assert_final(fx, lease).await
-}
-
-pub async fn only_the_owner_cancels_a_task_and_only_on_its_surface(fx: &Fixture) -> Result<()> {
-    let (ada, eve) = (fx.account("ada", 10).await?, fx.account("eve", 10).await?);
-    let task = fx.submit_request(ada, Surface::Web, images(1)).await?;
-    let before = fx.state().await?;
-    for (account, surface, id) in [(eve, Surface::Web, task.id), (ada, Surface::Api, task.id), (ada, Surface::Web, ada)]
-    {
-        assert_eq!(fx.store.cancel(account, surface, id, CANCELLED).await?, None);
-    }
-    assert_eq!(fx.state().await?, before);
-    Ok(())
-}
-
-pub async fn a_task_that_a_worker_holds_is_not_cancelled(fx: &Fixture) -> Result<()> {
-    let ada = fx.account("ada", 10).await?;
-    let task = fx.submit_request(ada, Surface::Web, images(1)).await?;
-    let lease = fx.claim().await?;
-    // Not even after its lease has expired: the worker may still complete it until a sweep takes the lease away.
-    for _ in 0..2 {
-        assert_eq!(fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?, None);
-        fx.clock.advance(LEASE);
-    }
-    assert_eq!(fx.store.complete(lease, one_file()).await?, LeaseWrite::Done);
-    assert_eq!(fx.store.cancel(ada, Surface::Web, task.id, CANCELLED).await?, None);
-    assert_eq!(fx.task(task.id).await?.status, Status::Completed(one_file()));
-    assert_eq!((fx.credits(ada).await?, refunds(fx, task.id).await?), (8, 0));
-    Ok(())
-}
-
-pub async fn of_a_cancellation_and_a_claim_one_takes_the_task(fx: &Fixture) -> Result<()> {
-    let ada = fx.account("ada", 100).await?;
-    for _ in 0..20 {
-        let task = fx.submit_request(ada, Surface::Web, images(1)).await?;
-        let (one, other) = (fx.another_process(), fx.another_process());
-        let (cancelled, claimed) =
-            tokio::join!(one.cancel(ada, Surface::Web, task.id, CANCELLED), other.claim(1, LEASE));
-        let (cancelled, claimed) = (cancelled?, claimed?);
-        assert_eq!(cancelled.is_some(), claimed.is_empty(), "{cancelled:?} {claimed:?}");
-        if let Some(claim) = claimed.first() {
-            assert_eq!(fx.store.complete(claim.lease, one_file()).await?, LeaseWrite::Done);
-        }
-    }
     Ok(())
 }
 

@@ -103,7 +103,7 @@ pub async fn a_refund_goes_back_to_its_grants(fx: &Fixture) -> Result<()> {
         assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (2, vec![0, 0]), "{end}");
         match end {
             "fail" => drop(fx.store.fail(fx.claim().await?, FailureCause::Engine, "it sank").await?),
-            "cancel" => drop(fx.store.cancel(ada, Surface::Api, task.id, "it sank").await?),
+            "cancel" => drop(fx.store.cancel(ada, Surface::Api, task.id, None, "it sank").await?),
             "fail_unleased" => drop(fx.store.fail_unleased(task.id, FailureCause::Operator, "it sank").await?),
             "expire" => drop(fx.store.expire(fx.clock.now(), "too late").await?),
             "refuse" => drop(fx.store.refuse(fx.claim().await?, "it sank", None).await?),

@@ -91,7 +91,7 @@ async fn writes(store: &Arc<dyn Store>, account: Id, other: Id) -> usize {
         store.delete_tasks(account, &[other], None).await.map(drop),
         store.restore_tasks(account, &[other], None).await.map(drop),
         store.purge_tasks(account, &[other], None).await.map(drop),
-        store.cancel(account, Surface::Web, other, "no").await.map(drop),
+        store.cancel(account, Surface::Web, other, None, "no").await.map(drop),
         store.end_sessions(other, EndSessions::One(other)).await.map(drop),
         store.test_endpoint(other).await.map(drop),
         store.pause_queue().await.map(drop),
