@@ -734,6 +734,6 @@ choose-found = Alle { $n } gefundenen auswählen
 started = Begonnen. Das Bild erscheint unter Erstellen ganz vorn.
 board-added = In die Sammlung gelegt.
 board-taken-off = Aus der Sammlung genommen.
-zip-none = Keiner der gewählten Aufträge hat ein Bild.
+zip-none = Keines der ausgewählten Bilder ist fertig.
 board-publish-sure = Das ganze Team kann sie dann sehen und ändern.
 board-private-other = Eine private Sammlung

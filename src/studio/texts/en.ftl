@@ -734,6 +734,6 @@ choose-found = Select all { $n } found
 started = Started. The picture comes first in Create.
 board-added = Added to the board.
 board-taken-off = Taken off the board.
-zip-none = None of the chosen tasks has a picture.
+zip-none = None of the selected pictures is finished.
 board-publish-sure = Everyone in the team can then see and change it.
 board-private-other = A private board

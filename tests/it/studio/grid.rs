@@ -264,7 +264,7 @@ fn the_bar_for_chosen_tasks_stays_in_view() {
     person.browser.until(&format!("{offer}.checkVisibility() && {offer}.textContent === 'Select all 110 found'"));
     photograph(&mut person.browser, "choose-found");
     person.browser.click(offer);
-    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 chosen");
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "110 selected");
     person.browser.click("document.querySelector('#chosen .danger')");
     person.browser.until("document.querySelector('.undo')?.textContent.includes('110')");
     person.open("/studio/gallery?ids=1");

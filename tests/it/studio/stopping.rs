@@ -31,7 +31,7 @@ impl Visitor<'_> {
             let shown = shown.split("</article>").next().expect("its end");
             assert!(shown.contains("data-state=\"cancelled\""), "{path}: {shown}");
             assert!(
-                shown.contains("<strong>Cancelled</strong>") && shown.contains("credits came back"),
+                shown.contains("<strong>Cancelled</strong>") && shown.contains("credits refunded"),
                 "{path}: {shown}"
             );
             assert!(!shown.contains("Failed"), "{path}: {shown}");
