@@ -38,7 +38,7 @@ mod previews;
 mod references;
 mod rights;
 pub mod second_factor;
-mod shared_links;
+pub mod shared_links;
 mod shifts;
 pub mod sign_up;
 mod snippets;

@@ -118,7 +118,8 @@ function takeOver(from, parts) {
       if (!choice) continue;
       choice.checked = true;
       const others = choice.closest(".other-shapes");
-      if (others) others.open = true;
+      // While the page loads, nothing may move.
+      if (others && document.readyState === "complete") others.open = true;
       choice.dispatchEvent(new Event("change", { bubbles: true }));
     }
   }

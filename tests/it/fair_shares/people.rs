@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 use serde_json::json;
-use tintype::service::limits::REPORTS;
+use tintype::service::limits::{REPORTS, VIEWS};
 use tintype::service::rejections::ALLOWANCE;
 use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
 use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
@@ -214,4 +214,22 @@ async fn suspended_keys() {
     operator.send(&format!("/studio/operator/keys/{key}/lift"), &[]).await;
     assert!(store.find_key(key).await.expect("a store").expect("a key").suspension.is_none());
     ada.secret(&ada.send("/studio/keys", &[("name", "new")]).await).await;
+}
+
+/// Whoever has a link cannot keep the database busy with views, nor take the views of other accounts.
+#[tokio::test]
+async fn views_of_shared_links() {
+    let service = Service::start().await;
+    let (ada, eve) = (service.visitor("ada", 100).await, service.visitor("eve", 100).await);
+    let (of_ada, of_eve) = (ada.finished("a boat").await, eve.finished("a hut").await);
+    let (_, first) = ada.share(&[("task", of_ada.as_str()), ("days", "7")]).await;
+    let (_, second) = ada.share(&[("task", of_ada.as_str()), ("days", "7")]).await;
+    let (_, third) = eve.share(&[("task", of_eve.as_str()), ("days", "7")]).await;
+    for _ in 0..VIEWS {
+        assert_eq!(service.stranger(&first).await.status, StatusCode::OK);
+    }
+    let refused = service.stranger(&first).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (TOO_MANY, "1"));
+    assert_eq!(service.stranger(&second).await.status, StatusCode::OK);
+    assert_eq!(service.stranger(&third).await.status, StatusCode::OK);
 }

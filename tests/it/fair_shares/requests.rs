@@ -163,7 +163,7 @@ async fn renders_that_are_stopped_and_refunded() {
     }
     let stop = rendering(&ada).await;
     for refused in [ada.send(&stop, &[]).await, ada.send_as_script(&stop).await] {
-        let goes_on = "so this one goes on: let it finish, and delete it afterwards.";
+        let goes_on = "so this one goes on. Let it finish, then delete it.";
         assert!(refused.status == 409 && text(&refused).contains(goes_on), "{refused:?}");
     }
     assert_eq!(ada.credits().await, 98);

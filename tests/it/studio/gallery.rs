@@ -264,7 +264,7 @@ async fn a_private_board_is_its_owners_alone_until_the_team_sees_it() {
     let fields = [(mark.as_str(), "1"), ("board", board.as_str())];
     assert_eq!(bob.send("/studio/gallery/put", &fields).await.status, StatusCode::SEE_OTHER);
     let own = bob.page("/studio/boards").await;
-    assert!(own.contains("Secret plans") && own.contains("1 picture · only for me"), "{own}");
+    assert!(own.contains("Secret plans") && own.contains("1 picture · private"), "{own}");
     // Nobody else sees it, not even an owner of the account.
     for page in ["/studio/boards", "/studio/gallery", &format!("/studio/gallery?board={board}")] {
         let page = ada.page(page).await;
@@ -289,5 +289,8 @@ async fn a_private_board_is_its_owners_alone_until_the_team_sees_it() {
     // A board that somebody else removed is named in a sentence.
     ada.send(&format!("/studio/boards/{board}/remove"), &[]).await;
     let late = bob.send("/studio/gallery/put", &fields).await;
-    assert!(late.status == StatusCode::NOT_FOUND && super::text(&late).contains("This board is gone"), "{late:?}");
+    assert!(
+        late.status == StatusCode::NOT_FOUND && super::text(&late).contains("This board no longer exists"),
+        "{late:?}"
+    );
 }
