@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tintype_domain::ledger::STOPS_WITHIN;
-use tintype_domain::model::{FailureCause, Id, Status, Surface, Task};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::person::Role;
 use tintype_store::{
     Cancellation, Ended, GalleryFilter, Lease, LeaseWrite, Origin, PersonCreation, Result, Retry, StartLimit, TaskState,
@@ -221,7 +221,8 @@ pub async fn a_cancelled_task_counts_as_no_failure(fx: &Fixture) -> Result<()> {
     for (nth, is_there) in [(1, true), (2, false)] {
         assert_eq!(fx.store.failed_at(ada, begin, now, nth).await?.is_some(), is_there, "{nth}");
     }
-    assert_eq!(fx.store.hour(begin).await?.failed.into_iter().collect::<Vec<_>>(), [("it sank".to_owned(), 1)]);
+    let failure = TaskFailure::new(FailureCause::Engine, "it sank");
+    assert_eq!(fx.store.hour(begin).await?.failed.into_iter().collect::<Vec<_>>(), [(Some(failure), 1)]);
     for (state, expected) in
         [(TaskState::Failed, vec![failed.task_id]), (TaskState::Cancelled, vec![stopped, waits.id])]
     {
