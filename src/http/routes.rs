@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 108] = [
+pub static ROUTES: [Route; 112] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -111,6 +111,8 @@ pub static ROUTES: [Route; 108] = [
     page(Method::GET, "/studio/people", |method| on(method, studio::people)),
     page(Method::POST, "/studio/people", |method| on(method, studio::add_person)),
     page(Method::POST, "/studio/people/{id}/{change}", |method| on(method, studio::change_person)),
+    page(Method::POST, "/studio/invitations", |method| on(method, studio::invite)),
+    page(Method::POST, "/studio/invitations/{id}/revoke", |method| on(method, studio::revoke_invitation)),
     page(Method::GET, "/studio/operator", |method| on(method, studio::operator_overview)),
     page(Method::POST, "/studio/operator/queue/{change}", |method| on(method, studio::operator_change_queue)),
     page(Method::GET, "/studio/operator/accounts", |method| on(method, studio::operator_accounts)),
@@ -131,6 +133,8 @@ pub static ROUTES: [Route; 108] = [
     door(Method::POST, "/studio/sign-in/{token}", |method| on(method, studio::by_link)),
     door(Method::GET, "/studio/sign-up", |method| on(method, studio::sign_up)),
     door(Method::POST, "/studio/sign-up", |method| on(method, studio::submit_sign_up)),
+    door(Method::GET, "/studio/join/{token}", |method| on(method, studio::invitation)),
+    door(Method::POST, "/studio/join/{token}", |method| on(method, studio::join)),
     door(Method::POST, "/studio/language", |method| on(method, studio::choose_language)),
     door(Method::GET, "/studio/shared/{token}", |method| on(method, studio::shared)),
     door(Method::GET, "/studio/shared/{token}/{task}/{number}", |method| on(method, studio::shared_file)),

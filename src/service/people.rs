@@ -15,8 +15,10 @@ use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{Cause, Credential, NewSession, PersonChange, Proof, Result, SignUp, SigningUp, Store, StoreError};
 
+mod invitations;
 mod second_factor;
 
+pub use self::invitations::Arrival;
 pub use self::second_factor::FirstProof;
 
 /// Lifetime of a sign-in link.
@@ -78,7 +80,7 @@ pub enum PasswordChange {
     Invalid(InvalidPassword),
 }
 
-/// A form by which somebody signs up.
+/// A form by which somebody signs up, or joins by an invitation.
 pub struct NewPerson {
     /// The name, as [`new_person_name`] gives it.
     pub name: String,

@@ -23,6 +23,7 @@ mod events;
 mod failures;
 mod gallery;
 pub(crate) mod image_bodies;
+mod invitations;
 mod joining;
 mod keys;
 mod language;
@@ -91,6 +92,7 @@ pub mod handlers {
     pub use super::downloads::{picture as download, zip, zip_chosen};
     pub use super::events::events;
     pub use super::gallery::{change as change_chosen, gallery};
+    pub use super::invitations::{invitation, invite, join, revoke as revoke_invitation};
     pub use super::keys::{change as change_key, create as create_key, keys};
     pub use super::language::choose as choose_language;
     pub use super::not_found::{form_not_found, page_not_found};

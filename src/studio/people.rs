@@ -18,15 +18,17 @@ use crate::service::people::People;
 use tintype_domain::model::Id;
 use tintype_domain::names::{InvalidName, new_person_name};
 use tintype_domain::person::{Person, Role};
-use tintype_store::{PersonChange, PersonCreation};
+use tintype_store::{Invitation, PersonChange, PersonCreation};
 
-const PEOPLE: &str = "/studio/people";
+/// The page.
+pub(super) const PEOPLE: &str = "/studio/people";
 
 #[derive(Template)]
 #[template(path = "people.html")]
 struct PeoplePage<'a> {
     frame: Frame<'a>,
     people: Vec<Person>,
+    invitations: Vec<Invitation>,
     roles: [Role; 3],
     /// The form for another person.
     draft: Draft,
@@ -41,12 +43,18 @@ impl PeoplePage<'_> {
     fn is_drafted(&self, role: &Role) -> bool {
         role.as_str() == self.draft.fields.get("role").unwrap_or(Role::Member.as_str())
     }
+
+    /// Whether the form for an invitation suggests this role.
+    fn is_usual(&self, role: &Role) -> bool {
+        *role == Role::Member
+    }
 }
 
 async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
-    let people = visitor.studio.shared.store.list_people(Some(visitor.session.person.account_id)).await?;
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    let (people, invitations) = (store.list_people(Some(account)).await?, store.list_invitations(account).await?);
     let frame = Frame::new("people", visitor).await?;
-    let page = PeoplePage { frame, people, roles: Role::ALL, draft };
+    let page = PeoplePage { frame, people, invitations, roles: Role::ALL, draft };
     Ok(answer(page.render()?, page.draft.refusal))
 }
 

@@ -26,6 +26,7 @@ mod forms;
 mod gallery;
 mod grid;
 pub mod guesses;
+mod invitations;
 mod live;
 mod news;
 pub mod oidc;

@@ -87,6 +87,26 @@ CREATE TABLE sign_in_links (
 -- Ending all sessions of a person deletes the links, too.
 CREATE INDEX links_of_person ON sign_in_links (person_id);
 
+-- Invitations: each lets several people join an account, by a link that they share. An owner makes it.
+CREATE TABLE invitations (
+    id         TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    -- Who made it. An invitation goes with its maker.
+    person_id  TEXT NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    -- The hash of the token in the link.
+    hash       BLOB NOT NULL UNIQUE,
+    role       TEXT NOT NULL CHECK (role IN ('viewer', 'member', 'owner')),
+    -- How many people may still join. Whoever takes the last place deletes the row.
+    places     INTEGER NOT NULL CHECK (places BETWEEN 1 AND 100),
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Lists of an account's invitations.
+CREATE INDEX invitations_of_account ON invitations (account_id, id);
+
+-- The invitations of a person who is removed.
+CREATE INDEX invitations_of_person ON invitations (person_id);
+
 -- Hashes of the codes that stand in for the authenticator app: using one deletes it.
 CREATE TABLE recovery_codes (
     person_id TEXT NOT NULL REFERENCES people (id) ON DELETE CASCADE,

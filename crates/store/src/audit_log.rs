@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
-    NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp, Store, Taking,
-    Target,
+    NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp,
+    Store, Taking, Target,
 };
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
@@ -155,8 +155,13 @@ actions! {
     /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
     /// identity.
     SignUp = "audit-sign-up",
-    /// A person was added, or joined by a rule. The detail is the role, and the provider of the person's identity.
+    /// A person was added, or joined by a rule or an invitation. The detail is the role, and the provider of the person's
+    /// identity or "by invitation".
     AddPerson = "audit-add-person",
+    /// An invitation was made. The detail is the role and the number of people that it lets in.
+    Invite = "audit-invite",
+    /// An invitation was revoked.
+    RevokeInvitation = "audit-revoke-invitation",
     /// A person matches no rule of the account any more, and lost access.
     ShutOut = "audit-shut-out",
     /// A person got another role. The detail is the role.
@@ -399,6 +404,25 @@ impl Deed {
     pub(super) fn of_newcomer(person: &Person, new: &Newcomer) -> Self {
         let detail = format!("{} {}", new.role, new.identity.issuer);
         Self::of(Action::AddPerson, person.account_id).about(&person.name).with(detail)
+    }
+
+    /// Of somebody who joined by an invitation.
+    pub(super) fn of_acceptance(person: &Person) -> Self {
+        Self::of(Action::AddPerson, person.account_id)
+            .about(&person.name)
+            .with(format!("{} by invitation", person.role))
+    }
+
+    /// Of an invitation that was made, if it was.
+    pub(super) fn of_new_invitation(new: &NewInvitation, made: Option<Id>) -> Option<Self> {
+        let places = if new.places == 1 { "place" } else { "places" };
+        let detail = format!("{}, {} {places}", new.role, new.places);
+        made.map(|id| Self::of(Action::Invite, new.account_id).about(id).with(detail))
+    }
+
+    /// Of an invitation that was revoked, if it was.
+    pub(super) fn of_revoked_invitation(account_id: Id, id: Id, revoked: bool) -> Option<Self> {
+        revoked.then(|| Self::of(Action::RevokeInvitation, account_id).about(id))
     }
 
     pub(super) fn of_person(change: &PersonChange, person: Option<&Person>) -> Option<Self> {

@@ -30,6 +30,7 @@ mod error;
 mod fleet;
 mod gallery;
 mod identities;
+mod invitations;
 mod keys;
 mod leases;
 mod ledger;
@@ -58,6 +59,7 @@ pub use self::fleet::{
 };
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
 pub use self::identities::{Identities, Linking};
+pub use self::invitations::{Acceptance, Accepting, Invitation, Invitations, NewInvitation};
 pub use self::keys::{KeyChange, Keys, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
@@ -470,6 +472,7 @@ pub trait Store:
     + Fleet
     + Gallery
     + Identities
+    + Invitations
     + Keys
     + People
     + Queue
@@ -490,6 +493,7 @@ impl<T> Store for T where
         + Fleet
         + Gallery
         + Identities
+        + Invitations
         + Keys
         + People
         + Queue

@@ -302,8 +302,8 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links and sessions of everybody; with all of them, journeys to a provider end, too. Returns their
-    /// number.
+    /// Deletes links, invitations and sessions of everybody; with all of them, journeys to a provider end, too. Returns
+    /// their number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
 
@@ -332,11 +332,11 @@ impl FactorRemoval {
     }
 }
 
-/// The links and sessions to delete.
+/// The links, invitations and sessions to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteSessions {
     /// Those that have expired.
     Expired,
-    /// All: a restored database would otherwise revive those that were ended after the backup.
+    /// All: a restored database would otherwise revive those that were ended or used up after the backup.
     All,
 }

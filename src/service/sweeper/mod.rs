@@ -207,11 +207,11 @@ impl Sweeper {
         }
     }
 
-    /// Deletes sign-in links and sessions that have expired. Logs an error and leaves it to the next sweep.
+    /// Deletes sign-in links, invitations and sessions that have expired. Logs an error and leaves it to the next sweep.
     pub async fn delete_expired_sessions(&self) {
         match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
             Ok(0) => {}
-            Ok(deleted) => tracing::debug!(deleted, "expired sign-in links and sessions deleted"),
+            Ok(deleted) => tracing::debug!(deleted, "expired sign-in links, invitations and sessions deleted"),
             Err(error) => failed(&error),
         }
     }

@@ -326,6 +326,27 @@ people-taken = Dieser Name kann nicht verwendet werden. Wählen Sie einen andere
 people-full = Dieses Konto hat die Höchstzahl an Personen erreicht.
 people-own = Sie können sich nicht selbst ändern oder entfernen. Bitten Sie einen anderen Inhaber.
 people-suspended = Diese Person ist wegen Verstößen gegen die Inhaltsrichtlinie gesperrt. Nur der Betreiber dieses Servers kann sie entfernen.
+invite-title = Mehrere Personen einladen
+invite-lead = Mit einem Link können mehrere Personen diesem Konto beitreten. Jede wählt einen Namen und ein Passwort.
+invite-places = Anzahl Personen
+invite-make = Einladung erstellen
+invite-link = { $n ->
+    [one] Wer diesen Link hat, kann diesem Konto beitreten, insgesamt eine Person. Kopieren Sie ihn jetzt: Er wird nicht wieder gezeigt.
+   *[other] Wer diesen Link hat, kann diesem Konto beitreten, insgesamt bis zu { $n } Personen. Kopieren Sie ihn jetzt: Er wird nicht wieder gezeigt.
+}
+invite-full = Dieses Konto hat so viele offene Einladungen, wie es haben darf. Widerrufen Sie zuerst eine.
+invite-open = Offene Einladungen
+invite-left = Freie Plätze
+invite-idle = Ruht: Diese Person ist gesperrt oder nicht mehr Inhaber.
+invite-revoke-sure = Der Link gilt dann sofort nicht mehr. Wer schon beigetreten ist, bleibt.
+join = Beitreten
+join-to = { $word } beitreten
+join-lead = Wählen Sie einen Namen und ein Passwort.
+join-signed-in = Sie sind als { $word } angemeldet. Um unter einem anderen Namen beizutreten, melden Sie sich zuerst ab und öffnen Sie diesen Link dann noch einmal.
+join-stay = Zum Studio
+join-gone = Diese Einladung gilt nicht. Vielleicht ist sie abgelaufen oder widerrufen, oder alle Plätze sind vergeben. Bitten Sie um eine neue.
+audit-invite = Einladung erstellt
+audit-revoke-invitation = Einladung widerrufen
 role = Rolle
 role-of = Rolle von { $word }
 role-change = Ändern

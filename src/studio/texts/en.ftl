@@ -326,6 +326,27 @@ people-taken = This name cannot be used. Choose another one.
 people-full = This account has reached its limit of people.
 people-own = You cannot change or remove yourself. Ask another owner.
 people-suspended = This person is suspended for violations of the content policy. Only the operator of this server can remove them.
+invite-title = Invite several people
+invite-lead = One link lets several people join this account. Each of them chooses a name and a password.
+invite-places = Number of people
+invite-make = Create invitation
+invite-link = { $n ->
+    [one] Whoever has this link can join this account, one person in all. Copy it now: it is not shown again.
+   *[other] Whoever has this link can join this account, up to { $n } people in all. Copy it now: it is not shown again.
+}
+invite-full = This account has reached its limit of open invitations. Revoke one first.
+invite-open = Open invitations
+invite-left = Places left
+invite-idle = Paused: this person is suspended, or no longer an owner.
+invite-revoke-sure = The link stops working at once. People who have joined stay.
+join = Join
+join-to = Join { $word }
+join-lead = Choose a name and a password.
+join-signed-in = You are signed in as { $word }. To join under another name, sign out first, then open this link again.
+join-stay = Go to the studio
+join-gone = This invitation doesn't work. It may have expired or been revoked, or all its places are taken. Ask whoever sent it for a new one.
+audit-invite = Invitation created
+audit-revoke-invitation = Invitation revoked
 role = Role
 role-of = Role of { $word }
 role-change = Change

@@ -7,18 +7,19 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::model::{Status, Surface};
+use tintype_domain::person::Role;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{
-    BoardWrite, Fleet as _, Gallery as _, GalleryFilter, NewSession, NewSharedLink, People as _, SharedLinks as _,
-    Target, Tasks as _, UploadedPicture, Uploads as _,
+    BoardWrite, Fleet as _, Gallery as _, GalleryFilter, Invitations as _, NewInvitation, NewSession, NewSharedLink,
+    People as _, SharedLinks as _, Target, Tasks as _, UploadedPicture, Uploads as _,
 };
 use tintype_system::clock::Clock;
 
 use super::{binary, png, text};
 use crate::migrate::{file_name, installation};
 
-/// Tables whose rows a restore ends: nobody is signed in on the copy.
-const ENDED: [&str; 2] = ["sessions", "sign_in_links"];
+/// Tables whose rows a restore ends: nobody is signed in on the copy, or invited.
+const ENDED: [&str; 3] = ["invitations", "sessions", "sign_in_links"];
 /// Tables that this test leaves empty: work under way, the marks of sweeps, and the search index, which the gallery
 /// fills from the tasks.
 const EMPTY: [&str; 8] =
@@ -55,6 +56,9 @@ async fn fill(data: &Path) {
     let person = store.find_person("ada").await.expect("a store").expect("a person").person;
     let (account, expires_at) = (person.account_id, store.now().saturating_add(Duration::from_secs(3_600)));
     store.create_link(person.id, [1; 32], expires_at).await.expect("a store");
+    let (account_id, person_id, hash, role) = (account, person.id, [3; 32], Role::Member);
+    let invitation = NewInvitation { account_id, person_id, hash, role, places: 2, expires_at };
+    store.create_invitation(invitation, 10).await.expect("a store").expect("an invitation");
     let session = NewSession { hash: [2; 32], expires_at, agent: "a browser".into() };
     store.begin_session(person.id, None, session).await.expect("a store").expect("a session");
     let BoardWrite::Done(board) = store.create_board(account, None, "Ships", 10).await.expect("a store") else {

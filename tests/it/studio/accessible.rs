@@ -206,6 +206,40 @@ fn a_stranger_signs_up_on_a_phone_by_a_form_that_passes_axe() {
 }
 
 #[test]
+fn somebody_joins_by_an_invitation_on_pages_that_pass_axe() {
+    let (mut person, mut examiner) = (Person::sign_in(&[]), Examiner::new());
+    person.open("/studio/people");
+    person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
+    photograph(&mut person.browser, "invitation");
+    let link = person.browser.evaluate("document.querySelector('.secret').textContent");
+    let link = link.as_str().expect("a link").to_owned();
+    examiner.open(&mut person, "/studio/people");
+    person.browser.resize(1_280, 900);
+    photograph(&mut person.browser, "people");
+    person.browser.open(&link);
+    examiner.examine(&mut person, "an invitation, for somebody who is signed in");
+    person.browser.resize(1_280, 900);
+    person.browser.follow("document.querySelector('a[href=\"/studio\"]')");
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    person.browser.open(&link);
+    examiner.examine(&mut person, "an invitation");
+    photograph(&mut person.browser, "join");
+    person.browser.resize(390, 844);
+    person.browser.paste("document.querySelector('#name')", "ada@example.com");
+    person.browser.paste("document.querySelector('#password')", "correct horse battery");
+    person.browser.follow("document.querySelector('form button')");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    let summary = "document.querySelector('.person summary').textContent";
+    assert_eq!(person.browser.evaluate(summary), "ada@example.com");
+    examiner.open(&mut person, "/studio/join/nonsense");
+    examiner.finish();
+    // The browser itself reports the status of the invitation that does not exist.
+    person.browser.errors.retain(|error| !error.contains("404"));
+    person.leave();
+}
+
+#[test]
 fn a_person_links_an_identity_in_the_browser_and_signs_in_with_it() {
     let provider = Provider::start("ada");
     let flags = provider.flags();

@@ -12,7 +12,8 @@ use tintype_domain::endpoint::AddedBy;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, EndSessions, KeyChange, NewSession, NewSharedLink, PersonChange, Rank, SharedLinkCreation, Target,
+    AccountChange, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, PersonChange, Rank,
+    SharedLinkCreation, Target,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -146,6 +147,9 @@ impl<'a> Scene<'a> {
         let SharedLinkCreation::Created(link) = store.create_shared_link(link, 9).await.expect("a store") else {
             panic!("refused");
         };
+        let (hash, role) = (Token::random().hash(), Role::Member);
+        let invitation = NewInvitation { account_id, person_id, hash, role, places: 5, expires_at: end };
+        let invitation = store.create_invitation(invitation, 9).await.expect("a store").expect("an invitation");
         let newest = owner.newest(other.as_str()).await;
         let ids = [
             ("/studio/keys", key),
@@ -156,6 +160,7 @@ impl<'a> Scene<'a> {
             ("/studio/webhooks", endpoint),
             ("/studio/boards", board),
             ("/studio/links", link),
+            ("/studio/invitations", invitation),
             ("/studio/sessions", session),
             ("/studio/tasks", task),
         ];
@@ -166,7 +171,8 @@ impl<'a> Scene<'a> {
             ("amount", "5".into()),
             ("note", "x".into()),
             ("newest", newest),
-            ("days", "7".into()),
+            ("days", "30".into()),
+            ("places", "5".into()),
             ("present", String::new()),
             ("budget", "5".into()),
             ("new", "a ferry at dusk, and 7 gulls".into()),

@@ -45,6 +45,8 @@ fn fill(person: &mut Person) -> Vec<String> {
     person.browser.until(&first("completed"));
     person.create("A red fox in the snow [[fail]]");
     person.browser.until(&first("failed"));
+    person.open("/studio/people");
+    person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
     let account = account["id"].as_str().expect("an id");
     let of_account = format!("/studio/operator/accounts/{account}");
     let pages = ["activity", "docs", "keys", "webhooks", "credits", "usage", "usage?by=day", "sessions", "people"];

@@ -35,6 +35,7 @@ mod failure;
 mod gallery;
 mod identities;
 mod import;
+mod invitations;
 mod joining;
 mod keys;
 mod ledger;

@@ -399,8 +399,9 @@ impl People for PostgresStore {
 
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
         let sql = "WITH links AS (DELETE FROM sign_in_links WHERE expires_at <= $1 RETURNING 1),
+            invited AS (DELETE FROM invitations WHERE expires_at <= $1 RETURNING 1),
             ended AS (DELETE FROM sessions WHERE expires_at <= $1 RETURNING 1)
-            SELECT (SELECT count(*) FROM links) + (SELECT count(*) FROM ended)";
+            SELECT (SELECT count(*) FROM links) + (SELECT count(*) FROM invited) + (SELECT count(*) FROM ended)";
         let delete = async {
             let latest = match which {
                 DeleteSessions::Expired => self.database.now(),

@@ -31,6 +31,7 @@ mod failed_prompts;
 mod files;
 mod gallery;
 mod identities;
+mod invitations;
 mod joining;
 mod key_rotations;
 mod ledger;

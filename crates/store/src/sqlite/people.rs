@@ -373,7 +373,7 @@ impl People for SqliteStore {
                 }
             };
             let mut deleted = 0;
-            for table in ["sign_in_links", "sessions"] {
+            for table in ["sign_in_links", "invitations", "sessions"] {
                 let sql = format!("DELETE FROM {table} WHERE expires_at <= ?1");
                 deleted += writing.connection.prepare_cached(&sql)?.execute([latest])?;
             }

@@ -25,6 +25,7 @@ mod fixture;
 mod gallery;
 mod grants;
 mod identities;
+mod invitations;
 mod keys;
 mod leases;
 mod low_credits;
@@ -158,6 +159,14 @@ macro_rules! suite {
                     somebody_signs_up_with_an_identity_under_any_name,
                     somebody_joins_an_account_with_an_identity_under_any_name,
                     somebody_who_is_shut_out_has_no_way_in_but_a_new_one,
+                }
+                invitations {
+                    an_invitation_lets_as_many_people_in_as_it_has_places,
+                    of_several_processes_no_more_people_join_than_there_are_places,
+                    people_join_while_the_rights_of_the_maker_end,
+                    an_invitation_works_while_its_maker_may_invite,
+                    invitations_are_limited_listed_and_revoked_by_account,
+                    nobody_joins_an_account_that_is_full,
                 }
                 sign_ups {
                     somebody_who_signs_up_owns_an_account_with_credits,

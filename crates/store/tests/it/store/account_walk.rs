@@ -11,8 +11,9 @@ use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
-    AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint, NewKey,
-    NewSharedLink, Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture, UsageBy, UsageFilter,
+    Acceptance, AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint,
+    NewInvitation, NewKey, NewSharedLink, Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture,
+    UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -31,6 +32,7 @@ pub async fn walk(store: &dyn Store) -> Result<()> {
     let (name, role, source) = ("ada.byron".into(), Role::Member, "192.0.2.1".into());
     store.join(Newcomer { account_id: account, name, role, identity, source }).await?;
     store.list_people(Some(account)).await?;
+    invitations(store, account).await?;
     let url = "https://example.com/".parse().expect("a URL");
     let (events, secret) = (Subscription::to_all(), SigningSecret::random());
     store.add_endpoint(account, NewEndpoint { url, events, added_by: AddedBy::Owner, secret }, 9).await?;
@@ -52,6 +54,19 @@ async fn new_account(store: &dyn Store, name: &str) -> Result<Id> {
         AccountCreation::Created(account) => Ok(account.id),
         AccountCreation::NameTaken => panic!("the name {name} is taken"),
     }
+}
+
+async fn invitations(store: &dyn Store, account_id: Id) -> Result<()> {
+    let owner = store.find_person("ada.lovelace").await?.expect("a person").person.id;
+    let (hash, expires_at) = ([1; 32], store.now().saturating_add(MINUTE));
+    let new = NewInvitation { account_id, person_id: owner, hash, role: Role::Member, places: 2, expires_at };
+    let id = store.create_invitation(new, 9).await?.expect("the first one");
+    store.list_invitations(account_id).await?;
+    store.find_invitation(hash).await?;
+    let (name, password, source) = ("ada.joins".into(), "$hash".into(), "192.0.2.1".into());
+    store.accept_invitation(Acceptance { hash, name, password, source }).await?;
+    store.revoke_invitation(account_id, id).await?;
+    Ok(())
 }
 
 async fn money(store: &dyn Store, account: Id) -> Result<()> {

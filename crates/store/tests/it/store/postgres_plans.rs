@@ -17,7 +17,7 @@ use tintype_rigs::database::NOON;
 use tintype_rigs::postgres::{Cluster, Durability, schema};
 
 /// The tables in which one account may have any number of rows.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "api_keys",
     "audit_log",
     "board_tasks",
@@ -27,6 +27,7 @@ const TABLES: [&str; 17] = [
     "endpoints",
     "expiring_grants",
     "failed_prompts",
+    "invitations",
     "ledger",
     "people",
     "prompts",

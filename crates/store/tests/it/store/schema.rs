@@ -185,7 +185,8 @@ fn older_sqlite(fx: &Fixture, ada: Id, refused: Id) {
     let database = Connection::open(fx.directory.path().join("tintype.db")).expect("a database");
     database
         .execute_batch(
-            "DROP TABLE shared_links;
+            "DROP TABLE invitations;
+                         DROP TABLE shared_links;
                          DROP TABLE board_tasks;
                          DROP TABLE boards;
                          CREATE TABLE boards (id TEXT PRIMARY KEY, account_id TEXT NOT NULL, name TEXT NOT NULL,
@@ -219,6 +220,7 @@ fn older_postgres(fx: &Fixture, ada: Id, refused: Id) {
     cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
     cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
     for statement in [
+        format!("DROP TABLE {schema}.invitations"),
         format!("DROP TABLE {schema}.shared_links"),
         format!("ALTER TABLE {schema}.boards DROP COLUMN person_id"),
         format!("ALTER TABLE {schema}.boards ADD UNIQUE (account_id, name)"),

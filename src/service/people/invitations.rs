@@ -1,0 +1,53 @@
+//! Joining an account by an invitation.
+
+use super::{NewPerson, People, SignedIn, hash};
+use tintype_domain::passwords::{InvalidPassword, check_password};
+use tintype_domain::person::TokenHash;
+use tintype_store::{Acceptance, Accepting, Cause, Invitation, Proof, Result, StoreError};
+
+/// Outcome of joining by an invitation.
+#[derive(Debug)]
+pub enum Arrival {
+    /// The person was added, and a session began.
+    Done(SignedIn),
+    /// The name is another person's.
+    NameTaken,
+    /// The invitation does not work any more.
+    Gone,
+    /// The account has as many people as it may have.
+    Full,
+    /// The password is not one that may be set.
+    Invalid(InvalidPassword),
+}
+
+impl People {
+    /// Adds somebody to the account of an invitation with this hash, and begins a session. The caller limits those who wait
+    /// for their turn.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn join_by_invitation(
+        &self,
+        invitation: &Invitation,
+        token: TokenHash,
+        new: NewPerson,
+        agent: &str,
+    ) -> Result<Arrival> {
+        let NewPerson { name, password, source } = new;
+        if let Err(invalid) = check_password(&password, &[&name, &invitation.account]) {
+            return Ok(Arrival::Invalid(invalid));
+        }
+        let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let name = self.known_as(name).await?;
+        let password = self.hashing(move || hash(&password)).await??;
+        let acceptance = Acceptance { hash: token, name, password: password.clone(), source };
+        let person = match self.store.accept_invitation(acceptance).await? {
+            Accepting::Done(person) => person,
+            Accepting::NameTaken => return Ok(Arrival::NameTaken),
+            Accepting::Gone => return Ok(Arrival::Gone),
+            Accepting::Full => return Ok(Arrival::Full),
+        };
+        let signed_in = self.sign_in_as(&person, Proof::Password(password), agent).await?;
+        Ok(signed_in.map_or(Arrival::Gone, Arrival::Done))
+    }
+}

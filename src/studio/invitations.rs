@@ -1,0 +1,193 @@
+//! Invitations: an owner makes a link, by which several people join the account.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Response, StatusCode};
+use axum::response::{IntoResponse as _, Redirect};
+
+use super::create::base;
+use super::error::{PageError, Written};
+use super::page::{answer, html, role_text, secured};
+use super::people::PEOPLE;
+use super::secret::{self, Secret};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, visit};
+use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer, words};
+use super::texts::Texts;
+use super::{Studio, Visit};
+use crate::service::people::{Arrival, NewPerson};
+use tintype_domain::model::Id;
+use tintype_domain::names::{InvalidName, new_person_name};
+use tintype_domain::person::{Role, Token};
+use tintype_store::{Invitation, NewInvitation};
+
+/// The path of an invitation, before its token.
+const JOIN: &str = "/studio/join";
+/// Most invitations of an account that have not expired.
+const MAX_OPEN: u32 = 20;
+/// Most people that one invitation lets in.
+const MAX_PLACES: i64 = 100;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Makes an invitation, and shows its link, this once.
+pub async fn invite(form: Form) -> Result<Response<Body>, PageError> {
+    let Form { visitor, fields, headers } = form;
+    visitor.manages()?;
+    let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
+    let places = fields.text("places").parse().ok().filter(|places| (1..=MAX_PLACES).contains(places));
+    let places = places.ok_or_else(PageError::bad_request)?;
+    let days: u32 = match fields.text("days") {
+        days @ ("1" | "7" | "30") => days.parse().map_err(|_| PageError::bad_request())?,
+        _ => return Err(PageError::bad_request()),
+    };
+    let (store, token, person) = (visitor.store(), Token::random(), &visitor.session.person);
+    let expires_at = store.now().saturating_add(DAY * days);
+    let (account_id, person_id, hash) = (person.account_id, person.id, token.hash());
+    let new = NewInvitation { account_id, person_id, hash, role, places, expires_at };
+    let Some(id) = store.create_invitation(new, MAX_OPEN).await? else {
+        return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "invite-full"));
+    };
+    tracing::info!(invitation = %id, account = %account_id, person = %person_id, %role, places, "people were invited");
+    let link = format!("{}{JOIN}/{}", base(&visitor, &headers), token.reveal());
+    let said = visitor.texts.count("invite-link", places).into_owned();
+    secret::show(&visitor, &Secret { said, texts: vec![link], copy: "copy-link".into(), back: PEOPLE.into() }).await
+}
+
+/// Revokes an invitation. A second click finds it revoked, and says no more.
+pub async fn revoke(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
+    let visitor = &form.visitor;
+    visitor.manages()?;
+    let id: Id = id.parse().map_err(|_| PageError::not_found())?;
+    let account = visitor.session.person.account_id;
+    if visitor.store().revoke_invitation(account, id).await? {
+        tracing::info!(invitation = %id, %account, person = %visitor.session.person.id, "an invitation was revoked");
+    }
+    Ok(secured(Redirect::to(PEOPLE).into_response()))
+}
+
+#[derive(Template)]
+#[template(path = "join.html")]
+struct JoinPage<'a> {
+    t: &'a Texts,
+    account: &'a str,
+    /// The name of the text for the role.
+    role: &'static str,
+    name: &'a str,
+    /// The name of the text that says why nobody has joined yet.
+    notice: Option<&'static str>,
+}
+
+impl<'a> JoinPage<'a> {
+    fn new(t: &'a Texts, invitation: &'a Invitation) -> Self {
+        Self { t, account: &invitation.account, role: role_text(invitation.role), name: "", notice: None }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "join_signed_in.html")]
+struct SignedInPage<'a> {
+    t: &'a Texts,
+    account: &'a str,
+    name: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "join_gone.html")]
+struct GonePage {
+    t: &'static Texts,
+}
+
+/// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
+async fn gone(studio: &Studio, visit: &Visit, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+    be_patient(studio, visit).await?;
+    let mut response = html(GonePage { t: Texts::of(headers) }.render()?);
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response.extensions_mut().insert(Written);
+    Ok(without_path_in_referrer(response))
+}
+
+/// Tells somebody who is signed in already, and whom joining would sign in as somebody else.
+fn signed_in(visitor: &Visitor, invitation: &Invitation) -> Result<Response<Body>, PageError> {
+    let page = SignedInPage { t: visitor.texts, account: &invitation.account, name: visitor.name() };
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+/// The invitation with a token, if it works.
+async fn find(studio: &Studio, token: &str) -> Result<Option<(Token, Invitation)>, PageError> {
+    let Some(token) = Token::parse(token) else { return Ok(None) };
+    let found = studio.shared.store.find_invitation(token.hash()).await?;
+    Ok(found.map(|invitation| (token, invitation)))
+}
+
+/// The page on which somebody joins.
+pub async fn invitation(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    visitor: Result<Unready<Visitor>, PageError>,
+    request: Request,
+) -> Result<Response<Body>, PageError> {
+    let (parts, _) = request.into_parts();
+    let Some((_, invitation)) = find(&studio, &token).await? else {
+        return gone(&studio, &visit(&parts)?, &parts.headers).await;
+    };
+    if let Ok(Unready(visitor)) = visitor {
+        return signed_in(&visitor, &invitation);
+    }
+    let page = JoinPage::new(Texts::of(&parts.headers), &invitation);
+    Ok(without_path_in_referrer(html(page.render()?)))
+}
+
+/// Adds somebody to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and waits
+/// like a failed sign-in.
+pub async fn join(
+    State(studio): State<Arc<Studio>>,
+    Path(token): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, PageError> {
+    let (parts, body) = request.into_parts();
+    check_origin(&studio, &parts)?;
+    let visit = visit(&parts)?;
+    let fields = Fields::read(&studio, &parts, body).await?;
+    let Some((token, invitation)) = find(&studio, &token).await? else {
+        return gone(&studio, &visit, &parts.headers).await;
+    };
+    if let Ok(visitor) = Visitor::of_now(&parts, &studio).await {
+        return signed_in(&visitor, &invitation);
+    }
+    let refuse = |notice| {
+        let page = JoinPage::new(Texts::of(&parts.headers), &invitation);
+        let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
+        Ok(without_path_in_referrer(answer(page.render()?, Some(notice))))
+    };
+    let name = match new_person_name(fields.text("name")) {
+        Ok(name) => name,
+        Err(InvalidName::Text(_)) => return refuse("sign-up-invalid"),
+        Err(InvalidName::LookAlike) => return refuse("name-look-alike"),
+    };
+    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
+    let new = NewPerson { name, password: fields.text("password").to_owned(), source };
+    let place = place(&studio.sign_ups, &visit)?;
+    let agent = agent(&parts.headers);
+    let arrival = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
+    drop(place);
+    match arrival {
+        Arrival::Done(signed_in) => {
+            let person = &signed_in.session.person;
+            tracing::info!(
+                person = %person.id, account = %person.account_id, invitation = %invitation.id,
+                "a person joined an account by an invitation"
+            );
+            Ok(without_path_in_referrer(enter(&studio, &visit, &parts.headers, &signed_in)))
+        }
+        Arrival::Invalid(invalid) => refuse(words(invalid)),
+        Arrival::NameTaken => {
+            be_patient(&studio, &visit).await?;
+            refuse("sign-up-taken")
+        }
+        Arrival::Full => refuse("people-full"),
+        Arrival::Gone => gone(&studio, &visit, &parts.headers).await,
+    }
+}
