@@ -1,7 +1,5 @@
 //! The balance of the account, its use, and its ledger.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
@@ -11,7 +9,7 @@ use serde::Deserialize;
 
 use super::chart::Chart;
 use super::error::PageError;
-use super::page::{Frame, html, secured};
+use super::page::{DAY, Frame, html, secured};
 use super::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
 use tintype_domain::text;
@@ -26,7 +24,6 @@ const GRANTS: u32 = 50;
 const MAX_ROWS: u32 = 100_000;
 /// Periods of the chart, in days, the usual one first.
 const PERIODS: [u32; 2] = [30, 90];
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The period of the chart, and the entries to show. Empty fields of a form count as absent.
 #[derive(Debug, Default, Deserialize)]

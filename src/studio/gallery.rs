@@ -2,7 +2,6 @@
 //! lead to the same pictures.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use askama::Template;
 use axum::Json;
@@ -18,7 +17,7 @@ use super::boards;
 use super::cards::{Card, cards};
 use super::error::PageError;
 use super::live::{Mark, Marks};
-use super::page::{Frame, done, html, is_of_script, secured};
+use super::page::{DAY, Frame, done, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
@@ -62,7 +61,6 @@ pub struct Search {
 impl Search {
     /// The filter, for a person.
     fn filter(&self, me: Id) -> GalleryFilter {
-        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         let end = self.q.floor_char_boundary(MAX_TEXT);
         GalleryFilter {
             text: self.q[..end].to_owned(),

@@ -1,7 +1,6 @@
 //! Invitations: an owner makes a link, by which several people join the account.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -10,8 +9,8 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::create::base;
-use super::error::{PageError, Written};
-use super::page::{answer, html, role_text, secured};
+use super::error::PageError;
+use super::page::{answer, html, role_text, secured, written};
 use super::people::PEOPLE;
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, visit};
@@ -30,7 +29,6 @@ const JOIN: &str = "/studio/join";
 const MAX_OPEN: u32 = 20;
 /// Most people that one invitation lets in.
 const MAX_PLACES: i64 = 100;
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Makes an invitation, and shows its link, this once.
 pub async fn invite(form: Form) -> Result<Response<Body>, PageError> {
@@ -39,12 +37,8 @@ pub async fn invite(form: Form) -> Result<Response<Body>, PageError> {
     let role: Role = fields.text("role").parse().map_err(|_| PageError::bad_request())?;
     let places = fields.text("places").parse().ok().filter(|places| (1..=MAX_PLACES).contains(places));
     let places = places.ok_or_else(PageError::bad_request)?;
-    let days: u32 = match fields.text("days") {
-        days @ ("1" | "7" | "30") => days.parse().map_err(|_| PageError::bad_request())?,
-        _ => return Err(PageError::bad_request()),
-    };
     let (store, token, person) = (visitor.store(), Token::random(), &visitor.session.person);
-    let expires_at = store.now().saturating_add(DAY * days);
+    let expires_at = fields.end_of_link(store.now())?;
     let (account_id, person_id, hash) = (person.account_id, person.id, token.hash());
     let new = NewInvitation { account_id, person_id, hash, role, places, expires_at };
     let Some(id) = store.create_invitation(new, MAX_OPEN).await? else {
@@ -103,10 +97,8 @@ struct GonePage {
 /// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
 async fn gone(studio: &Studio, visit: &Visit, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
     be_patient(studio, visit).await?;
-    let mut response = html(GonePage { t: Texts::of(headers) }.render()?);
-    *response.status_mut() = StatusCode::NOT_FOUND;
-    response.extensions_mut().insert(Written);
-    Ok(without_path_in_referrer(response))
+    let page = GonePage { t: Texts::of(headers) };
+    Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
 }
 
 /// Tells somebody who is signed in already, and whom joining would sign in as somebody else.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -14,7 +13,7 @@ use super::Studio;
 use super::action::{KeyAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Draft, Frame, answer, secured};
+use super::page::{DAY, Draft, Frame, answer, secured};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::keys::{AccountKeys, KeyRefusal, may_set_budget};
@@ -27,7 +26,6 @@ use tintype_store::{KeyChange, NewKey};
 use tintype_system::clock::Timestamp;
 
 const KEYS: &str = "/studio/keys";
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Template)]
 #[template(path = "keys.html")]

@@ -20,6 +20,9 @@ use tintype_system::clock::Timestamp;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob: https:; \
                       connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
+/// A day.
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A page of HTML.
 pub(super) fn html(body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
@@ -29,11 +32,14 @@ pub(super) fn html(body: String) -> Response<Body> {
 
 /// A page of HTML that answers a form, with the status of a refusal if it says why the form was refused.
 pub(super) fn answer(body: String, refusal: Option<&'static str>) -> Response<Body> {
+    if refusal.is_some() { written(StatusCode::UNPROCESSABLE_ENTITY, body) } else { html(body) }
+}
+
+/// A page of HTML that says itself what its status of an error means.
+pub(super) fn written(status: StatusCode, body: String) -> Response<Body> {
     let mut response = html(body);
-    if refusal.is_some() {
-        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-        response.extensions_mut().insert(Written);
-    }
+    *response.status_mut() = status;
+    response.extensions_mut().insert(Written);
     response
 }
 

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::cookies::SESSION;
 use super::error::PageError;
+use super::page::DAY;
 use super::texts::Texts;
 use super::{Studio, Visit};
 use crate::service::people::SESSION_LIFE;
@@ -21,6 +22,7 @@ use tintype_config::{MAX_BODY, RequiredFor};
 use tintype_domain::model::{Account, Id};
 use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
 use tintype_store::{Actor, Result, Right, SessionRight, Store, Via};
+use tintype_system::clock::Timestamp;
 
 /// The field of a form that proves its origin.
 pub(super) const PROOF: &str = "proof";
@@ -331,6 +333,12 @@ impl Fields {
     /// The names of the fields, in any order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// The end that the field `days` chooses for a link: in 1, 7 or 30 days.
+    pub(super) fn end_of_link(&self, now: Timestamp) -> std::result::Result<Timestamp, PageError> {
+        let days = [1, 7, 30].into_iter().find(|days: &u32| days.to_string() == self.text("days"));
+        Ok(now.saturating_add(DAY * days.ok_or_else(PageError::bad_request)?))
     }
 
     /// A field with text in it.

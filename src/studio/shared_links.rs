@@ -2,7 +2,6 @@
 //! served under the link, so they are gone with it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use askama::Template;
 use axum::body::Body;
@@ -16,7 +15,7 @@ use super::Studio;
 use super::create::base;
 use super::downloads::stream_file;
 use super::error::PageError;
-use super::page::{Frame, html, secured};
+use super::page::{Frame, html, secured, written};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use super::uploads::thumbnail;
@@ -32,7 +31,6 @@ const LINKS: &str = "/studio/links";
 const PAGE: u32 = 48;
 /// The choice of a link without an end.
 const FOREVER: &str = "forever";
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A link in the list.
 struct Listed {
@@ -116,11 +114,7 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
     let store = visitor.store();
     let expires_at = match fields.text("days") {
         FOREVER => None,
-        days @ ("1" | "7" | "30") => {
-            let days: u32 = days.parse().map_err(|_| PageError::bad_request())?;
-            Some(store.now().saturating_add(DAY * days))
-        }
-        _ => return Err(PageError::bad_request()),
+        _ => Some(fields.end_of_link(store.now())?),
     };
     let new = NewSharedLink {
         account_id: visitor.session.person.account_id,
@@ -181,10 +175,7 @@ struct GonePage {
 
 /// No such link works. Whether it ever did is nobody's business.
 fn gone(headers: &HeaderMap) -> Result<Response<Body>, PageError> {
-    let mut response = html(GonePage { t: Texts::of(headers) }.render()?);
-    *response.status_mut() = StatusCode::NOT_FOUND;
-    response.extensions_mut().insert(super::Written);
-    Ok(response)
+    Ok(written(StatusCode::NOT_FOUND, GonePage { t: Texts::of(headers) }.render()?))
 }
 
 /// What a link shows is in no search engine, and its address in no other site's log.

@@ -1,7 +1,5 @@
 //! The use of credits by key, by person and by day, for the owners of the account.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
@@ -10,7 +8,7 @@ use axum::http::header::{self, HeaderValue};
 use serde::Deserialize;
 
 use super::error::PageError;
-use super::page::{Frame, html, secured};
+use super::page::{DAY, Frame, html, secured};
 use super::session::Visitor;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use tintype_domain::person::Role;
@@ -19,7 +17,6 @@ use tintype_system::clock::Timestamp;
 
 /// Periods in days, the usual one first.
 const PERIODS: [u32; 3] = [30, 90, 365];
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The rows to tell apart, and their period.
 #[derive(Debug, Default, Deserialize)]

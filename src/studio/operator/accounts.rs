@@ -1,7 +1,5 @@
 //! All accounts, and one of them with its keys and people.
 
-use std::time::Duration;
-
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -15,7 +13,7 @@ use super::{Operator, OperatorForm, ReversibleForm};
 use crate::studio::action::action;
 use crate::studio::error::PageError;
 use crate::studio::keys::state_text;
-use crate::studio::page::{Draft, Frame, answer, html, secured};
+use crate::studio::page::{DAY, Draft, Frame, answer, html, secured};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
@@ -33,7 +31,6 @@ static GRANTING: Mutex<()> = Mutex::const_new(());
 const ENTRIES: u32 = 20;
 /// Most days after which granted credits expire.
 const MAX_DAYS: u32 = 36_500;
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most characters of a search.
 const MAX_SEARCH_CHARS: usize = 100;
 

@@ -71,7 +71,7 @@ async function doWithChosen(change, form) {
   if (change === "star" || change === "unstar") return star(tasks, change === "star");
   const board = form.elements.board.value;
   if (!(await mark(change, tasks, { board }))) return;
-  tell(one("[data-news]").dataset[change]);
+  toast(one("[data-news]").dataset[change]);
   if (change === "take" && new URL(location).searchParams.get("board") === board) {
     for (const task of tasks) tileOf(task)?.remove();
     hold();

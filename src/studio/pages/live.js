@@ -203,7 +203,7 @@ async function make(form, submitter) {
   if (sent.refusal) return sent.refusal;
   showBalance(sent.credits);
   const tile = parse(sent.text).firstElementChild;
-  if (isViewing() || one("[data-gallery]")) tell(one("[data-news]").dataset.started);
+  if (isViewing() || one("[data-gallery]")) toast(one("[data-news]").dataset.started);
   if (one("[data-gallery]")) refresh(idOf(tile), true);
   else if (one(".grid")) place(tile);
   else location.assign("/studio");

@@ -17,11 +17,16 @@ function lookForFresh() {
     const last = tiles().at(-1);
     const isFresh = (tile) => !document.getElementById(tile.id) && (!last || idOf(tile) > idOf(last));
     const newest = all(".tile", parse(await answer.text()));
-    freshTiles = newest.filter(isFresh);
-    const isMore = freshTiles.length === newest.length && newest.length > 40;
-    freshButton.textContent = freshButton.dataset.words.replace("0", `${freshTiles.length}${isMore ? "+" : ""}`);
-    freshButton.hidden = !freshTiles.length;
+    const fresh = newest.filter(isFresh);
+    offerFresh(fresh, fresh.length === newest.length && newest.length > 40);
   });
+}
+
+// Offers these tiles; there may be more of them.
+function offerFresh(fresh, isMore) {
+  freshTiles = fresh;
+  freshButton.textContent = freshButton.dataset.words.replace("0", `${fresh.length}${isMore ? "+" : ""}`);
+  freshButton.hidden = !fresh.length;
 }
 
 // Waits so long, and until somebody looks at the page.
@@ -47,7 +52,7 @@ freshButton?.addEventListener("click", () => {
 });
 
 // Follows what somebody did with pictures or boards.
-async function follow({ what, person, tasks }) {
+function follow({ what, person, tasks }) {
   const isMine = person === document.body.dataset.person;
   if (what === "boards") return showBoards();
   if (what === "starred" || what === "unstarred") {
@@ -60,6 +65,9 @@ async function follow({ what, person, tasks }) {
     if (found.length < tasks.length) lookForFresh();
     return hold();
   }
+  // What was deleted while it waited is not shown any more.
+  const kept = freshTiles.filter((tile) => !tasks.includes(idOf(tile)));
+  if (kept.length < freshTiles.length) offerFresh(kept, freshButton.textContent.includes("+"));
   const shown = found.filter((tile) => !tile.hidden);
   if (!shown.length) return;
   for (const tile of shown) [setPicked(tile, false), tile.hidden = true];

@@ -60,9 +60,9 @@ document.addEventListener("click", (event) => {
 });
 
 // Says for some seconds what was done, where one can see it.
-function tell(words) {
-  one(".told")?.remove();
-  const banner = Object.assign(document.createElement("p"), { className: "banner told", textContent: words });
+function toast(words) {
+  one(".toast")?.remove();
+  const banner = Object.assign(document.createElement("p"), { className: "banner toast", textContent: words });
   banner.setAttribute("role", "status");
   (one("dialog[open]") ?? document.body).append(banner);
   setTimeout(() => banner.remove(), 4_000);
