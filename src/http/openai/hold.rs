@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
+use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 use crate::http::state::ApiState;
@@ -40,15 +41,16 @@ impl Hold {
         self.api.shared.store.holds_call(self.task_id, self.holder).await
     }
 
-    /// Ends the hold before the answer is sent, because no other attempt needs it.
-    pub(super) async fn settle(mut self) -> Result<()> {
-        self.ended = true;
-        self.api.shared.store.end_call(self.task_id, self.holder, CallEnd::Delivered).await.map(drop)
+    /// Ends the hold before an answer without pictures is sent: the caller may try again as soon as it has that.
+    pub(super) async fn end_before_answer(mut self, end: CallEnd) {
+        if let Some(ending) = self.end(end) {
+            drop(ending.await);
+        }
     }
 
     /// Ends the hold because the connection has taken the last part of the answer.
     pub(super) fn deliver_last(mut self) {
-        self.end(CallEnd::Delivered);
+        drop(self.end(CallEnd::Delivered));
     }
 
     /// The same answer, which ends the hold when the connection takes its last part.
@@ -56,29 +58,29 @@ impl Hold {
         response.map(|body| Body::new(Delivery { body, hold: Some(self) }))
     }
 
-    fn end(&mut self, end: CallEnd) {
+    /// Records the end, even if nobody waits for that.
+    fn end(&mut self, end: CallEnd) -> Option<JoinHandle<()>> {
         if std::mem::replace(&mut self.ended, true) {
-            return;
+            return None;
         }
         let (api, task_id, holder) = (self.api.clone(), self.task_id, self.holder);
         let ending = async move {
             if let Err(error) = api.shared.store.end_call(task_id, holder, end).await {
                 tracing::warn!(
                     task = %task_id, %error,
-                    "could not record the end of a call; a retry may still be attached to its task"
+                    "could not record the end of a call: a retry may make another task, or get the failed one"
                 );
             }
         };
         // Without a runtime the process ends, and a later attempt takes the task over.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(ending.in_current_span());
-        }
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        Some(runtime.spawn(ending.in_current_span()))
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.end(CallEnd::HungUp);
+        drop(self.end(CallEnd::HungUp));
     }
 }
 

@@ -25,7 +25,7 @@ use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, Outp
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::AspectRatio;
-use tintype_store::{Attachment, Call, EngineState, Origin, StoreError, Submission};
+use tintype_store::{Attachment, Call, CallEnd, EngineState, Origin, StoreError, Submission};
 
 use self::hold::Hold;
 use self::pictures::Pictures;
@@ -179,7 +179,7 @@ async fn answer_call(
         Some(awaited) => finished(&wanted, &awaited).await,
         None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
-    Ok(naming_task(task_id, naming(ignored, settled(answered, hold, task_id).await)))
+    Ok(naming_task(task_id, naming(ignored, settled(answered, hold).await)))
 }
 
 /// What the preset of a call makes of its settings, of the number of its images, and of its mask, with the engines that
@@ -227,7 +227,7 @@ fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Se
 }
 
 /// The answer of this attempt at a call, with the end of its hold on the task.
-async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_id: Id) -> Response {
+async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>) -> Response {
     if let Some(hold) = &hold
         && !hold.is_held().await.unwrap_or(true)
     {
@@ -238,11 +238,10 @@ async fn settled(answered: Result<Response, ApiError>, hold: Option<Hold>, task_
         (Ok(response), Some(hold)) => hold.deliver(response),
         (Ok(response), None) => response,
         (Err(error), hold) => {
-            // The failure is refunded, so that a new attempt may make a new task.
-            if let Some(hold) = hold.filter(|_| error.is_final())
-                && let Err(cause) = hold.settle().await
-            {
-                tracing::warn!(task = %task_id, %cause, "could not record that the caller got the error; a retry may attach to the failed task");
+            if let Some(hold) = hold {
+                // A final failure is refunded, so that a new attempt may make a new task. After any other error it gets this
+                // one, which is paid.
+                hold.end_before_answer(if error.is_final() { CallEnd::Delivered } else { CallEnd::HungUp }).await;
             }
             error.after_the_charge().into_response()
         }
