@@ -1,5 +1,7 @@
 //! `tintype preset`: the presets of the config file.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -28,6 +30,8 @@ pub(super) struct ListArgs {
 struct ShownPreset {
     name: String,
     description: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample: Option<PathBuf>,
     engine: Option<String>,
     settings: Value,
     /// The settings that callers may change: the least and the most, or null for a text.
@@ -49,16 +53,20 @@ impl ShownPreset {
             settings: serde_json::to_value(&preset.settings)?,
             name: preset.name,
             description: preset.description,
+            sample: preset.sample,
             engine: preset.engine,
             references: preset.references,
         })
     }
 
     fn text(&self) -> String {
-        let Self { name, description, engine, settings, callers, references } = self;
+        let Self { name, description, sample, engine, settings, callers, references } = self;
         let mut text = name.clone();
         if !description.is_empty() {
             text += &format!("\n  {description}");
+        }
+        if let Some(sample) = sample {
+            text += &format!("\n  sample: {}", sample.display());
         }
         text += &format!("\n  engine: {}", engine.as_deref().unwrap_or("any"));
         let settings = settings.as_object().into_iter().flatten().map(|(name, value)| format!("{name} {value}"));

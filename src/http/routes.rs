@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 112] = [
+pub static ROUTES: [Route; 113] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -78,6 +78,7 @@ pub static ROUTES: [Route; 112] = [
     page(Method::POST, "/studio/uploads", |method| on(method, studio::upload)),
     page(Method::GET, "/studio/uploads/{id}", |method| on(method, studio::upload_thumbnail)),
     page(Method::POST, "/studio/uploads/{id}/remove", |method| on(method, studio::remove_upload)),
+    page(Method::GET, "/studio/presets/{name}/sample", |method| on(method, studio::preset_sample)),
     page(Method::GET, "/studio/events", |method| on(method, studio::events)),
     page(Method::GET, "/studio/activity", |method| on(method, studio::activity)),
     page(Method::GET, "/studio/docs", |method| on(method, studio::docs)),

@@ -74,6 +74,9 @@ pub enum Refusal {
     /// The picture should be a mask, but nothing in it can be transparent.
     #[error("the file has no alpha channel")]
     NoAlpha,
+    /// The picture should be a painted mask, but nothing in it is white.
+    #[error("the mask changes nothing")]
+    EmptyMask,
 }
 
 /// An upload that was not taken.
@@ -354,6 +357,23 @@ impl Incoming {
     /// [`UploadError`].
     pub async fn finish(self) -> Result<Upload, UploadError> {
         let picture = self.spool.decode().await?;
+        self.store(picture).await
+    }
+
+    /// Does the same with a painted mask for a picture of this size in pixels: it is white where the picture changes, black
+    /// elsewhere, and may have another size.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub async fn finish_mask(self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
+        let mask = Mask::of(self.spool.decode().await?).stretch(width, height);
+        if mask.keeps_all() {
+            return Err(Refusal::EmptyMask.into());
+        }
+        self.store(mask.into_picture()).await
+    }
+
+    async fn store(self, picture: Picture) -> Result<Upload, UploadError> {
         let (place, surface) = (self.place, self.surface);
         let storing = async move { place.uploads.store(place.account_id, place.right, surface, picture).await };
         tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?

@@ -199,13 +199,14 @@ impl<'a> Card<'a> {
         self.request.reference_images.join("\n")
     }
 
-    /// The preset and the settings for a form that makes such pictures again, with new seeds.
+    /// The preset, the mask and the settings for a form that makes such pictures again, with new seeds.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let (preset, mut render) = settings::again(self.presets, &self.request.settings);
         render.seed = None;
         let preset = (!preset.is_empty()).then_some(("preset", preset));
+        let mask = self.request.settings.mask.clone().map(|mask| ("mask", mask));
         let field = |setting: Setting| Some((setting.as_str(), settings::value_of(&render, setting)?));
-        preset.into_iter().chain(Setting::ALL.into_iter().filter_map(field)).collect()
+        preset.into_iter().chain(mask).chain(Setting::ALL.into_iter().filter_map(field)).collect()
     }
 
     /// What the task was rendered with, for the reader: names of texts, and values.

@@ -63,6 +63,8 @@ pub async fn compare(visitor: Visitor, Query(pair): Query<Pair>) -> Result<Respo
 
 async fn compared(visitor: &Visitor, text: &str) -> Result<Compared, PageError> {
     let reference = StoredReference::parse(text).ok_or_else(PageError::not_found)?;
-    let Found { name, width, height, prompt } = find(visitor, reference).await?.ok_or_else(PageError::not_found)?;
+    let (store, account) = (&*visitor.studio.shared.store, visitor.session.person.account_id);
+    let found = find(store, account, reference).await?;
+    let Found { name, width, height, prompt } = found.ok_or_else(PageError::not_found)?;
     Ok(Compared { reference, url: url(visitor, &name).await?, thumbnail: thumbnail(reference), prompt, width, height })
 }

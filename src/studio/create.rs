@@ -14,19 +14,20 @@ use serde_json::json;
 
 use super::cards::{Card, One, PicturePage, card, latest};
 use super::error::PageError;
+use super::masks::{self, MaskFault};
 use super::page::{Frame, html, is_of_script, secured};
 use super::references::{Chip, lines};
-use super::session::{Form, Visitor};
+use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::snippets::Snippets;
-use super::{HOME, Studio, failures, uploads};
+use super::{HOME, Studio, boards, failures, uploads};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
-use tintype_store::{Cancellation, Origin, StoreError, Submission, TaskRecord};
+use tintype_store::{Board, Cancellation, Origin, StoreError, Submission, TaskRecord};
 
 /// The ratios that most people use, with the names of the texts that say what for.
 const USES: [(&str, &str); 4] =
@@ -58,6 +59,7 @@ struct CreatePage<'a> {
     chips: Vec<Chip>,
     presets: Vec<PresetOption>,
     settings: Vec<SettingField>,
+    boards: Vec<Board>,
     cost: i64,
     most: u8,
 }
@@ -80,6 +82,21 @@ impl CreatePage<'_> {
         EXAMPLES.map(|name| self.frame.t.get(name))
     }
 
+    /// The preset that is chosen.
+    fn preset(&self) -> Option<&PresetOption> {
+        self.presets.iter().find(|preset| preset.chosen)
+    }
+
+    /// Whether a preset takes masks.
+    fn paints(&self) -> bool {
+        self.presets.iter().any(|preset| preset.paints)
+    }
+
+    /// The first reference, which the mask is for.
+    fn masked(&self) -> &str {
+        if self.filled.mask.is_empty() { "" } else { lines(&self.filled.references).next().unwrap_or_default() }
+    }
+
     /// The pattern after which the script adds references.
     fn blank(&self) -> Chip {
         Chip::new("")
@@ -98,13 +115,35 @@ struct Filled {
     shape: AspectRatio,
     n: u8,
     references: String,
+    /// The painted mask of the first reference; empty for none.
+    mask: String,
     /// The name of a preset; empty for the default one.
     preset: String,
     settings: RenderSettings,
+    /// The board that the pictures go to; empty for none.
+    board: String,
+}
+
+impl Filled {
+    /// The form as it was sent.
+    fn of(fields: &Fields) -> Self {
+        let text = |name| fields.text(name).to_owned();
+        Self {
+            prompt: text("prompt"),
+            shape: fields.text("shape").parse().unwrap_or_default(),
+            n: fields.text("n").parse().unwrap_or(0_u8).clamp(1, MAX_IMAGES),
+            references: text("references"),
+            mask: text("mask"),
+            preset: text("preset"),
+            settings: settings::read(fields).unwrap_or_default(),
+            board: text("board"),
+        }
+    }
 }
 
 /// The first page. `from` fills the form in from an earlier task: all of it, or the part that `take` names; with `seed` the
-/// images would be the same. `reference` adds a picture of the account, and `prompt` brings words of its own.
+/// images would be the same. `reference` adds a picture of the account, `prompt` brings words of its own, and `board` chooses a
+/// board.
 #[derive(Debug, Deserialize)]
 pub struct From {
     prompt: Option<String>,
@@ -112,6 +151,7 @@ pub struct From {
     take: Option<String>,
     seed: Option<String>,
     reference: Option<String>,
+    board: Option<String>,
 }
 
 /// The place in the list of pictures.
@@ -133,7 +173,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
     if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
         && let Some(record) = own(&visitor, id).await?
     {
-        let GenerateRequest { prompt, aspect_ratio, n, reference_images, .. } = record.request.clone();
+        let GenerateRequest { prompt, aspect_ratio, n, reference_images, settings, .. } = record.request.clone();
         let takes = |part: &str| from.take.as_deref().is_none_or(|taken| taken == part);
         if takes("prompt") {
             filled.prompt = prompt;
@@ -143,11 +183,12 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
         }
         if takes("references") {
             filled.references = reference_images.join("\n");
+            filled.mask = settings.mask.clone().unwrap_or_default();
         }
         if from.take.is_none() {
             filled.n = n;
             let presets = &visitor.studio.shared.presets;
-            (filled.preset, filled.settings) = settings::again(presets, &record.request.settings);
+            (filled.preset, filled.settings) = settings::again(presets, &settings);
             let takes_seed = presets.of_form(&filled.preset).is_some_and(|it| it.callers.contains_key(&Setting::Seed));
             let wants_same = from.seed.is_some() && takes_seed;
             filled.settings.seed = record.request.seeds(id).next().filter(|_| wants_same);
@@ -158,7 +199,9 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
     }
     if let Some(reference) = from.reference.as_deref().and_then(StoredReference::parse) {
         filled.references = reference.to_string();
+        filled.mask.clear();
     }
+    filled.board = from.board.unwrap_or_default();
     page(&visitor, filled, None).await
 }
 
@@ -186,8 +229,9 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         cost: CREDITS_PER_IMAGE,
         most: MAX_IMAGES,
         chips: lines(&filled.references).map(Chip::new).collect(),
-        presets: settings::options(presets, &filled.preset),
+        presets: settings::options(presets, &visitor.studio.shared.store.engines().await?, &filled.preset),
         settings: settings::fields(presets, &filled.settings),
+        boards: boards::seen(visitor).await?,
         filled,
         refusal,
     };
@@ -243,44 +287,25 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
     visitor.needs(Role::Member)?;
-    let references: Vec<&str> = lines(fields.text("references")).collect();
-    let n: u8 = fields.text("n").parse().unwrap_or(0);
-    let wanted = json!({
-        "prompt": fields.text("prompt"),
-        "aspect_ratio": fields.text("shape"),
-        "n": n,
-        "reference_images": references,
-    });
-    let filled = Filled {
-        prompt: fields.text("prompt").to_owned(),
-        shape: fields.text("shape").parse().unwrap_or_default(),
-        n: n.clamp(1, MAX_IMAGES),
-        references: fields.text("references").to_owned(),
-        preset: fields.text("preset").to_owned(),
-        settings: settings::read(&fields).unwrap_or_default(),
-    };
-    let parsed = match refused {
-        Some(text) => Err(visitor.texts.get(text).into_owned()),
-        // The parser of the API, so that both surfaces have the same rules.
-        None => GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports)
-            .map_err(|invalid| failures::refusal(visitor.texts, &invalid)),
-    };
-    let parsed = parsed.and_then(|request| {
-        let Chosen { engine, settings, .. } = settings::choose(&visitor, &fields)?;
-        Ok((GenerateRequest { settings, ..request }, engine))
-    });
+    let mut filled = Filled::of(&fields);
     let barred = barred(&visitor).await?;
-    let wait = barred.as_ref().and_then(|barred| barred.wait);
-    let refusal = match (parsed, barred) {
-        (_, Some(barred)) => barred.sentence,
-        (Ok((request, engine)), None) => {
-            let request = GenerateRequest { request_id: Some(visitor.visit.request_id.clone()), ..request };
+    let (wait, read) = match (barred, refused) {
+        (Some(barred), _) => (barred.wait, Err(barred.sentence)),
+        (None, Some(text)) => (None, Err(visitor.texts.get(text).into_owned())),
+        (None, None) => (None, read(&visitor, &fields, &mut filled).await?),
+    };
+    let refusal = match read {
+        Err(sentence) => sentence,
+        Ok(Wanted { request, engine, board }) => {
             let person = &visitor.session.person;
             let (account, cost) = (person.account_id, request.cost());
             let right = Some(visitor.right());
             let origin = Origin { person_id: Some(person.id), right, engine, ..Origin::default() };
             match studio.tasks.submit(account, origin, Surface::Web, request, arrived).await {
                 Ok(Submission::Accepted(task)) => {
+                    if let Some(board) = board {
+                        put(&visitor, task.id, board).await;
+                    }
                     studio.live.changed(account);
                     return accepted(&visitor, task.id, &headers).await;
                 }
@@ -292,9 +317,72 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
                 Err(error) => return Err(error.into()),
             }
         }
-        (Err(sentence), None) => sentence,
     };
     refuse(&visitor, &headers, filled, refusal, wait).await
+}
+
+/// What a form asks for.
+struct Wanted {
+    request: GenerateRequest,
+    /// The engine that the task needs; `None` for any.
+    engine: Option<String>,
+    /// The board that its pictures go to.
+    board: Option<Id>,
+}
+
+/// Reads a form, or says why it is refused. A mask that does not fit any more leaves `filled`, so that the same form can be
+/// sent without it.
+async fn read(visitor: &Visitor, fields: &Fields, filled: &mut Filled) -> Result<Result<Wanted, String>, PageError> {
+    let (studio, t) = (&visitor.studio, visitor.texts);
+    let wanted = json!({
+        "prompt": fields.text("prompt"),
+        "aspect_ratio": fields.text("shape"),
+        "n": fields.text("n").parse().unwrap_or(0_u8),
+        "reference_images": lines(fields.text("references")).collect::<Vec<_>>(),
+    });
+    // The parser of the API, so that both surfaces have the same rules.
+    let parsed = GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports)
+        .map_err(|invalid| failures::refusal(t, &invalid))
+        .and_then(|request| Ok((request, settings::choose(visitor, fields)?)));
+    let (request, Chosen { mut engine, mut settings, .. }) = match parsed {
+        Ok(parsed) => parsed,
+        Err(sentence) => return Ok(Err(sentence)),
+    };
+    match masks::read(visitor, fields, engine.clone()).await {
+        Ok(None) => {}
+        Ok(Some((mask, its_engine))) => (settings.mask, engine) = (Some(mask), its_engine),
+        Err(MaskFault::Unfit) => {
+            filled.mask.clear();
+            return Ok(Err(t.get("mask-unfit").into_owned()));
+        }
+        Err(MaskFault::NotTaken) => return Ok(Err(t.get("mask-not-taken").into_owned())),
+        Err(MaskFault::Store(error)) => return Err(error.into()),
+    }
+    let person = &visitor.session.person;
+    let board = fields.get("board").filter(|board| !board.is_empty()).map(|board| board.parse().ok());
+    if let Some(board) = board {
+        let is_seen = match board {
+            Some(board) => studio.shared.store.sees_board(person.account_id, person.id, board).await?,
+            None => false,
+        };
+        if !is_seen {
+            return Ok(Err(t.get("board-gone").into_owned()));
+        }
+    }
+    let request_id = Some(visitor.visit.request_id.clone());
+    Ok(Ok(Wanted { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
+}
+
+/// Puts a new task on a board. It is charged, so a board that was removed meanwhile is no reason for an error.
+async fn put(visitor: &Visitor, task: Id, board: Id) {
+    let person = &visitor.session.person;
+    match visitor.store().put_on_board(person.account_id, person.id, board, &[task], true).await {
+        Ok(true) => {}
+        Ok(false) => tracing::info!(%task, %board, "a board was removed before a new task came to it"),
+        Err(error) => {
+            tracing::warn!(%task, %board, %error, "could not put a new task on its board: add it in the gallery")
+        }
+    }
 }
 
 /// The page with the form as it was filled in and a sentence; the sentence alone for the script. After `wait` seconds the

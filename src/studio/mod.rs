@@ -28,6 +28,7 @@ mod joining;
 mod keys;
 mod language;
 mod live;
+mod masks;
 mod not_found;
 mod oidc;
 mod operator;
@@ -35,6 +36,7 @@ mod overlap;
 mod page;
 mod people;
 mod picture_files;
+mod presets;
 mod previews;
 mod references;
 mod second_factor;
@@ -104,6 +106,7 @@ pub mod handlers {
         overview as operator_overview, strikes as operator_strikes,
     };
     pub use super::people::{add as add_person, change as change_person, people};
+    pub use super::presets::sample as preset_sample;
     pub use super::previews::preview;
     pub use super::second_factor::{
         by_code, new_recovery_codes, second_factor, turn_off as turn_off_factor, turn_on as turn_on_factor,

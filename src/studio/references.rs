@@ -1,9 +1,8 @@
 //! References in the form of the first page: lines of text, each shown with a small picture.
 
-use super::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::stored_reference::StoredReference;
-use tintype_store::Result;
+use tintype_store::{Result, Store};
 
 /// A reference on a page.
 #[derive(Debug, Clone)]
@@ -53,21 +52,19 @@ pub(super) struct Found {
 }
 
 /// Finds a picture of the account.
-pub(super) async fn find(visitor: &Visitor, reference: StoredReference) -> Result<Option<Found>> {
-    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+pub(super) async fn find(store: &dyn Store, account: Id, reference: StoredReference) -> Result<Option<Found>> {
     match reference {
         StoredReference::Upload(id) => {
             let upload = store.find_upload(account, Surface::Web, id).await?;
             let picture = upload.map(|upload| upload.picture);
             Ok(picture.map(|p| Found { name: p.name, width: p.width, height: p.height, prompt: None }))
         }
-        StoredReference::Result { task, number } => result(visitor, task, number).await,
+        StoredReference::Result { task, number } => result(store, account, task, number).await,
     }
 }
 
-async fn result(visitor: &Visitor, task: Id, number: u8) -> Result<Option<Found>> {
-    let account = visitor.session.person.account_id;
-    let Some(record) = visitor.studio.shared.store.find_record(account, Surface::Web, task).await? else {
+async fn result(store: &dyn Store, account: Id, task: Id, number: u8) -> Result<Option<Found>> {
+    let Some(record) = store.find_record(account, Surface::Web, task).await? else {
         return Ok(None);
     };
     let (width, height) = record.request.aspect_ratio.size();

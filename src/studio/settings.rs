@@ -1,10 +1,13 @@
 //! The preset and the settings of a task in the studio's forms.
 
+use std::iter;
+
 use serde_json::{Map, Value, json};
 use tintype_domain::images_api_request::{InvalidCall, settings_of_json};
-use tintype_domain::preset::{Chosen, DEFAULT_PRESET, Preset};
+use tintype_domain::preset::{Chosen, DEFAULT_PRESET};
 use tintype_domain::request::TaskSettings;
 use tintype_engine::{RenderSettings, Setting};
+use tintype_store::EngineState;
 
 use super::failures::setting_refusal;
 use super::session::{Fields, Visitor};
@@ -23,21 +26,35 @@ pub(super) struct SettingField {
 
 /// A preset that a form offers.
 pub(super) struct PresetOption {
+    /// Its name in forms; empty for the default one.
     pub(super) name: String,
     pub(super) description: String,
+    /// The path of its sample.
+    pub(super) sample: Option<String>,
+    /// The names of the settings that people may change, separated by spaces.
+    pub(super) opens: String,
+    /// Whether it takes a mask for a reference.
+    pub(super) paints: bool,
     pub(super) chosen: bool,
 }
 
-/// The presets to choose from besides the default one. `chosen` is the name of one of them.
-pub(super) fn options(presets: &Presets, chosen: &str) -> Vec<PresetOption> {
+/// The presets to choose from, the default one first. `chosen` is the name of one of them, and `engines` are those of all
+/// workers.
+pub(super) fn options(presets: &Presets, engines: &[EngineState], chosen: &str) -> Vec<PresetOption> {
     let all = presets.all();
-    let named = all.iter().filter(|preset| preset.name != DEFAULT_PRESET);
-    let option = |preset: &Preset| PresetOption {
-        name: preset.name.clone(),
-        description: preset.description.clone(),
-        chosen: preset.name == chosen,
+    let others = all.iter().filter(|preset| preset.name != DEFAULT_PRESET).map(|preset| preset.name.as_str());
+    let option = |name: &str| {
+        let preset = presets.of_form(name)?;
+        Some(PresetOption {
+            sample: preset.sample.is_some().then(|| format!("/studio/presets/{}/sample", preset.name)),
+            opens: preset.callers.keys().map(|setting| setting.as_str()).collect::<Vec<_>>().join(" "),
+            paints: presets.engine_for_mask(preset.engine, 1, engines).is_ok(),
+            description: preset.description,
+            chosen: name == chosen,
+            name: name.to_owned(),
+        })
     };
-    named.map(option).collect()
+    iter::once("").chain(others).filter_map(option).collect()
 }
 
 /// The settings that people may change with at least one preset, as they are filled in.

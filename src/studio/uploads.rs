@@ -16,6 +16,7 @@ use super::Studio;
 use super::error::{PageError, Written};
 use super::image_bodies::{ImageBody, Stopped, announced};
 use super::page::{Frame, html, is_of_script, secured};
+use super::references::{self, Found};
 use super::session::{Fields, Form, PROOF, Sender, Visitor};
 use crate::files::FileName;
 use crate::service::thumbnails::{ThumbnailError, size};
@@ -52,7 +53,7 @@ fn status(refusal: Refusal) -> StatusCode {
         Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Refusal::Busy | Refusal::TooManyRejected => StatusCode::TOO_MANY_REQUESTS,
         Refusal::DiskFull => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture | Refusal::NoAlpha => {
+        Refusal::TooMany | Refusal::NoCredits | Refusal::NotAPicture | Refusal::NoAlpha | Refusal::EmptyMask => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
     }
@@ -68,6 +69,7 @@ fn text(refusal: Refusal) -> &'static str {
         Refusal::NoCredits => "upload-no-credits",
         Refusal::DiskFull => "upload-disk-full",
         Refusal::NotAPicture | Refusal::NoAlpha => "upload-not-a-picture",
+        Refusal::EmptyMask => "mask-empty",
     }
 }
 
@@ -85,7 +87,14 @@ fn arriving(studio: &Studio, body: Body) -> ImageBody {
     ImageBody::new(body, studio.settings.body_idle, &studio.shared.clock)
 }
 
-/// Takes one picture: the body is the file. Everything about the sender is checked before it is read.
+/// What an upload is for.
+#[derive(Debug, Deserialize)]
+struct For {
+    /// The picture of the account that the upload is a painted mask for.
+    mask_of: Option<String>,
+}
+
+/// Takes one picture, or a painted mask: the body is the file. Everything about the sender is checked before it is read.
 pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     let sender = Sender::of(&parts, &studio).await?;
@@ -109,13 +118,28 @@ pub async fn upload(State(studio): State<Arc<Studio>>, request: Request) -> Resu
 }
 
 async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body: Body) -> Result<Upload, PageError> {
+    let Query(For { mask_of }) = Query::try_from_uri(&parts.uri).map_err(|_| PageError::bad_request())?;
+    let masked = match mask_of {
+        Some(reference) => Some(masked(studio, sender.account_id(), &reference).await?),
+        None => None,
+    };
     let announced = announced(&parts.headers);
     let mut incoming = studio.uploads.begin(sender.account_id(), sender.right(), Surface::Web, announced).await?;
     let mut arriving = arriving(studio, body);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
     }
-    Ok(incoming.finish().await?)
+    Ok(match masked {
+        Some(picture) => incoming.finish_mask((picture.width, picture.height)).await?,
+        None => incoming.finish().await?,
+    })
+}
+
+/// The picture of the account that a mask is for.
+async fn masked(studio: &Studio, account: Id, reference: &str) -> Result<Found, PageError> {
+    let reference = StoredReference::parse(reference).ok_or_else(PageError::bad_request)?;
+    let found = references::find(&*studio.shared.store, account, reference).await?;
+    found.ok_or_else(|| PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "mask-unfit"))
 }
 
 /// Reads the form of the first page, which a browser without the script sends with its files. The files are stored and stand

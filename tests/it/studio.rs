@@ -28,6 +28,7 @@ mod grid;
 pub mod guesses;
 mod invitations;
 mod live;
+mod masks;
 mod news;
 pub mod oidc;
 mod oidc_join;
@@ -56,7 +57,11 @@ mod words;
 const COOKIE: &str = "tintype";
 
 fn path(pattern: &str) -> String {
-    let plain = pattern.replace("{id}", "FAAAAAAAAAAAAAAAAAAAA").replace("{change}", "revoke").replace("{number}", "1");
+    let plain = pattern
+        .replace("{id}", "FAAAAAAAAAAAAAAAAAAAA")
+        .replace("{change}", "revoke")
+        .replace("{number}", "1")
+        .replace("{name}", "default");
     plain.replace("{token}", Token::random().reveal()).replace("{*path}", "no/such/page")
 }
 

@@ -18,9 +18,10 @@ use toml::de::DeValue;
 use super::file::{ConfigFile, FileOrigin, FileSetting, Value, line_of, one_text, parsed, refusal, suggestion, text};
 
 /// The settings of a preset, in the order of the documentation.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "engine",
     "description",
+    "sample",
     "seed",
     "negative-prompt",
     "steps",
@@ -276,6 +277,10 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
         let reason = format!("description must be one line of at most {MAX_DESCRIPTION} characters");
         return Err((line_of("description"), reason));
     }
+    let sample: Option<PathBuf> = one(found, "sample", "a path")?;
+    if sample.as_ref().is_some_and(|sample| sample.is_relative()) {
+        return Err((line_of("sample"), "sample must be an absolute path".into()));
+    }
     let references: Option<usize> = one(found, "references", "a whole number")?;
     if references.is_some_and(|most| most > MAX_REFERENCES) {
         return Err((line_of("references"), format!("references must be at most {MAX_REFERENCES}")));
@@ -288,7 +293,7 @@ fn preset(name: &str, found: &Found) -> Result<Preset, (usize, String)> {
         }
     };
     let engine = one(found, "engine", "a text")?;
-    Ok(Preset { name: name.to_owned(), description, engine, settings, callers, references })
+    Ok(Preset { name: name.to_owned(), description, sample, engine, settings, callers, references })
 }
 
 /// A setting that callers may change, such as `seed` or `steps=10..50`.
@@ -308,6 +313,8 @@ fn caller_setting(text: &str) -> Result<(Setting, RangeInclusive<f64>), String> 
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn read(text: &str) -> Result<Vec<Preset>, String> {
@@ -323,6 +330,7 @@ mod tests {
     fn a_preset_is_read_with_its_bounds() {
         let found = read(
             "listen = \":1\"\n[preset.portrait]\nengine = \"sdxl\"\ndescription = \"Faces\"\nsteps = 30\n\
+             sample = \"/samples/face.png\"\n\
              guidance-scale = 6.5\ncallers = [\"seed\", \"steps=10..50\", \"guidance-scale=1..12.5\"]\nreferences = 1\n\
              prompt = \"weighted\"\nquality = \"high\"\n\
              lora = [\"/loras/detail.safetensors:0.8\", \"ink\"]\n[preset.draft]\nlora = \"ink:2\"\n",
@@ -331,6 +339,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         let portrait = found.iter().find(|preset| preset.name == "portrait").expect("a preset");
         assert_eq!((portrait.engine.as_deref(), portrait.references), (Some("sdxl"), Some(1)));
+        assert_eq!(portrait.sample.as_deref(), Some(Path::new("/samples/face.png")));
         assert_eq!(portrait.settings.steps, Some(30));
         let RenderSettings { prompt, quality, .. } = &portrait.settings;
         assert_eq!((*prompt, quality.as_deref()), (Some(PromptSyntax::Weighted), Some("high")));
@@ -357,6 +366,7 @@ mod tests {
             ("[preset.a]\nsteps = [1]", "2: [preset.a] steps takes one value, not a list"),
             ("[preset.a]\nstrength = nan", "2: [preset.a] strength must be"),
             ("[preset.a]\nseed = -1", "2: [preset.a] seed must be a whole number"),
+            ("[preset.a]\nsample = \"boat.png\"", "2: [preset.a] sample must be an absolute path"),
             ("[preset.a]\nreferences = 5", "2: [preset.a] references must be at most 4"),
             ("[preset.a]\ncallers = \"seed\"", "2: [preset.a] callers takes a list"),
             ("[preset.a]\ncallers = [\"colour\"]", "2: [preset.a] callers: there is no setting \"colour\""),

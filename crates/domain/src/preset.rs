@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tintype_engine::{RenderSettings, Setting};
@@ -25,6 +26,8 @@ pub struct Preset {
     pub name: String,
     /// One sentence for callers.
     pub description: String,
+    /// A picture that shows people what to expect.
+    pub sample: Option<PathBuf>,
     /// The engine that renders its tasks; `None` for any.
     pub engine: Option<String>,
     /// The settings of its tasks.

@@ -59,7 +59,7 @@ const PICTURES_SCRIPT: [&str; 10] = [
 ];
 
 /// Every page with its path.
-static PAGES: [(&str, Page); 14] = [
+static PAGES: [(&str, Page); 15] = [
     ("/", Page::new(HTML, || include_str!("pages/home.html").into())),
     ("/docs/", Page::new(HTML, || include_str!("pages/reference.html").into())),
     ("/docs/page.css", Page::new(STYLE, || include_str!("pages/page.css").into())),
@@ -72,6 +72,7 @@ static PAGES: [(&str, Page); 14] = [
     ("/studio/assets/early.js", Page::new(SCRIPT, || include_str!("../../studio/pages/early.js").into())),
     ("/studio/assets/studio.js", Page::new(SCRIPT, || include_str!("../../studio/pages/studio.js").into())),
     ("/studio/assets/pictures.js", Page::new(SCRIPT, || PICTURES_SCRIPT.concat().into())),
+    ("/studio/assets/create.js", Page::new(SCRIPT, || include_str!("../../studio/pages/create.js").into())),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
     ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];

@@ -75,10 +75,10 @@ async function upload(file) {
 }
 
 // Sends one file. The promise never fails.
-async function sendFile(file, signal) {
+async function sendFile(file, signal, query = "") {
   const headers = { ...OF_SCRIPT, "x-proof": maker.elements.proof.value, "content-type": "application/octet-stream" };
   try {
-    const answer = await fetch("/studio/uploads", { method: "POST", body: file, headers, signal });
+    const answer = await fetch(`/studio/uploads${query}`, { method: "POST", body: file, headers, signal });
     if (answer.redirected) return void location.assign(answer.url) ?? {};
     const text = await answer.text();
     if (answer.ok) return { reference: text };
@@ -105,14 +105,18 @@ function takeOver(from, parts) {
       own = linesOf(from.references.value).filter(isOwn);
       links.value = linesOf(from.references.value).filter((line) => !isOwn(line)).join("\n");
       one(".references").open ||= from.references.value !== "";
+      maker.elements.mask.value = from.mask?.value ?? "";
+      maker.elements.mask_of.value = maker.elements.mask.value && (own[0] ?? "");
       syncReferences();
     } else if (part === "settings") {
       for (const name of ["preset", "seed", "negative_prompt", "steps", "guidance_scale", "strength"]) {
         const [field, value] = [maker.elements[name], from[name]?.value ?? ""];
-        const isKnown = field?.tagName !== "SELECT" || [...field.options].some((option) => option.value === value);
-        if (field && isKnown) field.value = value;
-        if (field && value && name !== "preset") one(".tuning").open = true;
+        if (!field) continue;
+        const isKnown = !(field instanceof RadioNodeList) || [...field].some((option) => option.value === value);
+        if (isKnown) field.value = value;
+        if (value && name !== "preset") one(".tuning").open = true;
       }
+      one("input[name=preset]:checked", maker)?.dispatchEvent(new Event("change", { bubbles: true }));
     } else {
       const choice = all(`input[name=${part}]`, maker).find((input) => input.value === from[part].value);
       if (!choice) continue;

@@ -30,15 +30,15 @@ fn png() -> Bytes {
 }
 
 impl Visitor<'_> {
-    async fn upload_with(&self, body: impl Into<Bytes>, headers: &[(&str, &str)]) -> Answer {
+    pub(super) async fn upload_with(&self, query: &str, body: impl Into<Bytes>, headers: &[(&str, &str)]) -> Answer {
         let mut all = vec![("cookie", self.cookie.as_str()), ("content-type", "application/octet-stream")];
         all.extend_from_slice(headers);
-        self.service.call("POST", "/studio/uploads", &all, body.into()).await
+        self.service.call("POST", &format!("/studio/uploads{query}"), &all, body.into()).await
     }
 
     async fn upload(&self, body: impl Into<Bytes>) -> Answer {
         let proof = self.proof().await;
-        self.upload_with(body, &[("x-proof", &proof)]).await
+        self.upload_with("", body, &[("x-proof", &proof)]).await
     }
 
     /// Uploads a picture and returns its id.

@@ -1,0 +1,50 @@
+//! Masks that people paint on the first reference: only what they painted changes.
+
+use super::references::{Found, find, lines};
+use super::session::{Fields, Visitor};
+use crate::service::presets::NoEngineForMask;
+use tintype_domain::stored_reference::StoredReference;
+use tintype_store::StoreError;
+
+/// Why a task with a mask is not created.
+pub(super) enum MaskFault {
+    /// The mask, or the picture that it was painted on, is gone or is another one by now.
+    Unfit,
+    /// The chosen preset has no engine for it.
+    NotTaken,
+    Store(StoreError),
+}
+
+impl From<StoreError> for MaskFault {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// The name of the mask of a form, which fits its first reference, and the engine for a task with it; `None` if the form
+/// has none. `engine` is the choice of the preset.
+pub(super) async fn read(
+    visitor: &Visitor,
+    fields: &Fields,
+    engine: Option<String>,
+) -> Result<Option<(String, Option<String>)>, MaskFault> {
+    let text = fields.text("mask").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let references: Vec<&str> = lines(fields.text("references")).collect();
+    let first = references.first().and_then(|first| StoredReference::parse(first)).ok_or(MaskFault::Unfit)?;
+    let mask = StoredReference::parse(text).ok_or(MaskFault::Unfit)?;
+    let (store, account) = (&*visitor.studio.shared.store, visitor.session.person.account_id);
+    let size = |found: Found| (found.width, found.height);
+    let sizes = (find(store, account, mask).await?.map(size), find(store, account, first).await?.map(size));
+    if sizes.0.is_none() || sizes.0 != sizes.1 {
+        return Err(MaskFault::Unfit);
+    }
+    let engines = store.engines().await?;
+    let presets = &visitor.studio.shared.presets;
+    match presets.engine_for_mask(engine, references.len(), &engines) {
+        Ok(engine) => Ok(Some((mask.to_string(), engine))),
+        Err(NoEngineForMask::NotTaken(_) | NoEngineForMask::TooManyReferences(_)) => Err(MaskFault::NotTaken),
+    }
+}

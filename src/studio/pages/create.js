@@ -1,0 +1,194 @@
+
+// The choices of the first page that need a script: which settings a preset opens, and a brush for the mask of the first
+// reference.
+const presetOf = () => one("input[name=preset]:checked", maker);
+
+function showPreset() {
+  const preset = presetOf();
+  if (!preset) return;
+  one("[data-preset]").textContent = one("strong", preset.closest("label")).textContent;
+  const opens = preset.dataset.opens.split(" ");
+  const settings = all("[data-setting]", maker);
+  for (const label of settings) {
+    label.hidden = !opens.includes(label.dataset.setting);
+    one("input", label).disabled = label.hidden;
+  }
+  const tuning = one(".tuning");
+  if (tuning) tuning.hidden = settings.every((label) => label.hidden);
+}
+
+const brush = one("[data-brush]");
+const canvas = brush && one("canvas", brush);
+const pen = canvas?.getContext("2d", { willReadFrequently: true });
+const PAINT = "#e0218a";
+let before = [];
+let last = null;
+
+const isPainted = () => maker.elements.mask.value !== "";
+
+// Shows what is painted on the first reference, and a button that paints on it.
+function showMask() {
+  const { mask, mask_of: masked } = maker.elements;
+  if (!masked.value && isPainted()) masked.value = own[0] ?? "";
+  if (isPainted() && masked.value !== own[0]) mask.value = masked.value = "";
+  const takes = brush && (presetOf() ? "paints" in presetOf().dataset : true);
+  for (const chip of all(".chip", maker)) {
+    const paints = takes && chip.dataset.reference === own[0];
+    let button = one("[data-paint]", chip);
+    if (!paints) button?.remove();
+    one(".mask", chip)?.remove();
+    if (!paints) continue;
+    if (!button) {
+      button = Object.assign(document.createElement("button"), { type: "button", className: "plain" });
+      button.dataset.paint = "";
+      chip.append(button);
+    }
+    button.textContent = isPainted() ? brush.dataset.painted : brush.dataset.paint;
+    if (isPainted()) {
+      const shown = Object.assign(document.createElement("img"), { className: "mask", alt: "", src: thumbnailOf(mask.value) });
+      one("img", chip).after(shown);
+    }
+  }
+  if (!takes && isPainted()) mask.value = masked.value = "";
+}
+
+function setMask(reference) {
+  maker.elements.mask.value = reference;
+  maker.elements.mask_of.value = reference ? own[0] : "";
+  showMask();
+  maker.dispatchEvent(new Event("change"));
+}
+
+// The mask as it was painted before, in the colour of the brush.
+async function loadMask() {
+  const painted = new Image();
+  painted.src = thumbnailOf(maker.elements.mask.value);
+  await painted.decode().catch(() => {});
+  if (!painted.naturalWidth) return;
+  pen.drawImage(painted, 0, 0, canvas.width, canvas.height);
+  const pixels = pen.getImageData(0, 0, canvas.width, canvas.height);
+  for (let at = 0; at < pixels.data.length; at += 4) pixels.data[at + 3] = pixels.data[at];
+  pen.putImageData(pixels, 0, 0);
+  pen.globalCompositeOperation = "source-in";
+  pen.fillStyle = PAINT;
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+}
+
+async function openBrush() {
+  const under = one("[data-under]", brush);
+  under.src = thumbnailOf(own[0]);
+  await under.decode().catch(() => {});
+  if (!under.naturalWidth) return;
+  [canvas.width, canvas.height] = [under.naturalWidth, under.naturalHeight];
+  before = [];
+  one("[data-brush-refusal]").hidden = true;
+  one("[data-brush-remove]").hidden = !isPainted();
+  if (isPainted()) await loadMask();
+  brush.showModal();
+  canvas.focus();
+}
+
+const thickness = () => Math.max(canvas.width, canvas.height) * one("[data-brush-size]").value / 100;
+
+// Paints or erases from the last point to this one, in pixels of the canvas.
+function strokeTo(point) {
+  const from = last ?? point;
+  pen.globalCompositeOperation = one("[data-brush-erase]").checked ? "destination-out" : "source-over";
+  Object.assign(pen, { strokeStyle: PAINT, lineWidth: thickness(), lineCap: "round", lineJoin: "round" });
+  pen.beginPath();
+  pen.moveTo(...from);
+  pen.lineTo(...point);
+  pen.stroke();
+  last = point;
+}
+
+function keepBefore() {
+  before.push(pen.getImageData(0, 0, canvas.width, canvas.height));
+  if (before.length > 20) before.shift();
+}
+
+// A grey picture of what is painted: white where the reference changes.
+function paintedFile() {
+  const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+  const ink = copy.getContext("2d");
+  ink.drawImage(canvas, 0, 0);
+  ink.globalCompositeOperation = "source-in";
+  ink.fillStyle = "#fff";
+  ink.fillRect(0, 0, copy.width, copy.height);
+  ink.globalCompositeOperation = "destination-over";
+  ink.fillStyle = "#000";
+  ink.fillRect(0, 0, copy.width, copy.height);
+  return new Promise((made) => copy.toBlob(made, "image/png"));
+}
+
+async function finishMask(button) {
+  const reference = own[0];
+  button.disabled = true;
+  const file = await paintedFile();
+  const answer = await sendFile(file, null, `?mask_of=${encodeURIComponent(reference)}`);
+  button.disabled = false;
+  // It was removed meanwhile.
+  if (reference !== own[0]) return brush.close();
+  const notice = one("[data-brush-refusal]");
+  notice.hidden = !answer.refusal;
+  notice.textContent = answer.refusal ?? "";
+  if (!answer.reference) return;
+  setMask(answer.reference);
+  brush.close();
+}
+
+if (maker) {
+  maker.addEventListener("change", (event) => {
+    if (event.target.name !== "preset") return;
+    showPreset();
+    showMask();
+  });
+  new MutationObserver((changes) => {
+    if (changes.some((change) => change.target.matches(".chips"))) showMask();
+  }).observe(one(".chips"), { childList: true });
+  showPreset();
+  showMask();
+}
+
+if (brush) {
+  const pointOf = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [(event.clientX - box.left) * canvas.width / box.width, (event.clientY - box.top) * canvas.height / box.height];
+  };
+  maker.addEventListener("click", (event) => {
+    if (event.target.closest("[data-paint]")) openBrush();
+  });
+  canvas.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    canvas.setPointerCapture(event.pointerId);
+    keepBefore();
+    last = null;
+    strokeTo(pointOf(event));
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!canvas.hasPointerCapture(event.pointerId)) return;
+    for (const part of event.getCoalescedEvents?.() ?? [event]) strokeTo(pointOf(part));
+  });
+  // By the keyboard: arrows move the brush, and paint with Shift; Space paints a point.
+  canvas.addEventListener("keydown", (event) => {
+    const [x, y] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], " ": [0, 0] }[event.key] ?? [];
+    if (x === undefined) return;
+    event.preventDefault();
+    const step = thickness() / 2;
+    const [oldX, oldY] = last ?? [canvas.width / 2, canvas.height / 2];
+    const point = [Math.min(canvas.width, Math.max(0, oldX + x * step)), Math.min(canvas.height, Math.max(0, oldY + y * step))];
+    if (event.key !== " " && !event.shiftKey) return void (last = point);
+    keepBefore();
+    strokeTo(point);
+  });
+  one("[data-brush-undo]").addEventListener("click", () => {
+    if (before.length) pen.putImageData(before.pop(), 0, 0);
+  });
+  one("[data-brush-done]").addEventListener("click", (event) => finishMask(event.currentTarget));
+  one("[data-brush-remove]").addEventListener("click", () => {
+    setMask("");
+    brush.close();
+  });
+  one("[data-brush-cancel]").addEventListener("click", () => brush.close());
+  brush.addEventListener("close", () => one("[data-paint]", maker)?.focus());
+}
