@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tintype_engine::Stage;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::MissedTickBehavior;
@@ -23,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Most changes that wait for a slow page; a page that falls behind reloads its tasks.
 const MAX_WAITING: usize = 256;
+/// Most tasks in one message to other processes.
+const TASKS_OF_NEWS: usize = 250;
 /// Most pages that watch in one process, and with one session. Each holds a connection.
 pub(super) const MAX_WATCHERS: usize = 2_048;
 const MAX_WATCHERS_OF_SESSION: usize = 8;
@@ -41,7 +43,7 @@ pub(super) enum Change {
 }
 
 /// What somebody did with pictures or boards.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Marks {
     pub(super) what: Mark,
     /// Who did it.
@@ -50,7 +52,7 @@ pub(super) struct Marks {
     pub(super) tasks: Vec<Id>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Mark {
     Starred,
@@ -60,6 +62,19 @@ pub(super) enum Mark {
     Restored,
     /// Boards were made, changed or removed, or have other pictures.
     Boards,
+}
+
+/// What one process tells the others of the cluster.
+#[derive(Debug, Serialize, Deserialize)]
+struct News {
+    account: Id,
+    marks: Marks,
+}
+
+/// The tasks of news, in parts that each fit into one message; one part without any if it is about boards.
+fn parts(tasks: &[Id]) -> impl Iterator<Item = &[Id]> {
+    let all = if tasks.is_empty() { Some(tasks) } else { None };
+    all.into_iter().chain(tasks.chunks(TASKS_OF_NEWS))
 }
 
 /// How far an unfinished task is, as pages show it.
@@ -180,10 +195,24 @@ impl Live {
         }
     }
 
-    /// Tells the open pages of an account what a person did. Those of another process of the cluster learn it when they are
-    /// loaded again.
+    /// Tells the open pages of an account what a person did, at this process and at others.
     pub(super) fn tell(&self, account: Id, marks: Marks) {
+        for tasks in parts(&marks.tasks) {
+            let part = Marks { tasks: tasks.to_vec(), ..marks };
+            match serde_json::to_string(&News { account, marks: part }) {
+                Ok(news) => self.shared.store.announce_news(news),
+                Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
+            }
+        }
         self.watched().tell(account, Change::Marks(Arc::new(marks)));
+    }
+
+    /// Passes on what a person did at another process.
+    fn hear(&self, news: &str) {
+        match serde_json::from_str(news) {
+            Ok(News { account, marks }) => self.watched().tell(account, Change::Marks(Arc::new(marks))),
+            Err(error) => tracing::debug!(%error, "news of another release are not for this one"),
+        }
     }
 
     /// Whether the queue was paused at the last look. A watcher hears of each change since.
@@ -208,6 +237,7 @@ impl Live {
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
                 () = self.news.notified() => self.look().await,
+                news = self.shared.store.news_elsewhere() => self.hear(&news),
                 () = tokio::time::sleep(LOOK_EVERY), if watched => self.look().await,
                 _ = checks.tick(), if watched => self.check_sessions().await,
             }
@@ -349,6 +379,18 @@ mod tests {
         assert!(!watched.has_room(full) && watched.has_room(other));
         watched.watchers += 1;
         assert!(!watched.has_room(other));
+    }
+
+    #[test]
+    fn news_of_any_number_of_tasks_fit_into_messages() {
+        let id = Id::floor(tintype_domain::timestamp::Timestamp::from_millis(1));
+        assert_eq!(parts(&[]).count(), 1);
+        let many = vec![id; 10_000];
+        assert_eq!(parts(&many).map(<[Id]>::len).sum::<usize>(), 10_000);
+        let tasks = parts(&many).next().expect("a part").to_vec();
+        let marks = Marks { what: Mark::Unstarred, person: id, tasks };
+        let news = serde_json::to_string(&News { account: id, marks }).expect("JSON");
+        assert!(news.len() <= tintype_store::MAX_NEWS && news.starts_with('{'), "{}", news.len());
     }
 
     #[test]

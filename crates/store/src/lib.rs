@@ -460,7 +460,19 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     async fn endings_elsewhere(&self) -> EndingsElsewhere {
         std::future::pending().await
     }
+
+    /// Tells other processes what somebody did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`. This
+    /// is only a hint, which may be lost.
+    fn announce_news(&self, _news: String) {}
+
+    /// Waits for what another process tells.
+    async fn news_elsewhere(&self) -> String {
+        std::future::pending().await
+    }
 }
+
+/// Most bytes of [`Queue::announce_news`]; PostgreSQL carries up to 8,000 with the name of the process.
+pub const MAX_NEWS: usize = 7_900;
 
 /// The database behind a running service.
 pub trait Store:

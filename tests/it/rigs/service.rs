@@ -267,6 +267,13 @@ impl Service {
         self.join_on(settings(&[]), clock, self.open_files()).await
     }
 
+    /// Another process of this service on PostgreSQL, which hears of this one through the database alone.
+    pub async fn join_apart(&self) -> Self {
+        let store = Backend::Postgres.open_with_faults(&self.directory, &self.clock, Faults::default());
+        let directory = TempDir::new().expect("a temporary directory");
+        Self::serve(settings(&[]), |_| {}, self.clock.clone(), store, self.open_files(), directory).await
+    }
+
     async fn join_on(&self, settings: ServerSettings, clock: &Clock, files: Files) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
         Self::serve(settings, |_| {}, clock.clone(), self.shared.store.clone(), files, directory).await

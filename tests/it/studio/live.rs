@@ -107,6 +107,27 @@ async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
 }
 
 #[tokio::test]
+async fn pages_hear_what_is_done_at_other_processes() {
+    let service = Service::start_on_postgres(&[]).await;
+    let ada = service.visitor("ada", 10).await;
+    let task = ada.create("a boat").await;
+    let elsewhere = service.join_apart().await;
+    // The first wait ends when the process begins to listen.
+    service.shared.store.tasks_elsewhere().await;
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
+    let mut stream = ada.open().await;
+    let (cookie, person) = (ada.cookie.clone(), ada.person.clone());
+    let there = Visitor { service: &elsewhere, account: ada.account, person, cookie };
+    let mark = format!("task-{task}");
+    assert_eq!(there.send("/studio/gallery/star", &[(&mark, "1")]).await.status, StatusCode::SEE_OTHER);
+    let starred = format!("{{\"what\":\"starred\",\"person\":\"{}\",\"tasks\":[\"{task}\"]}}", ada.person.id);
+    stream.reads(&starred).await;
+    stop.cancel();
+    running.await.expect("no panic");
+}
+
+#[tokio::test]
 async fn pages_hear_what_the_people_of_their_account_do_with_pictures_and_boards() {
     let service = Service::start().await;
     let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);

@@ -1,11 +1,12 @@
 //! LISTEN/NOTIFY: wakes the workers of other processes when a task is queued, and callers that wait at other processes
-//! when a task has ended.
+//! when a task has ended, and carries news for open pages.
 //!
 //! A notification is only a hint: workers poll every second anyway, and a caller looks once more when its time is over.
 //! Therefore no write waits for it, a burst sends one, and after a lost connection everybody looks.
 //!
-//! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`].
+//! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`], or news in JSON.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ const ANY: &str = "*";
 const IDS_PER_NOTIFICATION: usize = 300;
 /// Most ids that wait to be sent or read; more become [`ANY`].
 const MAX_IDS: usize = 10_000;
+/// Most news that wait to be sent or read; more are lost.
+const MAX_WAITING_NEWS: usize = 1_000;
 /// Submits, or endings, within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
@@ -46,6 +49,37 @@ struct Shared {
     heard_endings: Endings,
     /// This process has ended tasks.
     announce_endings: Endings,
+    /// What other processes tell.
+    heard_news: News,
+    /// What this process tells.
+    announce_news: News,
+}
+
+/// News on their way to a reader, the oldest first.
+#[derive(Debug, Default)]
+struct News {
+    unread: Mutex<VecDeque<String>>,
+    some: Notify,
+}
+
+impl News {
+    fn push(&self, news: String) {
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if unread.len() < MAX_WAITING_NEWS {
+            unread.push_back(news);
+            self.some.notify_one();
+        }
+    }
+
+    async fn next(&self) -> String {
+        loop {
+            let next = self.unread.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            match next {
+                Some(news) => return news,
+                None => self.some.notified().await,
+            }
+        }
+    }
 }
 
 /// Ended tasks on their way to a reader.
@@ -115,6 +149,16 @@ impl Announcer {
         self.shared.heard_endings.take(Duration::ZERO).await
     }
 
+    /// Tells other processes what open pages show.
+    pub(super) fn announce_news(&self, news: String) {
+        self.shared.announce_news.push(news);
+    }
+
+    /// Waits for what another process tells.
+    pub(super) async fn heard_news(&self) -> String {
+        self.shared.heard_news.next().await
+    }
+
     /// Waits until another process has queued a task, or may have.
     pub(super) async fn heard(&self) {
         self.shared.heard.notified().await;
@@ -178,9 +222,16 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
                 }
             }
         };
+        let told = async {
+            loop {
+                let payload = format!("{me} {}", shared.announce_news.next().await);
+                client.execute("SELECT pg_notify($1, $2)", &[&channel, &payload]).await?;
+            }
+        };
         tokio::select! {
             failed = queued => failed,
             failed = ended => failed,
+            failed = told => failed,
         }
     };
     tokio::select! {
@@ -194,6 +245,7 @@ fn hear(shared: &Shared, me: &str, payload: &str) {
     match payload.split_once(' ') {
         _ if payload.starts_with(me) => {}
         None => shared.heard.notify_one(),
+        Some((_, news)) if news.starts_with('{') => shared.heard_news.push(news.to_owned()),
         Some((_, ANY)) => shared.heard_endings.miss(),
         Some((_, ids)) => shared.heard_endings.push(ids.split(' ').filter_map(|id| id.parse().ok())),
     }

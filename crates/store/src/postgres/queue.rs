@@ -270,4 +270,12 @@ impl Queue for PostgresStore {
     async fn endings_elsewhere(&self) -> EndingsElsewhere {
         self.announcer.heard_endings().await
     }
+
+    fn announce_news(&self, news: String) {
+        self.announcer.announce_news(news);
+    }
+
+    async fn news_elsewhere(&self) -> String {
+        self.announcer.heard_news().await
+    }
 }

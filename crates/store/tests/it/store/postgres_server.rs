@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres::PostgresStore;
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
+    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
     WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
@@ -193,6 +193,24 @@ async fn an_ending_is_announced_to_other_processes() -> Result<()> {
     elsewhere.announce_ending(ids[7]);
     let found = heard(&*fx.store).await;
     assert_eq!(found, EndingsElsewhere::Of(vec![ids[7]]), "a process does not hear itself");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn news_reach_other_processes_in_order() -> Result<()> {
+    let fx = fixture_with("");
+    let elsewhere = fx.another_process();
+    tokio::time::timeout(PATIENCE, elsewhere.tasks_elsewhere()).await.expect("the process listens");
+    let news = ["{\"it's\": 1}".to_owned(), format!("{{{}}}", "x".repeat(MAX_NEWS - 2))];
+    for told in &news {
+        fx.store.announce_news(told.clone());
+    }
+    for told in &news {
+        assert_eq!(&tokio::time::timeout(PATIENCE, elsewhere.news_elsewhere()).await.expect("news"), told);
+    }
+    elsewhere.announce_news("{}".into());
+    let heard = tokio::time::timeout(PATIENCE, fx.store.news_elsewhere()).await.expect("news");
+    assert_eq!(heard, "{}", "a process does not hear itself");
     Ok(())
 }
 
