@@ -101,3 +101,40 @@ fn a_page_says_when_the_queue_is_paused_and_when_the_server_is_away() {
     person.browser.until(&shown("away"));
     photograph(&mut person.browser, "away");
 }
+
+#[test]
+fn the_title_counts_and_the_browser_tells_what_is_done_while_nobody_looks() {
+    let mut person = Person::sign_in(&[]);
+    // Browsers of tests cannot be asked for a permission, nor put into the background.
+    person.browser.evaluate(
+        "window.told = [];
+        window.Notification = class {
+            static permission = 'default';
+            static async requestPermission() { return Notification.permission = 'granted'; }
+            constructor(words, { tag }) { told.push([words, tag]); }
+        };
+        document.querySelector('[data-notices]').hidden = false;
+        window.isAway = false;
+        Object.defineProperty(document, 'hidden', { get: () => isAway, configurable: true });",
+    );
+    let create = |person: &mut Person, prompt: &str| {
+        person.create(prompt);
+        let shown = "document.querySelector('.tile .prompt')?.textContent";
+        person.browser.until(&format!("{shown} === '{prompt}' && {}", first("completed")));
+    };
+    create(&mut person, "A boat that is watched");
+    person.browser.click("document.querySelector('.person summary')");
+    person.browser.click("document.querySelector('[data-notices] input')");
+    person
+        .browser
+        .until("Notification.permission === 'granted' && document.querySelector('[data-notices] input').checked");
+    person.browser.evaluate("isAway = true");
+    create(&mut person, "A boat at dawn");
+    create(&mut person, "A boat at dusk");
+    person.browser.until("document.title.startsWith('(2) ') && told.length === 2");
+    let told = person.browser.evaluate("told[1][0]");
+    assert!(told.as_str().expect("words").contains("A boat at dusk"), "{told}");
+    person.browser.evaluate("isAway = false; document.dispatchEvent(new Event('visibilitychange'))");
+    assert_eq!(person.browser.evaluate("document.title.startsWith('(')"), false);
+    person.leave();
+}
