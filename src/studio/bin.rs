@@ -30,6 +30,9 @@ const PAGE: u32 = 48;
 pub struct Place {
     #[serde(default)]
     before: String,
+    /// `1` to begin with every task of the page chosen.
+    #[serde(default)]
+    all: String,
 }
 
 /// A deleted task.
@@ -63,6 +66,10 @@ struct BinPage<'a> {
     frame: Frame<'a>,
     tasks: Vec<Deleted>,
     older: Option<Id>,
+    /// The task before which this page begins.
+    before: Option<Id>,
+    /// Whether every task is chosen.
+    all: bool,
     /// The whole days that a task stays in the bin, or its hours if these are fewer than a day.
     stay: (&'static str, u64),
 }
@@ -72,15 +79,13 @@ pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Respons
     visitor.needs(Role::Member)?;
     let shared = &visitor.studio.shared;
     let (account, before) = (visitor.session.person.account_id, place.before.parse().ok());
-    let mut records = shared.store.bin(account, visitor.only_own(), before, PAGE + 1).await?;
-    let more = records.len() > PAGE as usize;
-    records.truncate(PAGE as usize);
-    let older = records.last().map(|record| record.task.id).filter(|_| more);
+    let found = shared.store.bin(account, visitor.only_own(), before, PAGE).await?;
     let hours = visitor.studio.settings.in_bin.as_secs() / 3_600;
     let stay = if hours < 24 { ("bin-lead-hours", hours) } else { ("bin-lead", hours / 24) };
-    let tasks = records.into_iter().map(Deleted::new).collect();
+    let tasks = found.records.into_iter().map(Deleted::new).collect();
     let frame = Frame::new("gallery", &visitor).await?;
-    Ok(html(BinPage { frame, tasks, older, stay }.render()?))
+    let page = BinPage { frame, tasks, older: found.older, before, all: place.all == "1", stay };
+    Ok(html(page.render()?))
 }
 
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
@@ -106,12 +111,14 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
             let mut before = None;
             loop {
                 let found = visitor.studio.shared.store.bin(account, author, before, PAGE).await?;
-                let tasks: Vec<Id> = found.iter().map(|record| record.task.id).collect();
-                let Some(last) = tasks.last() else { break };
-                before = Some(*last);
+                let tasks: Vec<Id> = found.records.iter().map(|record| record.task.id).collect();
                 match change {
                     BinAction::Empty => purge(&tasks).await?,
                     _ => restore(&tasks).await?,
+                }
+                before = found.older;
+                if before.is_none() {
+                    break;
                 }
             }
         }

@@ -129,6 +129,9 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<GalleryPage>;
 
+    /// The next newer and the next older task of an account than this one.
+    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]>;
+
     /// Those of these tasks that have a star of a person.
     async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>>;
 
@@ -162,7 +165,7 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
 
     /// Up to `limit` tasks of an account in the bin, newest first, older than the task `before`; with an `author`, only this
     /// person's.
-    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>>;
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage>;
 
     /// Restores tasks from the bin; with an `author`, only this person's. Returns them. Erased ones do not come back.
     async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>>;

@@ -45,6 +45,8 @@ async fn the_bin_restores_and_erases_one_several_or_all() {
     }
     let page = ada.page(BIN).await;
     assert!(tasks.iter().all(|task| page.contains(task.as_str())) && page.contains("for 30 days"), "{page}");
+    let chosen = async |query: &str| ada.page(&format!("{BIN}{query}")).await.matches(" checked>").count();
+    assert_eq!((chosen("").await, chosen("?all=1").await, chosen("?all=0").await), (0, 4, 0));
     let thumbnail = format!("/studio/tasks/{}/pictures/1", tasks[0]);
     assert_eq!(ada.get(&thumbnail).await.status, 200);
     assert_eq!(ada.bin("restore", &tasks[..1]).await, StatusCode::SEE_OTHER);

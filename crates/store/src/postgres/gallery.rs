@@ -10,7 +10,7 @@ use super::connection::{Database, Parameter, Transaction};
 use super::failure::Failure;
 use super::tasks::{record, record_columns};
 use crate::gallery::{GALLERY_BATCH, MOST_COUNTED, SCAN};
-use crate::{Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
+use crate::{Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
 use tintype_system::clock::Timestamp;
@@ -176,13 +176,18 @@ async fn page(
             (found, all) = (rows[0].try_get("ids")?, true);
         }
     }
-    let older = if found.len() > limit as usize {
-        found.truncate(limit as usize);
-        found.last().copied()
-    } else {
-        last.filter(|_| !all)
-    };
-    Ok((found, older))
+    Ok(cut(found, last.filter(|_| !all), limit))
+}
+
+/// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these are
+/// fewer.
+fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
+    if found.len() <= limit as usize {
+        return (found, unseen);
+    }
+    found.truncate(limit as usize);
+    let older = found.last().copied();
+    (found, older)
 }
 
 #[async_trait]
@@ -201,6 +206,18 @@ impl Gallery for PostgresStore {
         );
         let records = self.database.read(&sql, &[&found]).await?.iter().map(record).collect::<Result<_>>()?;
         Ok(GalleryPage { records, older })
+    }
+
+    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]> {
+        let next = |beyond| {
+            format!(
+                "(SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id {beyond}
+                  LIMIT 1)"
+            )
+        };
+        let (newer, older) = (next("> $2 ORDER BY surface, id"), next("< $2 ORDER BY surface DESC, id DESC"));
+        let rows = self.database.read(&format!("SELECT {newer}, {older}"), &[&account_id, &task]).await?;
+        Ok([rows[0].try_get(0)?, rows[0].try_get(1)?])
     }
 
     async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
@@ -366,18 +383,28 @@ impl Gallery for PostgresStore {
         self.write(Effect::DeleteTasks, async { Ok(self.transaction(delete).await?) }).await
     }
 
-    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>> {
-        let sql = format!(
-            "SELECT {} FROM tasks WHERE id = ANY (ARRAY (
-                 SELECT d.task_id FROM deletions d JOIN tasks t ON t.id = d.task_id
-                 WHERE d.account_id = $1 AND ($2::text IS NULL OR t.person_id = $2) AND NOT d.erased AND NOT d.is_final
-                 AND d.task_id < $3 ORDER BY d.account_id DESC, d.task_id DESC LIMIT $4))
-             ORDER BY id DESC",
-            record_columns()
-        );
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
+        let sql = "WITH newest AS MATERIALIZED (
+                SELECT task_id AS id FROM deletions
+                WHERE account_id = $1 AND NOT erased AND NOT is_final AND task_id < $3
+                ORDER BY account_id DESC, task_id DESC LIMIT $5
+            ),
+            seen AS MATERIALIZED (
+                SELECT n.id, $2::text IS NULL OR t.person_id IS NOT DISTINCT FROM $2 AS fits
+                FROM newest n JOIN tasks t ON t.id = n.id
+            )
+            SELECT count(*) AS seen, min(id) AS last,
+                coalesce((array_agg(id ORDER BY id DESC) FILTER (WHERE fits))[1:$4::bigint], '{}') AS ids
+            FROM seen";
         let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
-        let rows = self.database.read(&sql, &[&account_id, &author, &upper, &i64::from(limit)]).await?;
-        rows.iter().map(record).collect()
+        let wanted = i64::from(limit) + 1;
+        let most = if author.is_none() { wanted } else { i64::from(SCAN) };
+        let row = &self.database.read(sql, &[&account_id, &author, &upper, &wanted, &most]).await?[0];
+        let (seen, last): (i64, Option<Id>) = (row.try_get("seen")?, row.try_get("last")?);
+        let (found, older) = cut(row.try_get("ids")?, last.filter(|_| seen == most), limit);
+        let sql = format!("SELECT {} FROM tasks WHERE id = ANY ($1) ORDER BY id DESC", record_columns());
+        let records = self.database.read(&sql, &[&found]).await?.iter().map(record).collect::<Result<_>>()?;
+        Ok(GalleryPage { records, older })
     }
 
     async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {

@@ -1,7 +1,7 @@
 //! Statements for the gallery.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Rows, named_params, params};
 
 use super::columns::json;
 use super::tasks::upper;
@@ -76,7 +76,7 @@ fn page(
     let until = filter.until.map(Id::floor);
     let before = before.into_iter().chain(until).min();
     let mut statement = connection.prepare_cached(&candidates(filter, !words.is_empty()))?;
-    let mut rows = statement.query(named_params! {
+    let rows = statement.query(named_params! {
         ":account": account_id,
         ":state": filter.state.map(|state| state.as_str()),
         ":image_to_image": filter.image_to_image,
@@ -90,6 +90,11 @@ fn page(
         ":first": filter.from.map_or(0, |from| Id::floor(from).rank()),
         ":end": before.map_or(i64::MAX, Id::rank_after),
     })?;
+    fitting(connection, rows, limit)
+}
+
+/// The page of up to `limit` tasks that fit, among the first [`SCAN`] rows: each has a task's id and whether it fits.
+fn fitting(connection: &Connection, mut rows: Rows<'_>, limit: u32) -> rusqlite::Result<GalleryPage> {
     let (mut found, mut seen, mut last, mut older) = (Vec::new(), 0, None, None);
     while let Some(row) = rows.next()? {
         if found.len() == limit as usize || seen == SCAN {
@@ -231,9 +236,9 @@ fn delete(
     Ok(ended.into_iter().map(|(id, _)| id).collect())
 }
 
-/// The deletions `d` that can be taken back, of the account ?1 and the author ?2 if there is one.
+/// The deletions `d` of tasks `t` that can be taken back, of the account ?1.
 const BIN: &str = "FROM deletions d CROSS JOIN tasks t ON t.id = d.task_id
-    WHERE d.account_id = ?1 AND (?2 IS NULL OR t.person_id = ?2) AND NOT d.erased AND NOT d.is_final";
+    WHERE d.account_id = ?1 AND NOT d.erased AND NOT d.is_final";
 
 fn bin(
     connection: &Connection,
@@ -241,15 +246,21 @@ fn bin(
     author: Option<Id>,
     before: Option<Id>,
     limit: u32,
-) -> rusqlite::Result<Vec<TaskRecord>> {
-    let sql = format!("SELECT d.task_id {BIN} AND d.task_id < ?3 ORDER BY d.task_id DESC LIMIT ?4");
-    let found = ids(connection, &sql, params![account_id, author, upper(before), limit])?;
-    found.into_iter().filter_map(|id| tasks::inspect(connection, id).transpose()).collect()
+) -> rusqlite::Result<GalleryPage> {
+    let sql = format!(
+        "SELECT d.task_id, ?2 IS NULL OR t.person_id IS ?2 {BIN} AND d.task_id < ?3 ORDER BY d.task_id DESC"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query(params![account_id, author, upper(before)])?;
+    fitting(connection, rows, limit)
 }
 
-/// Those of these tasks that are in the bin.
+/// Those of these tasks that are in the bin, of the author if there is one.
 fn in_bin(connection: &Connection, account_id: Id, wanted: &[Id], author: Option<Id>) -> rusqlite::Result<Vec<Id>> {
-    let sql = format!("SELECT d.task_id {BIN} AND d.task_id IN (SELECT value FROM json_each(?3)) ORDER BY d.task_id");
+    let sql = format!(
+        "SELECT d.task_id {BIN} AND (?2 IS NULL OR t.person_id = ?2)
+         AND d.task_id IN (SELECT value FROM json_each(?3)) ORDER BY d.task_id"
+    );
     ids(connection, &sql, params![account_id, author, list(wanted)])
 }
 
@@ -342,6 +353,20 @@ impl Gallery for SqliteStore {
         limit: u32,
     ) -> Result<GalleryPage> {
         self.read(|connection| page(connection, account_id, filter, before, limit))
+    }
+
+    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]> {
+        let next = |beyond| {
+            format!(
+                "(SELECT id FROM tasks WHERE account_id = ?1 AND surface = 'web' AND removed_at IS NULL AND id {beyond}
+                  LIMIT 1)"
+            )
+        };
+        let sql = format!("SELECT {}, {}", next("> ?2 ORDER BY id"), next("< ?2 ORDER BY id DESC"));
+        self.read(|connection| {
+            let both = |row: &Row<'_>| Ok([row.get(0)?, row.get(1)?]);
+            connection.prepare_cached(&sql)?.query_row(params![account_id, task], both)
+        })
     }
 
     async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
@@ -479,7 +504,7 @@ impl Gallery for SqliteStore {
         self.write(Effect::DeleteTasks, delete).await
     }
 
-    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<TaskRecord>> {
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
         self.read(|connection| bin(connection, account_id, author, before, limit))
     }
 

@@ -418,10 +418,13 @@ pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> 
     let (owner, member) = (fx.person(ada, "owner").await?.id, fx.person(ada, "member").await?.id);
     let (first, second) = (fx.completed_by(ada, member).await?, fx.completed_by(ada, owner).await?);
     let third = fx.completed_by(ada, owner).await?;
+    assert_eq!(fx.store.neighbours(ada, second).await?, [Some(third), Some(first)]);
     let deleted_at = fx.clock.now();
     fx.store.delete_tasks(ada, &[first, second], None).await?;
+    assert_eq!(fx.store.neighbours(ada, third).await?, [None, None]);
+    assert_eq!(fx.store.neighbours(eve, first).await?, [None, None]);
     let bin = async |account, author, before, limit| -> Result<Vec<Id>> {
-        let found = fx.store.bin(account, author, before, limit).await?;
+        let found = fx.store.bin(account, author, before, limit).await?.records;
         assert!(found.iter().all(|record| record.removed_at == Some(deleted_at)));
         Ok(found.iter().map(|record| record.task.id).collect())
     };
@@ -429,6 +432,9 @@ pub async fn the_bin_holds_deleted_tasks_until_they_are_purged(fx: &Fixture) -> 
     assert_eq!(bin(ada, None, None, 1).await?, [second]);
     assert_eq!(bin(ada, None, Some(second), 10).await?, [first]);
     assert_eq!(bin(ada, Some(member), None, 10).await?, [first]);
+    for (author, limit, older) in [(None, 1, Some(second)), (None, 2, None), (Some(owner), 1, Some(second))] {
+        assert_eq!(fx.store.bin(ada, author, None, limit).await?.older, older, "{author:?} {limit}");
+    }
     assert_eq!(bin(eve, None, None, 10).await?, []);
     assert_eq!(fx.store.purge_tasks(eve, &[first], None).await?, 0);
     assert_eq!(fx.store.purge_tasks(ada, &[first, second, third], Some(member)).await?, 1);
