@@ -384,4 +384,7 @@ pub(super) struct One<'a> {
 pub(super) struct PicturePage<'a> {
     pub(super) frame: Frame<'a>,
     pub(super) one: One<'a>,
+    /// The pictures before and after it in the gallery.
+    pub(super) newer: Option<Id>,
+    pub(super) older: Option<Id>,
 }

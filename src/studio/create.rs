@@ -272,7 +272,9 @@ pub async fn picture(
     if is_of_script(&headers) {
         return fragment(&visitor, one.render()?).await;
     }
-    Ok(html(PicturePage { frame: Frame::with_queue("picture", &visitor).await?, one }.render()?))
+    let account = visitor.session.person.account_id;
+    let [newer, older] = visitor.studio.shared.store.neighbours(account, id).await?;
+    Ok(html(PicturePage { frame: Frame::with_queue("picture", &visitor).await?, one, newer, older }.render()?))
 }
 
 /// The address of this server, as programs and other browsers reach it.

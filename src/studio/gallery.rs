@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use askama::Template;
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, Query};
+use axum::extract::{Path, Query, RawQuery};
 use axum::http::{HeaderMap, Response, StatusCode};
-use axum::response::IntoResponse as _;
+use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -80,9 +80,8 @@ impl Search {
         }
     }
 
-    /// The query of the page that begins before a task.
-    fn older(&self, before: Id) -> String {
-        let before = before.to_string();
+    /// The fields that are set, except the place.
+    fn fields(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let fields = [
             ("q", &self.q),
             ("state", &self.state),
@@ -93,11 +92,70 @@ impl Search {
             ("board", &self.board),
             ("from", &self.from),
             ("until", &self.until),
-            ("before", &before),
         ];
-        let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(set).finish()
+        fields.into_iter().map(|(name, value)| (name, value.as_str())).filter(|(_, value)| !value.is_empty())
     }
+
+    /// The query of the page that begins before a task.
+    fn older(&self, before: Id) -> String {
+        query(self.fields().chain([("before", before.as_str())]))
+    }
+
+    /// The filters that are on, besides the words that are searched.
+    fn narrowing(&self, t: &Texts, boards: &[Board], people: &[Person]) -> Vec<Narrowing> {
+        let state = |value: &str| STATES.into_iter().find(|(state, _)| state.as_str() == value);
+        let is_day = |value: &str| Timestamp::of_day(value).is_some();
+        let words = |name, value: &str| -> Option<String> {
+            let (label, value) = match name {
+                "state" => ("state", t.get(state(value)?.1)),
+                "kind" => ("kind", t.get(if value == "image" { "kind-image" } else { "kind-text" })),
+                "shape" => ("shape", value.into()),
+                "starred" if value == "1" => return Some(t.get("starred").into_owned()),
+                "person" if value == MINE => ("created-by", t.get("mine")),
+                "person" => {
+                    let author = people.iter().find(|person| person.id.as_str() == value);
+                    ("created-by", author.map_or(t.get("usage-former-person"), |author| author.name.as_str().into()))
+                }
+                "board" => ("board", boards.iter().find(|board| board.id.as_str() == value)?.name.as_str().into()),
+                "from" if is_day(value) => ("credits-from", value.into()),
+                "until" if is_day(value) => ("credits-until", value.into()),
+                _ => return None,
+            };
+            Some(format!("{}: {value}", t.get(label)))
+        };
+        let without = |field| query(self.fields().filter(|(name, _)| *name != field));
+        let on = |(name, value)| Some(Narrowing { words: words(name, value)?, without: without(name) });
+        self.fields().filter_map(on).collect()
+    }
+}
+
+/// The fields of a URL.
+fn query<'a, 'b>(fields: impl Iterator<Item = (&'a str, &'b str)>) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+/// The query without its empty fields, which a form sends, too; `None` if it has none.
+fn shortened(given: &str) -> Option<String> {
+    let fields: Vec<_> = url::form_urlencoded::parse(given.as_bytes()).collect();
+    let is_long = fields.iter().any(|(_, value)| value.is_empty());
+    let set = fields.iter().filter(|(_, value)| !value.is_empty());
+    is_long.then(|| query(set.map(|(name, value)| (name.as_ref(), value.as_ref()))))
+}
+
+/// The states with the names of their texts.
+const STATES: [(TaskState, &str); 4] = [
+    (TaskState::Completed, "gallery-completed"),
+    (TaskState::Processing, "gallery-processing"),
+    (TaskState::Failed, "failed"),
+    (TaskState::Cancelled, "cancelled"),
+];
+
+/// A filter that is on.
+struct Narrowing {
+    /// What it filters, for the reader.
+    words: String,
+    /// The query of the page without it.
+    without: String,
 }
 
 #[derive(Template)]
@@ -105,8 +163,7 @@ impl Search {
 struct GalleryPage<'a> {
     frame: Frame<'a>,
     search: Search,
-    /// Whether more than the words, the board and the stars is filtered.
-    narrowed: bool,
+    narrowing: Vec<Narrowing>,
     boards: Vec<Board>,
     /// The people of the account, if there are several.
     people: Vec<Person>,
@@ -118,13 +175,8 @@ struct GalleryPage<'a> {
 }
 
 impl GalleryPage<'_> {
-    fn states(&self) -> [(&'static str, &'static str); 4] {
-        TaskState::ALL.map(|state| match state {
-            TaskState::Completed => (state.as_str(), "gallery-completed"),
-            TaskState::Processing => (state.as_str(), "gallery-processing"),
-            TaskState::Failed => (state.as_str(), "failed"),
-            TaskState::Cancelled => (state.as_str(), "cancelled"),
-        })
+    fn states(&self) -> [(TaskState, &'static str); 4] {
+        STATES
     }
 
     fn shapes(&self) -> impl Iterator<Item = &'static str> + use<> {
@@ -143,7 +195,7 @@ impl GalleryPage<'_> {
     /// Whether the gallery has no picture at all.
     fn is_new(&self) -> bool {
         let Search { q, before, board, starred, person, .. } = &self.search;
-        let whole = !self.narrowed && [q, before, board, starred, person].into_iter().all(String::is_empty);
+        let whole = self.narrowing.is_empty() && [q, before, board, starred, person].into_iter().all(String::is_empty);
         whole && self.cards.is_empty() && self.older.is_none()
     }
 }
@@ -160,8 +212,12 @@ struct MoreCards<'a> {
 pub async fn gallery(
     visitor: Visitor,
     Query(search): Query<Search>,
+    RawQuery(given): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
+    if let Some(short) = given.as_deref().and_then(shortened) {
+        return Ok(secured(Redirect::to(&format!("{HOME}?{short}")).into_response()));
+    }
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     let filter = search.filter(visitor.session.person.id);
     let size = if search.ids == "1" { IDS } else { PAGE };
@@ -188,16 +244,15 @@ pub async fn gallery(
     }
     let boards = boards::seen(&visitor).await?;
     let mut people = store.list_people(Some(account)).await?;
+    let narrowing = search.narrowing(visitor.texts, &boards, &people);
     if people.len() < 2 {
         people.clear();
     }
-    let beside = GalleryFilter { text: String::new(), board: None, starred_by: None, person: None, ..filter.clone() };
-    let narrowed = beside.is_set();
     let page = GalleryPage {
         frame: Frame::with_queue("gallery", &visitor).await?,
         board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),
         deleted: ids(&search.deleted),
-        narrowed,
+        narrowing,
         search,
         boards,
         people,

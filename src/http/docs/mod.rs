@@ -45,9 +45,8 @@ const STUDIO_STYLE: [&str; 5] = [
     include_str!("../../studio/pages/viewer.css"),
 ];
 /// The script of pages with pictures, which comes after that of all pages.
-const PICTURES_SCRIPT: [&str; 10] = [
+const PICTURES_SCRIPT: [&str; 8] = [
     include_str!("../../studio/pages/live.js"),
-    include_str!("../../studio/pages/references.js"),
     include_str!("../../studio/pages/looking.js"),
     include_str!("../../studio/pages/gallery.js"),
     include_str!("../../studio/pages/choosing.js"),
@@ -55,6 +54,12 @@ const PICTURES_SCRIPT: [&str; 10] = [
     include_str!("../../studio/pages/menu.js"),
     include_str!("../../studio/pages/viewer.js"),
     include_str!("../../studio/pages/place.js"),
+];
+/// The script of the page that creates pictures, which comes after both.
+const CREATE_SCRIPT: [&str; 4] = [
+    include_str!("../../studio/pages/references.js"),
+    include_str!("../../studio/pages/masks.js"),
+    include_str!("../../studio/pages/prompts.js"),
     include_str!("../../studio/pages/drafts.js"),
 ];
 
@@ -69,10 +74,10 @@ static PAGES: [(&str, Page); 15] = [
     ("/docs/icon.svg", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/favicon.ico", Page::new(PICTURE, || include_str!("pages/icon.svg").into())),
     ("/studio/assets/studio.css", Page::new(STYLE, || STUDIO_STYLE.concat().into())),
-    ("/studio/assets/early.js", Page::new(SCRIPT, || include_str!("../../studio/pages/early.js").into())),
-    ("/studio/assets/studio.js", Page::new(SCRIPT, || include_str!("../../studio/pages/studio.js").into())),
-    ("/studio/assets/pictures.js", Page::new(SCRIPT, || PICTURES_SCRIPT.concat().into())),
-    ("/studio/assets/create.js", Page::new(SCRIPT, || include_str!("../../studio/pages/create.js").into())),
+    ("/studio/assets/early.js", Page::new(SCRIPT, || slim(&[include_str!("../../studio/pages/early.js")]))),
+    ("/studio/assets/studio.js", Page::new(SCRIPT, || slim(&[include_str!("../../studio/pages/studio.js")]))),
+    ("/studio/assets/pictures.js", Page::new(SCRIPT, || slim(&PICTURES_SCRIPT))),
+    ("/studio/assets/create.js", Page::new(SCRIPT, || slim(&CREATE_SCRIPT))),
     ("/openapi.json", Page::new("application/json", || openapi_json().into())),
     ("/openapi-other.json", Page::new("application/json", || other_openapi_json().into())),
 ];
@@ -114,6 +119,13 @@ fn quick_start() -> Bytes {
     let [curl, python, javascript] = SNIPPETS;
     let templates = serde_json::json!({ "curl": curl, "python": python, "javascript": javascript });
     format!("\"use strict\";\nconst templates = {templates};\n{}", include_str!("pages/quick-start.js")).into()
+}
+
+/// A script without comments and indentation, which are a third of it. No string in it spans lines.
+fn slim(parts: &[&str]) -> Bytes {
+    let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
+    let kept = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+    kept.flat_map(|line| [line, "\n"]).collect::<String>().into()
 }
 
 impl Page {

@@ -1,5 +1,6 @@
 
 // Stars, deletion with undo, and the grid by keyboard.
+// Returns the tasks with which it was done: a refusal ends it between two parts of a long list.
 async function mark(change, tasks, fields = {}) {
   const proof = one('input[name="proof"]').value;
   const most = Number(one("[data-chosen]")?.dataset.most ?? 200);
@@ -10,9 +11,9 @@ async function mark(change, tasks, fields = {}) {
     const answer = await fetch(`/studio/gallery/${change}`, request).catch(() => null);
     if (answer?.ok && !answer.redirected) continue;
     say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
-    return false;
+    return tasks.slice(0, at);
   }
-  return true;
+  return tasks;
 }
 
 function showStar(task, starred) {
@@ -24,7 +25,7 @@ function showStar(task, starred) {
 }
 
 async function star(tasks, starred) {
-  if (await mark(starred ? "star" : "unstar", tasks)) for (const task of tasks) showStar(task, starred);
+  for (const task of await mark(starred ? "star" : "unstar", tasks)) showStar(task, starred);
 }
 
 // Deleted tasks wait where they were, hidden, until the page is left.
@@ -40,27 +41,36 @@ async function erase(tasks) {
   const next = last?.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
   if (isViewing()) viewAfter(next); else if (next) enter(next);
   clear();
-  if (!(await mark("delete", ended))) {
-    for (const tile of loaded) tile.hidden = false;
-    return hold();
-  }
+  const erased = await mark("delete", ended);
+  show(ended.slice(erased.length));
+  if (!erased.length) return;
   const before = one(".undo");
   const undo = one("[data-undo]").content.firstElementChild.cloneNode(true);
-  undo.tasks = [...(before?.tasks ?? []), ...ended];
+  undo.tasks = [...(before?.tasks ?? []), ...erased];
   before?.remove();
-  const words = one("[role=status]", undo);
   (isViewing() ? one("[data-viewer]") : one("main")).append(undo);
-  const { one: single, other } = words.dataset;
-  words.textContent = undo.tasks.length === 1 ? single : other.replace("0", undo.tasks.length);
+  countErased(undo);
   if (!next && !isViewing()) one("button", undo).focus();
 }
 
+// Shows the tiles of these tasks again.
+function show(tasks) {
+  for (const task of tasks) if (tileOf(task)) tileOf(task).hidden = false;
+  if (tasks.length) hold();
+}
+
+function countErased(undo) {
+  const words = one("[role=status]", undo);
+  const { one: single, other } = words.dataset;
+  words.textContent = undo.tasks.length === 1 ? single : other.replace("0", undo.tasks.length);
+}
+
 async function restore(form) {
-  if (!(await mark("restore", form.tasks))) return;
-  for (const task of form.tasks) if (tileOf(task)) tileOf(task).hidden = false;
-  form.remove();
-  hold();
-  const first = tileOf(form.tasks[0]);
+  const restored = await mark("restore", form.tasks);
+  show(restored);
+  form.tasks = form.tasks.slice(restored.length);
+  if (form.tasks.length) countErased(form); else form.remove();
+  const first = tileOf(restored[0]);
   if (first?.matches(".tile") && !isViewing()) enter(first);
 }
 
@@ -70,12 +80,14 @@ async function doWithChosen(change, form) {
   if (change === "delete") return erase(tasks);
   if (change === "star" || change === "unstar") return star(tasks, change === "star");
   const board = form.elements.board.value;
-  if (!(await mark(change, tasks, { board }))) return;
-  toast(one("[data-news]").dataset[change]);
+  const done = await mark(change, tasks, { board });
   if (change === "take" && new URL(location).searchParams.get("board") === board) {
-    for (const task of tasks) tileOf(task)?.remove();
+    for (const task of done) tileOf(task)?.remove();
     hold();
   }
+  // What was refused stays chosen.
+  if (done.length < tasks.length) return;
+  toast(one("[data-news]").dataset[change]);
   clear();
 }
 

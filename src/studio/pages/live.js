@@ -3,6 +3,7 @@
 // Pages with pictures: older ones at their end, and tasks that change while the page is open.
 const idOf = (element) => element.dataset.task ?? element.id.slice("task-".length);
 const tileOf = (task) => document.getElementById(`task-${task}`);
+const maker = one("form.maker");
 const tiles = () => all(".grid > .tile:not([hidden])");
 
 // The next tile in this direction.
@@ -26,15 +27,6 @@ function showOlder(link = one("[data-older]")) {
   return arriving;
 }
 
-// The row before older pictures becomes another one when they arrive, so it is not visible until then. The only row is:
-// a search that finds little may ask for many pages.
-function hold() {
-  for (const tile of all(".grid > .held")) tile.classList.remove("held");
-  const end = one(".grid > .older:not(.broken)");
-  const last = end && beyond(end, -1);
-  if (last?.offsetTop === tiles()[0]?.offsetTop) return;
-  for (let tile = last; tile && tile.offsetTop === last.offsetTop; tile = beyond(tile, -1)) tile.classList.add("held");
-}
 if (one(".grid")) new ResizeObserver(hold).observe(one(".grid"));
 
 async function fetchOlder(link) {
@@ -215,9 +207,11 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (form.dataset.busy) return;
   form.dataset.busy = "yes";
-  if (form === maker) await uploadsDone();
-  if ("make" in form.dataset) {
+  if (form === maker) {
+    await uploadsDone();
     remember(form.elements.prompt.value);
+  }
+  if ("make" in form.dataset) {
     await make(form, event.submitter);
   } else {
     const { refusal } = (await send(form, event.submitter)) ?? {};
@@ -227,11 +221,28 @@ document.addEventListener("submit", async (event) => {
   delete form.dataset.busy;
 });
 
+// Whether the page before this one shows pictures. It still knows its place.
+function cameFromGrid() {
+  const before = window.navigation?.entries()[navigation.currentEntry.index - 1]?.url ?? document.referrer;
+  return ["/studio", "/studio/gallery"].some((path) => before.split("?")[0] === location.origin + path);
+}
+
 document.addEventListener("click", (event) => {
-  const link = event.target.closest?.("[data-back]");
-  // The page before this one still knows its place.
+  const link = event.target.closest?.("[data-back], .steps a");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  if (!document.referrer.startsWith(`${location.origin}/studio`)) return;
+  const isBack = "back" in link.dataset;
+  if (isBack && !isViewing() && !cameFromGrid()) return;
   event.preventDefault();
-  history.back();
+  // The way back does not lead through every picture that was looked at.
+  if (!isBack) location.replace(link.href); else if (isViewing()) leaveViewer(); else history.back();
+});
+
+// The keys of a picture's own page.
+document.addEventListener("keydown", (event) => {
+  if (!one(".one") || one(".grid") || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.repeat || event.target.matches("input, select, textarea, pre")) return;
+  const isRtl = getComputedStyle(document.body).direction === "rtl";
+  const links = { ArrowLeft: "[rel=prev]", ArrowRight: "[rel=next]", Escape: "[data-back]" };
+  if (isRtl) [links.ArrowLeft, links.ArrowRight] = [links.ArrowRight, links.ArrowLeft];
+  if (links[event.key]) one(links[event.key])?.click();
 });

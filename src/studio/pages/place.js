@@ -18,6 +18,10 @@ async function comeBack() {
   tile.classList.remove("held");
   one(".open", tile).focus({ preventScroll: true });
   scrollBy({ top: tile.getBoundingClientRect().top - kept.top, behavior: "instant" });
+  // The viewer was left by one of its links.
+  if (history.state?.task !== kept.task) return;
+  nameTask(tile);
+  openViewer(tile);
 }
 
 if (grid) {

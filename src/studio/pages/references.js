@@ -1,10 +1,10 @@
+"use strict";
 
 // References beside the prompt: pictures of the account, which this script keeps in a list, and links, which stay in their
 // text field. One hidden field sends both.
 const MOST_REFERENCES = 4;
 const MOST_BYTES = 20 * 1024 * 1024;
 const DRAGGED = "text/x-tintype-reference";
-const maker = one("form.maker");
 const links = one("#references");
 const files = one("input[type=file][name=file]");
 const isOwn = (line) => /^(upload|result):/.test(line);

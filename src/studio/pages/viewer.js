@@ -10,7 +10,7 @@ function showPicture(at) {
   seen.at = at;
   const picture = seen.pictures[at];
   const large = one("[data-large]", viewer);
-  zoom(false);
+  allowZoom(false);
   large.hidden = !picture;
   if (!picture) return;
   large.alt = picture.alt;
@@ -18,15 +18,29 @@ function showPicture(at) {
   large.src = picture.thumbnail;
   const whole = new Image();
   whole.src = picture.url;
-  whole.decode().then(() => { if (seen?.pictures[seen.at] === picture) large.src = picture.url; }, () => {});
+  whole.decode().then(() => {
+    if (seen?.pictures[seen.at] !== picture) return;
+    large.src = picture.url;
+    allowZoom(true);
+  }, () => {});
   setUp(picture.tools);
   one(".about .tools")?.replaceWith(picture.tools);
   all("button", one("[data-strip]")).forEach((button, index) => button.setAttribute("aria-current", index === at));
 }
 
+const isZoomed = () => one("[data-stage]").classList.contains("whole");
+
 function zoom(on) {
+  if (on && one("[data-zoom]").ariaDisabled === "true") return;
   one("[data-stage]").classList.toggle("whole", on);
   one("[data-zoom]").setAttribute("aria-pressed", on);
+}
+
+// A thumbnail has no original size: the zoom waits for the whole picture.
+function allowZoom(allowed) {
+  zoom(false);
+  one("[data-zoom]").ariaDisabled = !allowed;
+  one("[data-stage]").classList.toggle("loading", !allowed);
 }
 
 async function showTask(tile, fromEnd) {
@@ -36,7 +50,7 @@ async function showTask(tile, fromEnd) {
   const large = one("[data-large]", viewer);
   const thumbnail = one(".open img[src]", tile);
   large.hidden = !thumbnail;
-  zoom(false);
+  allowZoom(false);
   if (thumbnail) [large.src, large.alt] = [thumbnail.src, one(".prompt", tile).textContent];
   one("[data-strip]").replaceChildren();
   one("[data-about]").replaceChildren();
@@ -86,11 +100,14 @@ function followTile(old, tile) {
 }
 
 function view(tile) {
-  const isOpen = isViewing();
-  const url = `/studio/tasks/${idOf(tile)}`;
-  if (isOpen) history.replaceState({ task: idOf(tile) }, "", url);
-  else history.pushState({ task: idOf(tile) }, "", url);
+  if (!isViewing()) history.pushState(null, "", HERE);
+  nameTask(tile);
   openViewer(tile);
+}
+
+// Gives the viewer the address of the picture's own page.
+function nameTask(tile) {
+  history.replaceState({ task: idOf(tile) }, "", `/studio/tasks/${idOf(tile)}`);
 }
 
 function openViewer(tile, fromEnd) {
@@ -114,14 +131,14 @@ async function step(by) {
   const from = seen;
   if (!tile && by > 0 && await showOlder()) tile = beyond(from.tile, by);
   if (!tile || seen !== from) return;
-  history.replaceState({ task: idOf(tile) }, "", `/studio/tasks/${idOf(tile)}`);
+  nameTask(tile);
   openViewer(tile, by < 0);
   // Older ones arrive before they are wanted.
   if (by > 0 && !beyond(tile, 1)) showOlder();
 }
 
 function closeViewer() {
-  if (!viewer?.open) return;
+  if (!seen) return;
   const { tile } = seen;
   seen = null;
   const undo = one(".undo", viewer);
@@ -134,12 +151,27 @@ function closeViewer() {
 
 // Closes it as the Back button does, so that the address is that of the page again.
 function leaveViewer() {
+  if (!seen) return;
   const wasPushed = history.state?.task;
   closeViewer();
   if (wasPushed) history.back();
 }
 
+// Esc leaves the zoom first.
+function escapeViewer() {
+  if (isZoomed()) zoom(false); else leaveViewer();
+}
+
+// Who leaves by a link or form of the viewer comes back to this page with the viewer open, not to the picture's own page.
+function keepViewer(event) {
+  const link = event.target.closest?.("a[href]:not([download], [target])");
+  const staysHere = event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey;
+  if (!staysHere && (link || event.type === "submit")) history.replaceState(history.state, "", HERE);
+}
+
 if (viewer) {
+  addEventListener("click", (event) => { if (viewer.contains(event.target)) keepViewer(event); });
+  addEventListener("submit", (event) => { if (viewer.contains(event.target)) keepViewer(event); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.(".grid .open");
     if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -148,14 +180,16 @@ if (viewer) {
   });
   viewer.addEventListener("cancel", (event) => {
     event.preventDefault();
-    leaveViewer();
+    escapeViewer();
   });
+  // The browser closes it by itself when it is asked twice.
+  viewer.addEventListener("close", () => leaveViewer());
   viewer.addEventListener("click", (event) => {
     const button = event.target.closest("[data-step], [data-zoom], [data-close], [data-large]");
     if (!button) return;
     if (button.dataset.step) step(Number(button.dataset.step));
     else if ("close" in button.dataset) leaveViewer();
-    else if (!swiped) zoom(!one("[data-stage]").classList.contains("whole"));
+    else if (!swiped) zoom(!isZoomed());
   });
   document.addEventListener("keydown", (event) => {
     if (!viewer.open || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -166,6 +200,7 @@ if (viewer) {
       ArrowRight: () => step(way),
       s: () => one(".star", viewer)?.click(),
       Delete: () => erase([seen.task]),
+      Escape: escapeViewer,
     };
     if (!keys[event.key] || (event.repeat && !event.key.startsWith("Arrow"))) return;
     event.preventDefault();
@@ -176,7 +211,7 @@ if (viewer) {
   let swiped = false;
   const stage = one("[data-stage]");
   stage.addEventListener("touchstart", ({ touches }) => {
-    began = touches.length === 1 && !stage.classList.contains("whole") ? touches[0].clientX : null;
+    began = touches.length === 1 && !isZoomed() ? touches[0].clientX : null;
     swiped = false;
   }, { passive: true });
   stage.addEventListener("touchend", ({ changedTouches }) => {
@@ -188,7 +223,7 @@ if (viewer) {
 
 addEventListener("popstate", (event) => {
   // The page of a picture that was loaded at the address of the viewer.
-  if (!viewer) return location.reload();
+  if (!viewer) return location.pathname === HERE.pathname || location.reload();
   const tile = event.state?.task && tileOf(event.state.task);
   if (tile) openViewer(tile); else closeViewer();
 });

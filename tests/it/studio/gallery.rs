@@ -77,6 +77,25 @@ async fn the_gallery_searches_stars_and_collects() {
 }
 
 #[tokio::test]
+async fn filters_are_named_and_removed_one_by_one() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let long = ada.get(&format!("{GALLERY}?q=red+boat&state=failed&kind=&shape=16%3A9&from=")).await;
+    let short = format!("{GALLERY}?q=red+boat&state=failed&shape=16%3A9");
+    assert_eq!((long.status, long.header("location")), (StatusCode::SEE_OTHER, short.as_str()));
+    let page = ada.page(&short).await;
+    assert!(page.contains("<details class=\"filters\">"), "{page}");
+    for (without, words) in [("q=red+boat&#38;shape=16%3A9", "State: Failed"), ("q=red+boat&#38;state=failed", "16:9")] {
+        let link = page.split(&format!("<a class=\"quiet\" href=\"{GALLERY}?{without}\">")).nth(1).unwrap_or_else(|| {
+            panic!("{without}: {page}");
+        });
+        assert!(link.split("</a>").next().is_some_and(|link| link.contains(words)), "{words}: {link}");
+    }
+    let page = ada.page(&format!("{GALLERY}?q=boat&state=nonsense&from=x")).await;
+    assert!(!page.contains("class=\"narrowing\""), "{page}");
+}
+
+#[tokio::test]
 async fn a_deleted_task_comes_back_for_its_time_in_the_bin_and_is_then_erased_with_its_files() {
     let service = Service::start_with(&BIN_FLAGS).await;
     let ada = service.visitor("ada", 100).await;

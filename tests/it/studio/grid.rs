@@ -168,6 +168,9 @@ fn the_viewer_goes_through_the_gallery_and_returns_to_the_tile() {
     person.browser.until("document.querySelectorAll('[data-strip] button')[2].ariaCurrent === 'true'");
     person.browser.click("document.querySelector('[data-large]')");
     person.browser.until("document.querySelector('.stage.whole')");
+    // Esc leaves the zoom first.
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.stage.whole') && document.querySelector('.viewer').open");
     person.browser.press("Escape");
     person.browser.until("!document.querySelector('.viewer').open && location.pathname === '/studio/gallery'");
     assert_eq!(person.browser.evaluate(&format!("document.activeElement.parentNode === {TILES}[0]")), true);
@@ -294,5 +297,123 @@ fn back_from_the_page_of_a_picture_returns_to_the_same_tile() {
     let after = person.browser.until(place);
     let moved = before[1].as_i64().expect("a place") - after[1].as_i64().expect("a place");
     assert!(moved.abs() <= 50, "{before} {after}");
+    person.leave();
+}
+
+#[test]
+fn failures_leave_the_rows_of_the_grid_whole() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    for _ in 0..6 {
+        person.create_many(1, "at night");
+        person.create_many(1, "in fog [[fail]]");
+    }
+    person.create_many(8, "at dawn");
+    person.open_gallery();
+    // The rows but the last: how far they are from the end of the grid, and how unequal their heights are.
+    let torn = "(() => {
+        const rows = Map.groupBy(document.querySelectorAll('.grid > .tile'), (tile) => tile.offsetTop);
+        const grid = document.querySelector('.grid');
+        const end = grid.getBoundingClientRect().right - parseFloat(getComputedStyle(grid).paddingRight);
+        return [...rows.values()].slice(0, -1).map((row) => {
+            const boxes = row.map((tile) => tile.getBoundingClientRect());
+            const heights = boxes.map((box) => box.height);
+            return [end - boxes.at(-1).right, Math.max(...heights) - Math.min(...heights)].map(Math.round);
+        }).filter(([gap, ragged]) => gap > 1 || ragged > 1);
+    })()";
+    for (width, height) in [(1_280, 900), (390, 844)] {
+        person.browser.resize(width, height);
+        assert_eq!(person.browser.evaluate(torn), serde_json::json!([]), "at {width}");
+    }
+    photograph(&mut person.browser, "failures");
+    person.leave();
+}
+
+#[test]
+fn the_page_of_a_picture_has_arrows_and_a_way_back() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(3, "in fog [[fail]]");
+    person.open_gallery();
+    let paths = person.browser.evaluate(&format!("{TILES}.map((tile) => new URL(tile.querySelector('.open')).pathname)"));
+    let path = |index: usize| paths[index].as_str().expect("a path");
+    person.open(path(1));
+    for (key, index) in [("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowLeft", 0)] {
+        person.browser.press(key);
+        let there = format!("location.pathname === '{}' && document.readyState === 'complete'", path(index));
+        person.browser.until_asked(&there, |_| std::thread::yield_now());
+    }
+    let ends = "[...document.querySelectorAll('.steps a')].map((link) => link.rel)";
+    assert_eq!(person.browser.evaluate(ends), serde_json::json!(["next"]));
+    photograph(&mut person.browser, "picture-steps");
+    person.browser.press("Escape");
+    let back = format!("location.pathname === '{GALLERY}' && document.activeElement?.closest('.tile') !== null");
+    person.browser.until_asked(&back, |_| std::thread::yield_now());
+    person.leave();
+}
+
+#[test]
+fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(3, "at night");
+    person.open_gallery();
+    // A thumbnail has no original size.
+    person.browser.block(&["*/files/*"]);
+    let zoom = "document.querySelector('[data-zoom]').ariaDisabled";
+    person.browser.click(&format!("{TILES}[1].querySelector('.open')"));
+    person.browser.until("document.querySelector('.viewer .remix')");
+    person.browser.click("document.querySelector('[data-large]')");
+    assert_eq!(person.browser.evaluate(&format!("document.querySelector('.stage.whole') ?? {zoom}")), "true");
+    person.browser.block(&[]);
+    person.browser.press("ArrowRight");
+    person.browser.press("ArrowLeft");
+    person.browser.until(&format!("{zoom} === 'false'"));
+    person.browser.errors.retain(|error| !error.contains("ERR_BLOCKED_BY_CLIENT"));
+    let shown = person.browser.evaluate("location.pathname");
+    person.browser.click("document.querySelector('.viewer .remix summary')");
+    person.browser.follow("document.querySelector('.viewer [data-remix=prompt]')");
+    assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
+    person.browser.evaluate("history.back(), 1");
+    let back = format!("location.pathname === {shown} && document.querySelector('.viewer')?.open");
+    person.browser.until_asked(&back, |_| std::thread::yield_now());
+    person.browser.press("Escape");
+    let closed = format!("location.pathname === '{GALLERY}' && !document.querySelector('.viewer').open");
+    person.browser.until_asked(&closed, |_| std::thread::yield_now());
+    assert_eq!(person.count(&format!("{TILES}.indexOf(document.activeElement.closest('.tile'))")), 1);
+    person.leave();
+}
+
+#[test]
+fn a_deletion_that_is_refused_halfway_shows_what_is_left() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(3, "in fog [[fail]]");
+    person.open_gallery();
+    // One task at a time, of which the second one does not arrive.
+    person.browser.evaluate(
+        "(() => {
+            document.querySelector('[data-chosen]').dataset.most = 1;
+            const [send, sent] = [window.fetch, []];
+            window.fetch = (url, ...rest) => {
+                if (!String(url).endsWith('/delete')) return send(url, ...rest);
+                return sent.push(url) === 2 ? Promise.reject(new Error('gone')) : send(url, ...rest);
+            };
+            document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', ctrlKey: true, bubbles: true }));
+        })()",
+    );
+    person.browser.click("document.querySelector('#chosen .danger')");
+    person.browser.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-refusal]').checkVisibility()"), true);
+    person.browser.click("document.querySelector('.undo button')");
+    person.browser.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
+    person.leave();
+}
+
+#[test]
+fn a_link_skips_to_the_pictures() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(2, "in fog [[fail]]");
+    person.open_gallery();
+    for key in ["Tab", "Enter", "Tab"] {
+        person.browser.press(key);
+    }
+    person.browser.until("document.activeElement.closest('.tile')");
     person.leave();
 }
