@@ -2,7 +2,9 @@
 //! is sent.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
@@ -18,7 +20,7 @@ use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::error::PageError;
-use super::gallery::{chosen, first};
+use super::gallery::first;
 use super::page::secured;
 use super::picture_files::{PNG_HEADER, PictureFile};
 use super::session::{Form, Visitor};
@@ -230,14 +232,42 @@ pub(super) async fn stream_file(
     Ok(secured(response))
 }
 
-/// Leads to the pictures of chosen tasks. The form is not sent by GET, because its URL would hold the form's secret.
+/// A task of which all pictures are wanted, or one by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Part {
+    task: Id,
+    number: Option<usize>,
+}
+
+impl FromStr for Part {
+    type Err = ();
+
+    /// `ID` or `ID/NUMBER`.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (task, number) = text.split_once('/').map_or((text, None), |(task, number)| (task, Some(number)));
+        let number = number.map(str::parse).transpose().map_err(drop)?;
+        Ok(Self { task: task.parse().map_err(drop)?, number })
+    }
+}
+
+impl Display for Part {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "{}/{number}", self.task),
+            None => self.task.fmt(f),
+        }
+    }
+}
+
+/// Leads to chosen pictures. The form is not sent by GET, because its URL would hold the form's secret.
 pub async fn zip_chosen(form: Form) -> Response<Body> {
-    let tasks: Vec<String> = chosen(&form).iter().map(Id::to_string).collect();
+    let named = form.fields.names().filter_map(|name| name.strip_prefix("task-").or(name.strip_prefix("picture-")));
+    let tasks: Vec<String> = first::<Part>(named).iter().map(Part::to_string).collect();
     let details = if form.fields.get("details").is_some() { "&details=1" } else { "" };
     secured(Redirect::to(&format!("/studio/gallery.zip?tasks={}{details}", tasks.join("+"))).into_response())
 }
 
-/// The pictures of chosen tasks.
+/// Chosen pictures.
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let shared = visitor.studio.shared.clone();
@@ -245,11 +275,13 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
     let (mut pictures, mut of_one) = (Vec::new(), String::new());
-    let tasks = first(query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace()));
-    for task in &tasks {
-        for (index, picture) in pictures_of(&shared, account, *task).await?.into_iter().enumerate() {
-            of_one = picture.stem();
-            pictures.push(Chosen { task: *task, index, name: picture.name });
+    let parts: Vec<Part> = first(query.get("tasks").into_iter().flat_map(|tasks| tasks.split_whitespace()));
+    for Part { task, number } in parts {
+        for (index, picture) in pictures_of(&shared, account, task).await?.into_iter().enumerate() {
+            if number.is_none_or(|number| number == index + 1) {
+                of_one = picture.stem();
+                pictures.push(Chosen { task, index, name: picture.name });
+            }
         }
     }
     tell_apart(&mut pictures);
@@ -257,7 +289,8 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
         return Err(PageError::new(StatusCode::NOT_FOUND, "zip-none"));
     }
     let details = query.contains_key("details");
-    let name = if tasks.len() == 1 { format!("{of_one}.zip") } else { "pictures.zip".into() };
+    let is_one = pictures.iter().all(|picture| picture.task == pictures[0].task);
+    let name = if is_one { format!("{of_one}.zip") } else { "pictures.zip".into() };
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(async move {
         write(&shared, account, pictures, details, sender).await;

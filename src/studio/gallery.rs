@@ -2,6 +2,8 @@
 //! lead to the same pictures.
 
 use std::collections::HashSet;
+use std::hash::Hash;
+use std::str::FromStr;
 
 use askama::Template;
 use axum::Json;
@@ -21,10 +23,10 @@ use super::page::{DAY, Frame, done, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::person::{Person, Role};
 use tintype_domain::request::AspectRatio;
-use tintype_store::{Board, GalleryFilter, GalleryPage as Found, TaskState};
+use tintype_store::{Board, GalleryFilter, GalleryPage as Found, TaskRecord, TaskState};
 use tintype_system::clock::Timestamp;
 
 const HOME: &str = "/studio/gallery";
@@ -54,7 +56,7 @@ pub struct Search {
     before: String,
     /// Tasks that were just deleted, with spaces between them.
     deleted: String,
-    /// `1` for the ids of the tasks alone.
+    /// `1` for the ids of the tasks alone, with the numbers of their pictures.
     ids: String,
 }
 
@@ -232,7 +234,9 @@ pub async fn gallery(
     };
     let older = page.older.map(|last| search.older(last));
     if search.ids == "1" {
-        let ids: Vec<Id> = page.records.iter().map(|record| record.task.id).collect();
+        let pictures = |status: &Status| if let Status::Completed(names) = status { names.len() } else { 1 };
+        let of = |TaskRecord { task, .. }: &TaskRecord| (task.id, pictures(&task.status));
+        let ids: Vec<(Id, usize)> = page.records.iter().map(of).collect();
         return Ok(secured(Json(json!({ "ids": ids, "older": older })).into_response()));
     }
     let mut cards = cards(&visitor, page.records).await?;
@@ -268,7 +272,7 @@ fn ids(text: &str) -> Vec<Id> {
 }
 
 /// The first [`MAX_CHOSEN`] of these ids, each once.
-pub(super) fn first<'a>(ids: impl Iterator<Item = &'a str>) -> Vec<Id> {
+pub(super) fn first<'a, T: FromStr + Copy + Eq + Hash>(ids: impl Iterator<Item = &'a str>) -> Vec<T> {
     let mut seen = HashSet::new();
     ids.filter_map(|id| id.parse().ok()).filter(|id| seen.insert(*id)).take(MAX_CHOSEN).collect()
 }

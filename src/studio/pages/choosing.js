@@ -1,14 +1,24 @@
 
-// Chosen tasks. The set of them is what counts; boxes and classes follow it.
-const picked = new Set();
+// What is chosen: tasks, each with the number of its pictures, or with the set of those that are chosen alone. The map is
+// what counts; boxes and classes follow it.
+const picked = new Map();
 let anchor = null;
+const picturesIn = (tile) => all(".open img", tile).length || 1;
+const sizeOf = (part) => part.size ?? part;
+const sum = (numbers) => [...numbers].reduce((total, number) => total + number, 0);
 
-function setPicked(tile, on) {
+function setPicked(tile, on, part = picturesIn(tile)) {
   const box = one("[data-pick]", tile);
   if (!box) return;
-  box.checked = on;
-  tile.classList.toggle("picked", on);
-  if (on) picked.add(idOf(tile)); else picked.delete(idOf(tile));
+  const isSome = on && part.size > 0;
+  const showsSome = box.indeterminate;
+  box.checked = on && !isSome;
+  box.indeterminate = isSome;
+  tile.classList.toggle("picked", box.checked);
+  if (isSome || showsSome) {
+    all(".open img", tile).forEach((image, index) => image.classList.toggle("picked", isSome && part.has(index + 1)));
+  }
+  if (on) picked.set(idOf(tile), part); else picked.delete(idOf(tile));
 }
 
 function count() {
@@ -18,12 +28,23 @@ function count() {
   one("[data-gallery]").classList.toggle("picking", picked.size > 0);
   const status = one("[data-chosen-count]");
   status.nothing ??= status.textContent;
-  status.textContent = picked.size ? status.dataset.words.replace("0", picked.size) : status.nothing;
+  const parts = [...picked.values()];
+  const pictures = sum(parts.map(sizeOf));
+  status.textContent = pictures ? status.dataset.words.replace("0", pictures) : status.nothing;
+  one("[data-chosen-alone]").hidden = !parts.some((part) => part.size);
 }
+
+// The script sends what is chosen: also tasks that no page has loaded, and single pictures.
+one("[data-chosen]")?.addEventListener("formdata", ({ formData }) => {
+  for (const [task, part] of picked) {
+    if (!part.size) formData.set(`task-${task}`, "1");
+    else for (const number of part) formData.set(`picture-${task}/${number}`, "1");
+  }
+});
 
 function clear() {
   if (!picked.size) return;
-  for (const task of [...picked]) if (tileOf(task)) setPicked(tileOf(task), false);
+  for (const task of [...picked.keys()]) if (tileOf(task)) setPicked(tileOf(task), false);
   picked.clear();
   if (one("[data-all-found]")) one("[data-all-found]").hidden = true;
   anchor = null;
@@ -37,30 +58,32 @@ function pickAll(list) {
 }
 
 // All tasks that the search finds, also those that no page has loaded.
-let found = [];
+let found = new Map();
 async function offerFound() {
   const offer = one("[data-all-found]");
   if (!offer || !one("[data-older]")) return;
-  const all = [];
+  const all = new Map();
   let query = new URL(location).searchParams;
   query.delete("before");
-  while (query && all.length < offer.dataset.most) {
+  while (query && all.size < offer.dataset.most) {
     query.set("ids", "1");
     const answer = await fetch(`/studio/gallery?${query}`, { headers: OF_SCRIPT }).catch(() => null);
     if (!answer?.ok || answer.redirected) return;
     const { ids, older } = await answer.json();
-    all.push(...ids);
+    for (const [task, pictures] of ids) all.set(task, pictures);
     query = older && new URLSearchParams(older);
   }
   found = all;
-  offer.textContent = offer.dataset.words.replace("0", found.length);
-  offer.hidden = !picked.size || found.length <= picked.size;
+  offer.textContent = offer.dataset.words.replace("0", sum(found.values()));
+  offer.hidden = !picked.size || found.size <= picked.size;
 }
 
 document.addEventListener("click", (event) => {
   const offer = event.target.closest?.("[data-all-found]");
   if (!offer) return;
-  for (const task of found) if (tileOf(task)) setPicked(tileOf(task), true); else picked.add(task);
+  for (const [task, pictures] of found) {
+    if (tileOf(task)) setPicked(tileOf(task), true); else picked.set(task, pictures);
+  }
   offer.hidden = true;
   count();
 });
@@ -81,9 +104,26 @@ function toggle(tile, isRange) {
   count();
 }
 
+// Chooses a picture of a tile, or leaves it out.
+function togglePicture(tile, number) {
+  const [part, pictures] = [picked.get(idOf(tile)) ?? new Set(), picturesIn(tile)];
+  const numbers = new Set(part.size === undefined ? Array.from({ length: part }, (_, index) => index + 1) : part);
+  if (!numbers.delete(number)) numbers.add(number);
+  setPicked(tile, numbers.size > 0, numbers.size < pictures ? numbers : pictures);
+  anchor = tile;
+  count();
+}
+
+// The number of the picture at which the pointer is; 0 for a click by the keyboard.
+function pictureAt(tile, { clientX, clientY, detail }) {
+  const under = detail ? document.elementsFromPoint(clientX, clientY) : [];
+  return 1 + all(".open img", tile).findIndex((image) => under.includes(image));
+}
+
 // A tile that was fetched again is chosen as before.
 function keepPicked(tile) {
-  if (picked.has(idOf(tile))) setPicked(tile, true);
+  const part = picked.get(idOf(tile));
+  if (part) setPicked(tile, true, part.size ? part : picturesIn(tile));
 }
 
 document.addEventListener("click", (event) => {
@@ -94,7 +134,8 @@ document.addEventListener("click", (event) => {
   // While something is chosen, a click on a picture chooses, too.
   if (!isBox && !(isPicture && (picked.size || event.shiftKey))) return;
   if (isPicture) event.preventDefault();
-  toggle(tile, event.shiftKey);
+  const number = isPicture && !event.shiftKey && pictureAt(tile, event);
+  if (number) togglePicture(tile, number); else toggle(tile, event.shiftKey);
 });
 
 if (one("[data-clear]")) one("[data-clear]").hidden = false;

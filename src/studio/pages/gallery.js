@@ -36,6 +36,8 @@ async function erase(tasks) {
   const loaded = ended.map(tileOf).filter(Boolean);
   if (!ended.length) return;
   const last = loaded.at(-1);
+  const pictures = (task) => (tileOf(task) ? picturesIn(tileOf(task)) : sizeOf(picked.get(task) ?? 1));
+  const sizes = ended.map((task) => [task, pictures(task)]);
   for (const tile of loaded) tile.hidden = true;
   hold();
   const next = last?.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
@@ -46,7 +48,7 @@ async function erase(tasks) {
   if (!erased.length) return;
   const before = one(".undo");
   const undo = one("[data-undo]").content.firstElementChild.cloneNode(true);
-  undo.tasks = [...(before?.tasks ?? []), ...erased];
+  undo.tasks = new Map([...(before?.tasks ?? []), ...sizes.slice(0, erased.length)]);
   before?.remove();
   (isViewing() ? one("[data-viewer]") : one("main")).append(undo);
   countErased(undo);
@@ -62,20 +64,21 @@ function show(tasks) {
 function countErased(undo) {
   const words = one("[role=status]", undo);
   const { one: single, other } = words.dataset;
-  words.textContent = undo.tasks.length === 1 ? single : other.replace("0", undo.tasks.length);
+  const pictures = sum(undo.tasks.values());
+  words.textContent = pictures === 1 ? single : other.replace("0", pictures);
 }
 
 async function restore(form) {
-  const restored = await mark("restore", form.tasks);
+  const restored = await mark("restore", [...form.tasks.keys()]);
   show(restored);
-  form.tasks = form.tasks.slice(restored.length);
-  if (form.tasks.length) countErased(form); else form.remove();
+  for (const task of restored) form.tasks.delete(task);
+  if (form.tasks.size) countErased(form); else form.remove();
   const first = tileOf(restored[0]);
   if (first?.matches(".tile") && !isViewing()) enter(first);
 }
 
 async function doWithChosen(change, form) {
-  const tasks = [...picked];
+  const tasks = [...picked.keys()];
   if (!tasks.length) return;
   if (change === "delete") return erase(tasks);
   if (change === "star" || change === "unstar") return star(tasks, change === "star");
@@ -110,7 +113,7 @@ document.addEventListener("submit", async (event) => {
     await restore(form);
   } else if ("chosen" in form.dataset) {
     if (change !== "gallery.zip") event.preventDefault();
-    else if (picked.size > form.dataset.most) [event.preventDefault(), say(form.dataset.tooMany)];
+    else if (sum([...picked.values()].map((part) => part.size ?? 1)) > form.dataset.most) [event.preventDefault(), say(form.dataset.tooMany)];
     if (change !== "gallery.zip") await doWithChosen(change, form);
   }
 });
@@ -162,12 +165,14 @@ document.addEventListener("keydown", (event) => {
     return next && enter(next);
   }
   if (!event.target.matches(".open")) return;
-  const tasks = picked.size ? [...picked] : [idOf(tile)];
+  const tasks = picked.size ? [...picked.keys()] : [idOf(tile)];
   const keys = {
     " ": () => toggle(tile, event.shiftKey),
     s: () => star(tasks, one(".star", tile)?.getAttribute("aria-pressed") !== "true"),
     Delete: () => erase(tasks),
   };
+  // The pictures of a tile by their numbers.
+  for (let number = 1; number <= picturesIn(tile); number++) keys[number] = () => togglePicture(tile, number);
   if (!keys[event.key] || !one(".star", tile)) return;
   event.preventDefault();
   // A key that is held down does it once.

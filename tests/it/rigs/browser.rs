@@ -144,6 +144,12 @@ impl Browser {
         self.call("Network.setBlockedURLs", json!({ "urls": patterns }));
     }
 
+    /// Receives at most so many bytes a second from now on.
+    pub fn slow_down(&mut self, bytes: u32) {
+        let limits = json!({ "offline": false, "latency": 0, "downloadThroughput": bytes, "uploadThroughput": -1 });
+        self.call("Network.emulateNetworkConditions", limits);
+    }
+
     /// Opens a page and waits until it has loaded.
     pub fn open(&mut self, url: &str) {
         self.loaded = false;

@@ -116,6 +116,11 @@ async fn a_zip_names_its_pictures_and_lists_them() {
     let failed =
         service.shared.store.list_tasks(ada.account, Surface::Web, None, 1).await.expect("a store").remove(0).id;
     assert_eq!(ada.get(&format!("/studio/gallery.zip?tasks={failed}")).await.status, StatusCode::NOT_FOUND);
+    let [whole, alone] = [format!("task-{}", tasks[0]), format!("picture-{}/2", tasks[2])];
+    let some = ada.send("/studio/gallery.zip", &[(&whole, "1"), (&alone, "1"), ("picture-x/y", "1")]).await;
+    let mut found = names(&ada.get(some.header("location")).await);
+    found.sort();
+    assert_eq!(found, ["a-fox.png", "owls-2.png", "pictures.csv"]);
     let repeated = ada.get(&format!("/studio/gallery.zip?tasks={0}+{0}", tasks[0])).await;
     assert_eq!(names(&repeated), ["a-fox.png", "pictures.csv"]);
     let one = ada.get(&format!("/studio/gallery.zip?tasks={}&details=1", tasks[2])).await;

@@ -85,10 +85,12 @@ async fn filters_are_named_and_removed_one_by_one() {
     assert_eq!((long.status, long.header("location")), (StatusCode::SEE_OTHER, short.as_str()));
     let page = ada.page(&short).await;
     assert!(page.contains("<details class=\"filters\">"), "{page}");
-    for (without, words) in [("q=red+boat&#38;shape=16%3A9", "State: Failed"), ("q=red+boat&#38;state=failed", "16:9")] {
-        let link = page.split(&format!("<a class=\"quiet\" href=\"{GALLERY}?{without}\">")).nth(1).unwrap_or_else(|| {
-            panic!("{without}: {page}");
-        });
+    for (without, words) in [("q=red+boat&#38;shape=16%3A9", "State: Failed"), ("q=red+boat&#38;state=failed", "16:9")]
+    {
+        let link =
+            page.split(&format!("<a class=\"quiet\" href=\"{GALLERY}?{without}\">")).nth(1).unwrap_or_else(|| {
+                panic!("{without}: {page}");
+            });
         assert!(link.split("</a>").next().is_some_and(|link| link.contains(words)), "{words}: {link}");
     }
     let page = ada.page(&format!("{GALLERY}?q=boat&state=nonsense&from=x")).await;

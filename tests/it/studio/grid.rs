@@ -333,7 +333,8 @@ fn the_page_of_a_picture_has_arrows_and_a_way_back() {
     let mut person = Person::sign_in(&["--submit-rate", "1000"]);
     person.create_many(3, "in fog [[fail]]");
     person.open_gallery();
-    let paths = person.browser.evaluate(&format!("{TILES}.map((tile) => new URL(tile.querySelector('.open')).pathname)"));
+    let paths =
+        person.browser.evaluate(&format!("{TILES}.map((tile) => new URL(tile.querySelector('.open')).pathname)"));
     let path = |index: usize| paths[index].as_str().expect("a path");
     person.open(path(1));
     for (key, index) in [("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowLeft", 0)] {
@@ -415,5 +416,38 @@ fn a_link_skips_to_the_pictures() {
         person.browser.press(key);
     }
     person.browser.until("document.activeElement.closest('.tile')");
+    person.leave();
+}
+
+#[test]
+fn single_pictures_are_chosen_for_a_download() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(4, "at night");
+    person.open_gallery();
+    let selected = "document.querySelector('[data-chosen-count]').textContent";
+    let alone = "document.querySelector('[data-chosen-alone]').checkVisibility()";
+    let picture = |number: usize| format!("{TILES}[0].querySelectorAll('.open img')[{number}]");
+    person.browser.until(&format!("{}?.naturalWidth > 0", picture(3)));
+    person.browser.evaluate(&format!("{TILES}[1].querySelector('[data-pick]').click()"));
+    person.browser.until(&format!("{selected} === '3 selected' && !{alone}"));
+    person.browser.click(&picture(1));
+    person.browser.until(&format!("{selected} === '4 selected' && {alone}"));
+    photograph(&mut person.browser, "chosen-alone");
+    let sent =
+        "[...new FormData(document.querySelector('#chosen')).keys()].filter((key) => /^(task|picture)-/.test(key))";
+    let id = |index: usize| format!("{TILES}[{index}].id.slice('task-'.length)");
+    let expected = format!("[`task-${{{}}}`, `picture-${{{}}}/2`]", id(1), id(0));
+    assert_eq!(person.browser.evaluate(sent), person.browser.evaluate(&expected));
+    for number in [0, 2, 3] {
+        person.browser.click(&picture(number));
+    }
+    person.browser.until(&format!("{selected} === '7 selected' && !{alone} && {TILES}[0].matches('.picked')"));
+    person.browser.click(&picture(0));
+    person.browser.until(&format!("{selected} === '6 selected' && {alone}"));
+    // The deletion takes the whole tile.
+    person.browser.click("document.querySelector('#chosen .danger')");
+    person
+        .browser
+        .until(&format!("{TILES}.length === 2 && document.querySelector('.undo')?.textContent.includes('7')"));
     person.leave();
 }

@@ -247,9 +247,8 @@ fn bin(
     before: Option<Id>,
     limit: u32,
 ) -> rusqlite::Result<GalleryPage> {
-    let sql = format!(
-        "SELECT d.task_id, ?2 IS NULL OR t.person_id IS ?2 {BIN} AND d.task_id < ?3 ORDER BY d.task_id DESC"
-    );
+    let sql =
+        format!("SELECT d.task_id, ?2 IS NULL OR t.person_id IS ?2 {BIN} AND d.task_id < ?3 ORDER BY d.task_id DESC");
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query(params![account_id, author, upper(before)])?;
     fitting(connection, rows, limit)
