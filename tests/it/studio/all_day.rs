@@ -168,7 +168,7 @@ fn a_picture_made_again_in_the_gallery_appears_there() {
     person.completed(2);
     assert_eq!(person.browser.evaluate("document.querySelectorAll('[data-pick]').length"), 2);
     person.browser.click("document.querySelector('.tile [data-pick]')");
-    person.browser.until("document.querySelector('[data-chosen-count]').textContent.startsWith('1')");
+    person.browser.until("document.querySelector('[data-chosen-count]').textContent.startsWith('2')");
     photograph(&mut person.browser, "gallery-chosen");
     // Each of several pictures is downloaded and linked on its own.
     let address = person.browser.evaluate("document.querySelector('.tile .open').pathname");
