@@ -75,13 +75,15 @@ pub fn counted(number: impl Into<i128>, singular: &str, plural: &str) -> String 
     format!("{number} {}", if number == 1 { singular } else { plural })
 }
 
+/// The units of [`in_words`] in seconds.
+const UNITS: [(u64, &str, &str); 4] =
+    [(86_400, "day", "days"), (3_600, "hour", "hours"), (60, "minute", "minutes"), (1, "second", "seconds")];
+
 /// A duration in words, such as `1 day 2 hours`. Parts of a second are left out.
 pub fn in_words(duration: Duration) -> String {
     let mut left = duration.as_secs();
     let mut parts = Vec::new();
-    for (seconds, one, many) in
-        [(86_400, "day", "days"), (3_600, "hour", "hours"), (60, "minute", "minutes"), (1, "second", "seconds")]
-    {
+    for (seconds, one, many) in UNITS {
         let count = left / seconds;
         left %= seconds;
         if count > 0 || (parts.is_empty() && seconds == 1) {
@@ -89,6 +91,17 @@ pub fn in_words(duration: Duration) -> String {
         }
     }
     parts.join(" ")
+}
+
+/// The duration that [`in_words`] has written.
+pub fn of_words(text: &str) -> Option<Duration> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let part = |part: &[&str]| {
+        let [count, unit] = part else { return None };
+        let (seconds, ..) = UNITS.into_iter().find(|(_, one, many)| [one, many].contains(&unit))?;
+        count.parse::<u64>().ok()?.checked_mul(seconds)
+    };
+    words.chunks(2).map(part).sum::<Option<u64>>().map(Duration::from_secs)
 }
 
 fn checked(what: &'static str, text: &str, min: usize, max: usize) -> Result<String, InvalidText> {
@@ -124,6 +137,7 @@ mod tests {
         ];
         for (seconds, words) in cases {
             assert_eq!(in_words(Duration::from_secs(seconds)), words);
+            assert_eq!(of_words(words), Some(Duration::from_secs(seconds)));
         }
     }
 

@@ -70,7 +70,8 @@ pub use self::people::{
     PersonChange, PersonCreation, Proof, SignUp, SigningUp,
 };
 pub use self::reports::{
-    AccountSummary, DayUsage, EntryFilter, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter, UsageRow,
+    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, Reports, StruckKey, StruckPerson, UsageBy, UsageFilter,
+    UsageRow,
 };
 pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};

@@ -214,11 +214,30 @@ pub struct StruckPerson {
     pub strikes: u64,
 }
 
+/// A person with the name of the account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundPerson {
+    /// The person.
+    pub person: Person,
+    /// The name of the account.
+    pub account: String,
+}
+
 /// Look-ups that change nothing.
 #[async_trait]
 pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
     /// Accounts with `text` in their name, sorted by name, after the name `after`.
     async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>>;
+
+    /// People of one account, or of all, with `text` in their name, sorted by name, after the name `after`. Names have no
+    /// capitals, and those of `text` do not count.
+    async fn find_people(
+        &self,
+        account_id: Option<Id>,
+        text: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<FoundPerson>>;
 
     /// Ledger entries of an account that pass a filter, newest first, older than the entry `before`.
     async fn entries(

@@ -10,8 +10,8 @@ use super::queue::millis;
 use super::workers::worker;
 use crate::reports::{DAY_MS, HOUR};
 use crate::{
-    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy,
-    UsageFilter, UsageRow, WorkerReport,
+    AccountSummary, DayUsage, ENGINE_SILENCE, EntryFilter, FoundPerson, Hour, Reports, Result, StruckKey, StruckPerson,
+    UsageBy, UsageFilter, UsageRow, WorkerReport,
 };
 use tintype_domain::model::{EntryKind, Id, LedgerEntry, TaskFailure};
 use tintype_system::clock::Timestamp;
@@ -31,6 +31,23 @@ impl Reports for PostgresStore {
             Ok(AccountSummary { account: account(row)?, suspended_keys, people })
         };
         rows.iter().map(summary).collect()
+    }
+
+    async fn find_people(
+        &self,
+        account_id: Option<Id>,
+        text: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<FoundPerson>> {
+        let sql = format!(
+            "SELECT {PERSON}, a.name AS account FROM people p JOIN accounts a ON a.id = p.account_id
+             WHERE {} AND p.name > $3 AND strpos(p.name, $2) > 0 ORDER BY p.name LIMIT $4",
+            of_account(account_id)
+        );
+        let rows = self.database.read(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)]).await?;
+        let found = |row| Ok(FoundPerson { person: person(row)?, account: row.try_get("account")? });
+        rows.iter().map(found).collect()
     }
 
     async fn entries(

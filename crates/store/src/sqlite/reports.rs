@@ -10,8 +10,8 @@ use super::people::person;
 use super::tasks::cause;
 use crate::reports::{DAY_MS, HOUR};
 use crate::{
-    AccountSummary, DayUsage, EntryFilter, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy, UsageFilter,
-    UsageRow, WorkerReport,
+    AccountSummary, DayUsage, EntryFilter, FoundPerson, Hour, Reports, Result, StruckKey, StruckPerson, UsageBy,
+    UsageFilter, UsageRow, WorkerReport,
 };
 use tintype_domain::model::{EntryKind, Id, LedgerEntry, TaskFailure};
 use tintype_system::clock::Timestamp;
@@ -26,6 +26,15 @@ fn usage_by(by: UsageBy, account_id: Option<Id>) -> String {
          AND (?2 IS NULL OR created_at >= ?2) AND (?3 IS NULL OR created_at < ?3)
          GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3 NULLS LAST, 5 NULLS LAST, 4",
         by.columns(),
+        of_account(account_id)
+    )
+}
+
+/// People of one account, which an index finds, or of all.
+fn find_people(account_id: Option<Id>) -> String {
+    format!(
+        "SELECT p.*, a.name AS account FROM people p JOIN accounts a ON a.id = p.account_id
+         WHERE {} AND p.name > ?3 AND instr(p.name, ?2) > 0 ORDER BY p.name LIMIT ?4",
         of_account(account_id)
     )
 }
@@ -60,6 +69,23 @@ impl Reports for SqliteStore {
                 .query_map(params![text, after, limit], |row| {
                     let (suspended_keys, people) = (row.get("suspended_keys")?, row.get("people")?);
                     Ok(AccountSummary { account: account(row)?, suspended_keys, people })
+                })?
+                .collect()
+        })
+    }
+
+    async fn find_people(
+        &self,
+        account_id: Option<Id>,
+        text: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<FoundPerson>> {
+        self.read(|connection| {
+            connection
+                .prepare_cached(&find_people(account_id))?
+                .query_map(params![account_id, text.to_lowercase(), after, limit], |row| {
+                    Ok(FoundPerson { person: person(row)?, account: row.get("account")? })
                 })?
                 .collect()
         })
@@ -202,6 +228,7 @@ mod tests {
             [UsageBy::Day, UsageBy::Key, UsageBy::Account].into_iter().map(|by| usage_by(by, Some(account))).collect();
         statements.push(format!("{KEYS} WHERE {own} ORDER BY id"));
         statements.push(format!("SELECT * FROM people WHERE {own} ORDER BY id"));
+        statements.push(find_people(Some(account)));
         statements.push(format!("SELECT * FROM endpoints WHERE {own} ORDER BY id"));
         for sql in statements {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");

@@ -140,6 +140,7 @@ macro_rules! suite {
                 }
                 people {
                     a_person_is_found_by_name_and_by_id,
+                    people_are_found_by_a_part_of_their_name_in_pages,
                     a_name_of_a_person_is_taken_once,
                     the_live_ones_of_many_sessions_are_found_at_once,
                     an_account_has_a_limited_number_of_people_and_a_deleted_one_none,

@@ -32,6 +32,7 @@ pub async fn walk(store: &dyn Store) -> Result<()> {
     let (name, role, source) = ("ada.byron".into(), Role::Member, "192.0.2.1".into());
     store.join(Newcomer { account_id: account, name, role, identity, source }).await?;
     store.list_people(Some(account)).await?;
+    store.find_people(Some(account), "ada", "", 9).await?;
     invitations(store, account).await?;
     let url = "https://example.com/".parse().expect("a URL");
     let (events, secret) = (Subscription::to_all(), SigningSecret::random());

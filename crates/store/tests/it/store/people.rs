@@ -58,6 +58,28 @@ pub async fn a_person_is_found_by_name_and_by_id(fixture: &Fixture) -> Result<()
     Ok(())
 }
 
+pub async fn people_are_found_by_a_part_of_their_name_in_pages(fixture: &Fixture) -> Result<()> {
+    let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
+    for (account, name) in [(ada, "joanna_1"), (eve, "anna"), (ada, "bob"), (eve, "hannah"), (ada, "jürgen")] {
+        fixture.person(account, name).await?;
+    }
+    let find = async |account: Option<Id>, text: &str, after: &str, limit: u32| {
+        let found = fixture.store.find_people(account, text, after, limit).await?;
+        let row = |row: tintype_store::FoundPerson| format!("{} of {}", row.person.name, row.account);
+        Result::Ok(found.into_iter().map(row).collect::<Vec<_>>())
+    };
+    assert_eq!(find(None, "ANNA", "", 9).await?, ["anna of eve", "hannah of eve", "joanna_1 of ada"]);
+    assert_eq!(find(None, "anna", "", 2).await?, ["anna of eve", "hannah of eve"]);
+    assert_eq!(find(None, "anna", "hannah", 2).await?, ["joanna_1 of ada"]);
+    assert_eq!(find(Some(ada), "anna", "", 9).await?, ["joanna_1 of ada"]);
+    assert_eq!(find(Some(ada), "", "", 9).await?, ["bob of ada", "joanna_1 of ada", "jürgen of ada"]);
+    assert_eq!(find(None, "JÜR", "", 9).await?, ["jürgen of ada"]);
+    for pattern in ["%", "an_a", "a%"] {
+        assert_eq!(find(None, pattern, "", 9).await?, Vec::<String>::new(), "{pattern}");
+    }
+    Ok(())
+}
+
 pub async fn a_name_of_a_person_is_taken_once(fixture: &Fixture) -> Result<()> {
     let (ada, eve) = (fixture.account("ada", 0).await?, fixture.account("eve", 0).await?);
     let person = fixture.person(ada, "ada").await?;
