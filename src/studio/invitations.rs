@@ -5,7 +5,8 @@ use std::sync::Arc;
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::request::Parts;
+use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::create::base;
@@ -66,6 +67,8 @@ pub async fn revoke(Path(id): Path<String>, form: Form) -> Result<Response<Body>
 #[template(path = "join.html")]
 struct JoinPage<'a> {
     t: &'a Texts,
+    /// The path of the page, to which the choice of a language leads back.
+    path: &'a str,
     account: &'a str,
     /// The name of the text for the role.
     role: &'static str,
@@ -75,8 +78,9 @@ struct JoinPage<'a> {
 }
 
 impl<'a> JoinPage<'a> {
-    fn new(t: &'a Texts, invitation: &'a Invitation) -> Self {
-        Self { t, account: &invitation.account, role: role_text(invitation.role), name: "", notice: None }
+    fn new(parts: &'a Parts, invitation: &'a Invitation) -> Self {
+        let (t, path) = (Texts::of(&parts.headers), parts.uri.path());
+        Self { t, path, account: &invitation.account, role: role_text(invitation.role), name: "", notice: None }
     }
 }
 
@@ -84,26 +88,29 @@ impl<'a> JoinPage<'a> {
 #[template(path = "join_signed_in.html")]
 struct SignedInPage<'a> {
     t: &'a Texts,
+    path: &'a str,
     account: &'a str,
     name: &'a str,
 }
 
 #[derive(Template)]
 #[template(path = "join_gone.html")]
-struct GonePage {
-    t: &'static Texts,
+struct GonePage<'a> {
+    t: &'a Texts,
+    path: &'a str,
 }
 
 /// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
-async fn gone(studio: &Studio, visit: &Visit, headers: &HeaderMap) -> Result<Response<Body>, PageError> {
+async fn gone(studio: &Studio, visit: &Visit, parts: &Parts) -> Result<Response<Body>, PageError> {
     be_patient(studio, visit).await?;
-    let page = GonePage { t: Texts::of(headers) };
+    let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
     Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
 }
 
 /// Tells somebody who is signed in already, and whom joining would sign in as somebody else.
-fn signed_in(visitor: &Visitor, invitation: &Invitation) -> Result<Response<Body>, PageError> {
-    let page = SignedInPage { t: visitor.texts, account: &invitation.account, name: visitor.name() };
+fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> Result<Response<Body>, PageError> {
+    let page =
+        SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
@@ -123,12 +130,12 @@ pub async fn invitation(
 ) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let Some((_, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &visit(&parts)?, &parts.headers).await;
+        return gone(&studio, &visit(&parts)?, &parts).await;
     };
     if let Ok(Unready(visitor)) = visitor {
-        return signed_in(&visitor, &invitation);
+        return signed_in(&visitor, &invitation, &parts);
     }
-    let page = JoinPage::new(Texts::of(&parts.headers), &invitation);
+    let page = JoinPage::new(&parts, &invitation);
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
@@ -144,13 +151,13 @@ pub async fn join(
     let visit = visit(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let Some((token, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &visit, &parts.headers).await;
+        return gone(&studio, &visit, &parts).await;
     };
     if let Ok(visitor) = Visitor::of_now(&parts, &studio).await {
-        return signed_in(&visitor, &invitation);
+        return signed_in(&visitor, &invitation, &parts);
     }
     let refuse = |notice| {
-        let page = JoinPage::new(Texts::of(&parts.headers), &invitation);
+        let page = JoinPage::new(&parts, &invitation);
         let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
         Ok(without_path_in_referrer(answer(page.render()?, Some(notice))))
     };
@@ -180,6 +187,6 @@ pub async fn join(
             refuse("sign-up-taken")
         }
         Arrival::Full => refuse("people-full"),
-        Arrival::Gone => gone(&studio, &visit, &parts.headers).await,
+        Arrival::Gone => gone(&studio, &visit, &parts).await,
     }
 }

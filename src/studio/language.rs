@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
-use axum::http::header::{self, HeaderValue};
+use axum::http::header;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::cookies::{studio_page, with_language};
@@ -21,8 +21,9 @@ pub async fn choose(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     check_origin(&studio, &parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let texts = Texts::named(fields.text("language")).ok_or_else(PageError::bad_request)?;
-    let referrer = parts.headers.get(header::REFERER).map(HeaderValue::to_str);
-    let back = referrer.and_then(Result::ok).and_then(studio_page);
+    // A page whose address is a secret names it itself, because its referrer does not.
+    let referrer = || parts.headers.get(header::REFERER).and_then(|referrer| referrer.to_str().ok());
+    let back = fields.get("back").or_else(referrer).and_then(studio_page);
     let response = secured(Redirect::to(back.as_deref().unwrap_or(HOME)).into_response());
     Ok(with_language(response, texts.language))
 }

@@ -6,7 +6,7 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderValue};
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::cookies::{SECRET, SESSION, WANTED, landing};
@@ -53,6 +53,8 @@ impl<'a> SignInPage<'a> {
 #[template(path = "link.html")]
 struct LinkPage<'a> {
     t: &'a Texts,
+    /// The path of the page, to which the choice of a language leads back.
+    path: &'a str,
     /// The person; `None` for a link that signs nobody in.
     person: Option<&'a str>,
 }
@@ -140,13 +142,15 @@ impl std::fmt::Display for Address {
 pub async fn link(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let person = match Token::parse(&token) {
         Some(token) => studio.people.of_link(&token).await?,
         None => None,
     };
-    let page = LinkPage { t: Texts::of(&headers), person: person.as_ref().map(|person| person.name.as_str()) };
+    let person = person.as_ref().map(|person| person.name.as_str());
+    let page = LinkPage { t: Texts::of(&headers), path: uri.path(), person };
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
@@ -169,7 +173,7 @@ pub async fn by_link(
         SignIn::Refused => {}
     }
     be_patient(&studio, &visit).await?;
-    let page = LinkPage { t: Texts::of(&parts.headers), person: None };
+    let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 

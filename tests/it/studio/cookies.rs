@@ -111,6 +111,18 @@ async fn a_chosen_language_wins_over_that_of_the_browser() {
         let page = service.call("GET", path, &[("cookie", &cookies), ("accept-language", "en")], "").await;
         assert!(text(&page).contains("<html lang=\"de\">") && text(&page).contains(">English<"), "{page:?}");
     }
+    // A page whose address is a secret keeps it out of its referrer, and names it in the form.
+    let join = ada.send("/studio/invitations", &[("role", "member"), ("places", "2"), ("days", "7")]).await;
+    let join = ada.secret(&join).await.split_once("/studio/").map(|(_, path)| format!("/studio/{path}"));
+    for path in [service.link(&ada.person).await, join.expect("a link"), "/studio/join/nonsense".to_owned()] {
+        let page = service.call("GET", &path, &[], "").await;
+        assert!(text(&page).contains(&format!("name=\"back\" value=\"{path}\"")), "{page:?}");
+        let body = url::form_urlencoded::Serializer::new("language=de".to_owned()).append_pair("back", &path).finish();
+        let chosen = service.call("POST", "/studio/language", &form, body).await;
+        assert_eq!((chosen.status, chosen.header("location")), (StatusCode::SEE_OTHER, path.as_str()));
+    }
+    let away = service.call("POST", "/studio/language", &form, "language=de&back=https://evil.example/").await;
+    assert_eq!(away.header("location"), "/studio");
     assert_eq!(service.call("POST", "/studio/language", &form, "language=tlh").await.status, StatusCode::BAD_REQUEST);
     let other_site = [form[0], form[1], ("sec-fetch-site", "cross-site")];
     let refused = service.call("POST", "/studio/language", &other_site, "language=de").await;
