@@ -121,6 +121,7 @@ pub static ROUTES: [Route; 113] = [
     page(Method::POST, "/studio/operator/accounts/{id}/grant", |method| on(method, studio::operator_grant)),
     page(Method::POST, "/studio/operator/accounts/{id}/{change}", |method| on(method, studio::operator_change_account)),
     page(Method::POST, "/studio/operator/keys/{id}/{change}", |method| on(method, studio::operator_change_key)),
+    page(Method::GET, "/studio/operator/people", |method| on(method, studio::operator_people)),
     page(Method::POST, "/studio/operator/people/{id}/{change}", |method| on(method, studio::operator_change_person)),
     page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator_strikes)),
     page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator_audit)),

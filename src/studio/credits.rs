@@ -7,7 +7,7 @@ use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
 use serde::Deserialize;
 
-use super::chart::Chart;
+use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
 use super::page::{DAY, Frame, html, secured};
 use super::session::Visitor;
@@ -116,11 +116,9 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
     // The longest period first, so that the other one never counts anew.
     let longest = i64::from(PERIODS.into_iter().max().unwrap_or(days));
     let used = studio.usage.since(&**store, account, midnight(today - longest + 1)).await?;
-    let series = (first..=today).map(midnight).map(|day| {
-        let label = day.to_string().chars().take(10).collect();
-        (label, used.get(&day).copied().unwrap_or(0))
-    });
-    Ok(Chart::new(visitor.texts, "credits-use", series.collect(), |used| used.to_string()))
+    let days = (first..=today).map(midnight);
+    let series: Vec<_> = days.map(|day| (day, used.get(&day).copied().unwrap_or(0))).collect();
+    Ok(Chart::new(visitor.texts, "credits-use", (Step::Day, Measure::Count), &series))
 }
 
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page.

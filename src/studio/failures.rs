@@ -11,6 +11,7 @@ use tintype_engine::Setting;
 use super::settings::text_of;
 use super::texts::Texts;
 use crate::service::endings::STOPPED;
+use tintype_store::StrikeRule;
 
 /// Why a task failed, in a sentence. It does not say that the credits were refunded, except with the words of an operator
 /// or of another release.
@@ -31,6 +32,22 @@ pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
         FailureCause::Unknown => return failure.sentence.clone(),
     };
     t.get(text).into_owned()
+}
+
+/// Why a key or a person is suspended. A reason that this version cannot read is shown as it is.
+pub(super) fn suspension(t: &Texts, reason: &str) -> String {
+    let Some(rule) = StrikeRule::read(reason) else { return reason.to_owned() };
+    let mut left = rule.window.as_secs();
+    let mut parts = Vec::new();
+    for (seconds, name) in
+        [(86_400, "within-days"), (3_600, "within-hours"), (60, "within-minutes"), (1, "within-seconds")]
+    {
+        if left >= seconds {
+            parts.push(t.count(name, left / seconds));
+        }
+        left %= seconds;
+    }
+    t.count_of("suspended-for", rule.limit, &parts.join(" "))
 }
 
 /// The name of the text for a reference that cannot be used.

@@ -51,6 +51,15 @@ pub(super) fn state_text(state: KeyState) -> &'static str {
     }
 }
 
+/// The name of the text for a period.
+pub(super) fn period_text(period: Period) -> &'static str {
+    match period {
+        Period::Day => "key-per-day",
+        Period::Week => "key-per-week",
+        Period::Month => "key-per-month",
+    }
+}
+
 impl KeysPage<'_> {
     fn state(&self, key: &ApiKey) -> &'static str {
         state_text(key.state(self.now))
@@ -70,13 +79,8 @@ impl KeysPage<'_> {
         }
     }
 
-    /// The name of the text for a period.
     fn period_text(&self, period: &Period) -> &'static str {
-        match period {
-            Period::Day => "key-per-day",
-            Period::Week => "key-per-week",
-            Period::Month => "key-per-month",
-        }
+        period_text(*period)
     }
 
     /// Whether the form for another key suggests this period.

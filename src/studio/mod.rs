@@ -39,6 +39,7 @@ mod picture_files;
 mod presets;
 mod previews;
 mod references;
+mod search;
 mod second_factor;
 mod secret;
 mod session;
@@ -103,7 +104,7 @@ pub mod handlers {
         account as operator_account, accounts as operator_accounts, audit as operator_audit,
         change_account as operator_change_account, change_key as operator_change_key,
         change_person as operator_change_person, change_queue as operator_change_queue, grant as operator_grant,
-        overview as operator_overview, strikes as operator_strikes,
+        overview as operator_overview, people as operator_people, strikes as operator_strikes,
     };
     pub use super::people::{add as add_person, change as change_person, people};
     pub use super::presets::sample as preset_sample;

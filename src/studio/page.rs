@@ -105,12 +105,6 @@ fn local(at: &Timestamp, in_utc: &str) -> String {
     format!("<time datetime=\"{at}\" data-local>{in_utc} UTC</time>")
 }
 
-/// A time in seconds, with a decimal if it is short.
-pub(super) fn seconds(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    if seconds < 100.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
-}
-
 /// The name of the text for a role.
 pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
     match role.borrow() {
@@ -160,7 +154,12 @@ impl<'a> Frame<'a> {
 
     /// Whether the page is one of the account's, which show tabs.
     pub(super) fn is_of_account(&self) -> bool {
-        ["credits", "people", "keys", "webhooks", "activity", "docs", "sessions"].contains(&self.here)
+        ["credits", "usage", "people", "keys", "webhooks", "activity", "docs", "sessions"].contains(&self.here)
+    }
+
+    /// Whether the page is one of the operator's, which show tabs too.
+    pub(super) fn is_of_operator(&self) -> bool {
+        self.here.starts_with("operator")
     }
 
     /// `aria-current` of a link of the menu.

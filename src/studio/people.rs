@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::body::Body;
-use axum::extract::Path;
+use axum::extract::{Path, Query};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
@@ -11,6 +11,7 @@ use super::action::{PersonAction, action};
 use super::create::base;
 use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
+use super::search::{PAGE, Search};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::failures::Patience;
@@ -18,16 +19,23 @@ use crate::service::people::People;
 use tintype_domain::model::Id;
 use tintype_domain::names::{InvalidName, new_person_name};
 use tintype_domain::person::{Person, Role};
-use tintype_store::{Invitation, PersonChange, PersonCreation};
+use tintype_store::{FoundPerson, Invitation, PersonChange, PersonCreation};
 
 /// The page.
 pub(super) const PEOPLE: &str = "/studio/people";
+
+/// So many people are found at a glance.
+const FEW: usize = 10;
 
 #[derive(Template)]
 #[template(path = "people.html")]
 struct PeoplePage<'a> {
     frame: Frame<'a>,
-    people: Vec<Person>,
+    people: Vec<FoundPerson>,
+    /// What their names contain.
+    q: String,
+    /// The query of the next page.
+    next: Option<String>,
     invitations: Vec<Invitation>,
     roles: [Role; 3],
     /// The form for another person.
@@ -37,6 +45,11 @@ struct PeoplePage<'a> {
 impl PeoplePage<'_> {
     fn is_self(&self, person: &Person) -> bool {
         person.id == self.frame.visitor.session.person.id
+    }
+
+    /// Whether the people are so many that somebody has to look for one.
+    fn is_long(&self) -> bool {
+        self.people.len() > FEW || self.next.is_some() || !self.q.is_empty()
     }
 
     /// Whether the form suggests this role.
@@ -50,18 +63,21 @@ impl PeoplePage<'_> {
     }
 }
 
-async fn page(visitor: &Visitor, draft: Draft) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, search: &Search, draft: Draft) -> Result<Response<Body>, PageError> {
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
-    let (people, invitations) = (store.list_people(Some(account)).await?, store.list_invitations(account).await?);
+    let q = search.text();
+    let mut people = store.find_people(Some(account), &q, &search.after, PAGE + 1).await?;
+    let next = search.next(&mut people, |found| &found.person.name);
+    let invitations = store.list_invitations(account).await?;
     let frame = Frame::new("people", visitor).await?;
-    let page = PeoplePage { frame, people, invitations, roles: Role::ALL, draft };
+    let page = PeoplePage { frame, people, q, next, invitations, roles: Role::ALL, draft };
     Ok(answer(page.render()?, page.draft.refusal))
 }
 
 /// The page.
-pub async fn people(visitor: Visitor) -> Result<Response<Body>, PageError> {
+pub async fn people(visitor: Visitor, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
-    page(&visitor, Draft::default()).await
+    page(&visitor, &search, Draft::default()).await
 }
 
 /// Adds a person, and shows a link that signs that person in, this once.
@@ -91,7 +107,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
 }
 
 async fn refused(visitor: &Visitor, text: &'static str, fields: Fields) -> Result<Response<Body>, PageError> {
-    page(visitor, Draft::refused(text, fields)).await
+    page(visitor, &Search::default(), Draft::refused(text, fields)).await
 }
 
 async fn show_link(visitor: &Visitor, person: &Person, headers: &HeaderMap) -> Result<Response<Body>, PageError> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header;
@@ -11,22 +12,36 @@ use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
 
 use super::cookies;
 
-/// The languages with their own names and their texts, the default first.
-const LANGUAGES: [(&str, &str, &str); 2] =
-    [("en", "English", include_str!("texts/en.ftl")), ("de", "Deutsch", include_str!("texts/de.ftl"))];
+/// A language of the studio.
+struct Language {
+    /// As in `lang="en"`.
+    code: &'static str,
+    /// Its own name.
+    name: &'static str,
+    /// What stands between the thousands of a number, and before its decimals.
+    separators: [char; 2],
+    /// Its texts.
+    texts: &'static str,
+}
 
-static CATALOGUE: LazyLock<Vec<Texts>> =
-    LazyLock::new(|| LANGUAGES.iter().map(|(language, _, text)| Texts::new(language, text)).collect());
+/// The languages, the default first.
+const LANGUAGES: [Language; 2] = [
+    Language { code: "en", name: "English", separators: [',', '.'], texts: include_str!("texts/en.ftl") },
+    Language { code: "de", name: "Deutsch", separators: ['.', ','], texts: include_str!("texts/de.ftl") },
+];
+
+static CATALOGUE: LazyLock<Vec<Texts>> = LazyLock::new(|| LANGUAGES.iter().map(Texts::new).collect());
 
 /// The languages, each with its own name.
 pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    LANGUAGES.iter().map(|(language, name, _)| (*language, *name))
+    LANGUAGES.iter().map(|language| (language.code, language.name))
 }
 
 /// The texts in one language.
 pub struct Texts {
     /// The language, as in `lang="en"`.
     pub language: &'static str,
+    separators: [char; 2],
     bundle: FluentBundle<FluentResource>,
 }
 
@@ -37,13 +52,15 @@ impl fmt::Debug for Texts {
 }
 
 impl Texts {
-    fn new(language: &'static str, text: &str) -> Self {
-        let mut bundle = FluentBundle::new_concurrent(vec![language.parse().expect("a language of this program")]);
+    fn new(language: &Language) -> Self {
+        let Language { code, separators, texts, .. } = *language;
+        let mut bundle = FluentBundle::new_concurrent(vec![code.parse().expect("a language of this program")]);
         // Without marks around values, which would show in attributes and be copied with names.
         bundle.set_use_isolating(false);
-        let resource = FluentResource::try_new(text.to_owned()).expect("a test parses every catalogue");
+        bundle.set_formatter(Some(if separators[0] == ',' { number::<',', _> } else { number::<'.', _> }));
+        let resource = FluentResource::try_new(texts.to_owned()).expect("a test parses every catalogue");
         bundle.add_resource(resource).expect("a catalogue has each text once");
-        Self { language, bundle }
+        Self { language: code, separators, bundle }
     }
 
     /// The texts in the language that the person has chosen, or else that the browser prefers.
@@ -65,9 +82,28 @@ impl Texts {
         self.format(name, None)
     }
 
-    /// A text with one number in it, called `n`.
+    /// A text with one number in it, called `n`, of which the text may be a plural.
     pub(super) fn count(&self, name: &str, n: impl Number) -> Cow<'_, str> {
         self.with(name, &[("n", FluentValue::from(n.as_i64()))])
+    }
+
+    /// A text with a number and a word in it, called `n` and `word`.
+    pub(super) fn count_of(&self, name: &str, n: impl Number, word: &str) -> String {
+        self.with(name, &[("n", FluentValue::from(n.as_i64())), ("word", FluentValue::from(word.to_owned()))])
+            .into_owned()
+    }
+
+    /// A number with separators between its thousands.
+    pub(super) fn number(&self, n: impl Number) -> String {
+        grouped(n.as_i64(), self.separators[0])
+    }
+
+    /// A time in seconds, with a decimal if it is short.
+    pub(super) fn seconds(&self, time: Duration) -> String {
+        match time.as_secs_f64() {
+            seconds if seconds < 100.0 => format!("{seconds:.1} s").replace('.', &self.separators[1].to_string()),
+            _ => format!("{} s", self.number(time.as_secs())),
+        }
     }
 
     /// A text with one word in it, called `word`.
@@ -97,6 +133,24 @@ impl Texts {
         };
         self.bundle.format_pattern(pattern, arguments, &mut Vec::new())
     }
+}
+
+/// A number in a text, with separators between its thousands. Other values are shown as they are.
+fn number<const SEPARATOR: char, M>(value: &FluentValue<'_>, _: &M) -> Option<String> {
+    let FluentValue::Number(number) = value else { return None };
+    Some(grouped(number.value as i64, SEPARATOR))
+}
+
+fn grouped(n: i64, separator: char) -> String {
+    let digits = n.unsigned_abs().to_string();
+    let mut grouped = if n < 0 { "-".to_owned() } else { String::new() };
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            grouped.push(separator);
+        }
+        grouped.push(digit);
+    }
+    grouped
 }
 
 /// A number in a text. Templates pass some by reference.
@@ -165,8 +219,8 @@ mod tests {
     #[test]
     fn every_language_has_every_text() {
         let [english, others @ ..] = LANGUAGES;
-        for (language, _, text) in others {
-            assert_eq!(keys(text), keys(english.2), "{language}");
+        for language in others {
+            assert_eq!(keys(language.texts), keys(english.texts), "{}", language.code);
         }
         assert!(CATALOGUE.iter().all(|texts| !texts.get("title-create").contains("title-create")));
     }
@@ -189,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_text_of_the_pages_exists_and_every_text_is_used() {
-        let known = keys(LANGUAGES[0].2);
+        let known = keys(LANGUAGES[0].texts);
         let pages = files("html");
         for html in &pages {
             for call in [".get(\"", ".count(\"", ".word(\""] {
@@ -225,10 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_their_plural() {
-        let english = &CATALOGUE[0];
+    fn numbers_have_their_plural_and_their_separators() {
+        let [english, german] = [0, 1].map(|index| &CATALOGUE[index]);
         assert_eq!(english.count("credits", 1_i64), "1 credit");
-        assert_eq!(english.count("credits", 1_200_i64), "1200 credits");
+        assert_eq!(english.count("credits", 1_200_i64), "1,200 credits");
+        assert_eq!(german.count("credits", -1_234_567_i64), "-1.234.567 Credits");
+        assert_eq!([0_i64, 999, 100_000].map(|n| english.number(n)), ["0", "999", "100,000"]);
+        let times = [Duration::from_millis(1_250), Duration::from_secs(3_600)];
+        assert_eq!(times.map(|time| german.seconds(time)), ["1,2 s", "3.600 s"]);
         assert_eq!(english.word("signed-in-as", "ada"), "Signed in as ada");
     }
 }

@@ -1,5 +1,7 @@
 //! The use of credits by key, by person and by day, for the owners of the account.
 
+use std::collections::HashMap;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
@@ -7,9 +9,11 @@ use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
 use serde::Deserialize;
 
+use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
 use super::page::{DAY, Frame, html, secured};
 use super::session::Visitor;
+use super::texts::Texts;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
 use tintype_domain::person::Role;
 use tintype_store::{UsageBy, UsageFilter};
@@ -70,6 +74,8 @@ struct UsagePage<'a> {
     frame: Frame<'a>,
     lines: Vec<UsageLine>,
     total: UsageLine,
+    /// The credits of each day, if the rows are days.
+    chart: Option<Chart>,
     periods: [u32; 3],
     wanted: &'a Wanted,
     /// The first day of the period and the last one, which is today.
@@ -125,9 +131,19 @@ pub async fn usage(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Res
     let total = UsageLine::total(&lines);
     lines.reverse();
     let now = visitor.studio.shared.store.now();
-    let days = format!("{} – {}", wanted.from(now).map(|from| from.day()).unwrap_or_default(), now.day());
-    let frame = Frame::new("credits", &visitor).await?;
-    Ok(html(UsagePage { frame, lines, total, periods: PERIODS, wanted: &wanted, days }.render()?))
+    let from = wanted.from(now).unwrap_or(now);
+    let chart = (wanted.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, wanted.days()));
+    let days = format!("{} – {}", from.day(), now.day());
+    let frame = Frame::new("usage", &visitor).await?;
+    Ok(html(UsagePage { frame, lines, total, chart, periods: PERIODS, wanted: &wanted, days }.render()?))
+}
+
+/// The credits of each day of the period, also of those without a row.
+fn chart(t: &'static Texts, lines: &[UsageLine], from: Timestamp, days: u32) -> Chart {
+    let used: HashMap<&str, i64> = lines.iter().filter_map(|line| Some((line.day.as_deref()?, line.credits))).collect();
+    let days = (0..days).map(|day| from.saturating_add(DAY * day));
+    let series: Vec<_> = days.map(|day| (day, used.get(day.day().as_str()).copied().unwrap_or(0))).collect();
+    Chart::new(t, "credits-use", (Step::Day, Measure::Count), &series)
 }
 
 /// The rows as CSV.

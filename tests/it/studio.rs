@@ -16,6 +16,7 @@ use crate::rigs::visitor::{Visitor, text};
 
 mod accessible;
 mod all_day;
+mod asks;
 mod bin;
 mod browser;
 mod cookies;
@@ -28,6 +29,7 @@ mod grid;
 pub mod guesses;
 mod invitations;
 mod live;
+mod lookup;
 mod masks;
 mod news;
 pub mod oidc;

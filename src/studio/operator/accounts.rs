@@ -5,7 +5,6 @@ use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
-use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::action::{AccountAction, AnyKeyAction, AnyPersonAction};
@@ -14,34 +13,23 @@ use crate::studio::action::action;
 use crate::studio::error::PageError;
 use crate::studio::keys::state_text;
 use crate::studio::page::{DAY, Draft, Frame, answer, html, secured};
+use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
-use tintype_domain::person::Person;
 use tintype_domain::text;
-use tintype_store::{AccountChange, AccountSummary, EntryFilter, FactorRemoval, KeyChange, PersonChange, StoreError};
+use tintype_store::{
+    AccountChange, AccountSummary, EntryFilter, FactorRemoval, FoundPerson, KeyChange, PersonChange, StoreError,
+};
 use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
-/// Accounts of one page.
-const PAGE: u32 = 50;
 /// Held while a grant is compared with the newest one and made, so that a form that is sent twice at once grants once.
 static GRANTING: Mutex<()> = Mutex::const_new(());
 /// Ledger entries of the page of an account.
 const ENTRIES: u32 = 20;
 /// Most days after which granted credits expire.
 const MAX_DAYS: u32 = 36_500;
-/// Most characters of a search.
-const MAX_SEARCH_CHARS: usize = 100;
-
-/// A search, and the place in its results.
-#[derive(Debug, Deserialize)]
-pub struct Search {
-    #[serde(default)]
-    q: String,
-    #[serde(default)]
-    after: String,
-}
 
 #[derive(Template)]
 #[template(path = "operator/accounts.html")]
@@ -59,7 +47,9 @@ struct AccountPage<'a> {
     frame: Frame<'a>,
     account: Account,
     keys: Vec<ApiKey>,
-    people: Vec<Person>,
+    people: Vec<FoundPerson>,
+    /// Whether the account has more people than these.
+    more_people: bool,
     entries: Vec<LedgerEntry>,
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
@@ -104,19 +94,14 @@ fn state_of(account: &Account) -> &'static str {
 /// The list.
 pub async fn accounts(operator: Operator, Query(search): Query<Search>) -> Result<Response<Body>, PageError> {
     let visitor = &operator.0;
-    let q: String = search.q.trim().chars().take(MAX_SEARCH_CHARS).collect();
+    let q = search.text();
     let mut accounts = visitor.studio.shared.store.find_accounts(&q, &search.after, PAGE + 1).await?;
-    let more = accounts.len() > PAGE as usize;
-    accounts.truncate(PAGE as usize);
-    let next = accounts.last().filter(|_| more).map(|last| {
-        let pairs = [("q", q.as_str()), ("after", &last.account.name)];
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
-    });
-    Ok(html(AccountsPage { frame: Frame::new("operator", visitor).await?, accounts, q, next }.render()?))
+    let next = search.next(&mut accounts, |found| &found.account.name);
+    Ok(html(AccountsPage { frame: Frame::new("operator-accounts", visitor).await?, accounts, q, next }.render()?))
 }
 
 /// The account with this id.
-async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
+pub(super) async fn find(visitor: &Visitor, id: &str) -> Result<Account, PageError> {
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.studio.shared.store.find_account(id.as_str()).await?;
     account.ok_or_else(PageError::not_found)
@@ -126,12 +111,16 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
     let store = &visitor.studio.shared.store;
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
+    let mut people = store.find_people(Some(account.id), "", "", PAGE + 1).await?;
+    let more_people = people.len() > PAGE as usize;
+    people.truncate(PAGE as usize);
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
     let page = AccountPage {
-        frame: Frame::new("operator", visitor).await?,
+        frame: Frame::new("operator-accounts", visitor).await?,
         keys,
-        people: store.list_people(Some(account.id)).await?,
+        people,
+        more_people,
         entries: store.history(account.id, None, ENTRIES).await?,
         grants,
         now: store.now(),

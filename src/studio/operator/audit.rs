@@ -1,17 +1,18 @@
 //! The audit log.
 
+use std::borrow::Cow;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
 use axum::http::Response;
 use serde::Deserialize;
 
-use super::Operator;
+use super::{Operator, details};
 use crate::studio::error::PageError;
-use crate::studio::page::{Frame, html, minute};
+use crate::studio::page::{Frame, html};
 use tintype_domain::model::Id;
 use tintype_store::{AuditEntry, Via};
-use tintype_system::clock::Timestamp;
 
 /// Entries of one page.
 const PAGE: u32 = 50;
@@ -42,19 +43,13 @@ impl AuditPage<'_> {
         }
     }
 
-    fn detail(&self, entry: &AuditEntry) -> Option<String> {
-        entry.deed.detail.as_deref().map(in_minutes)
+    fn actor<'e>(&'e self, entry: &'e AuditEntry) -> Cow<'e, str> {
+        details::actor(self.frame.t, &entry.actor.name)
     }
-}
 
-/// A detail with its times as the page shows others, to the minute.
-fn in_minutes(detail: &str) -> String {
-    let shown = |word: &str| {
-        let (time, rest) = word.split_at_checked(word.find('Z').map_or(0, |end| end + 1)).unwrap_or_default();
-        let at = time.parse::<jiff::Timestamp>().map(|at| Timestamp::from_millis(at.as_millisecond()));
-        at.map_or_else(|_| word.to_owned(), |at| format!("{}{rest}", minute(at)))
-    };
-    detail.split(' ').map(shown).collect::<Vec<_>>().join(" ")
+    fn detail(&self, entry: &AuditEntry) -> Option<String> {
+        details::detail(self.frame.t, &entry.deed)
+    }
 }
 
 fn id(text: Option<&str>) -> Result<Option<Id>, PageError> {
@@ -69,5 +64,5 @@ pub async fn audit(operator: Operator, Query(place): Query<PageQuery>) -> Result
     let more = entries.len() > PAGE as usize;
     entries.truncate(PAGE as usize);
     let older = entries.last().map(|entry| entry.id).filter(|_| more);
-    Ok(html(AuditPage { frame: Frame::new("operator", visitor).await?, entries, account, older }.render()?))
+    Ok(html(AuditPage { frame: Frame::new("operator-audit", visitor).await?, entries, account, older }.render()?))
 }

@@ -3,7 +3,9 @@
 mod accounts;
 mod action;
 mod audit;
+mod details;
 mod overview;
+mod people;
 mod strikes;
 
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use axum::http::request::Parts;
 pub use self::accounts::{account, accounts, change as change_account, change_key, change_person, grant};
 pub use self::audit::audit;
 pub use self::overview::{change_queue, overview};
+pub use self::people::people;
 pub use self::strikes::strikes;
 use super::Studio;
 use super::confirmation::CONFIRMATION;

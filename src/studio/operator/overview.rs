@@ -11,11 +11,12 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use super::action::QueueAction;
 use super::{Operator, ReversibleForm};
+use crate::studio::Texts;
 use crate::studio::action::action;
-use crate::studio::chart::Chart;
+use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::PageError;
 use crate::studio::failures;
-use crate::studio::page::{Frame, html, minute, seconds, secured};
+use crate::studio::page::{Frame, html, minute, secured};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
 
@@ -50,7 +51,7 @@ impl OverviewPage<'_> {
     /// The time of a report: how long ago it came, or its minute if that was long ago.
     fn ago(&self, at: &Timestamp) -> String {
         let age = self.now.since(*at);
-        if age < LONG_AGO { self.frame.t.word("ago", &seconds(age)).into_owned() } else { minute(at) }
+        if age < LONG_AGO { self.frame.t.word("ago", &self.frame.t.seconds(age)).into_owned() } else { minute(at) }
     }
 }
 
@@ -66,13 +67,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(report: WorkerReport, seen_at: Timestamp, now: Timestamp) -> Self {
+    fn new(t: &Texts, report: WorkerReport, seen_at: Timestamp, now: Timestamp) -> Self {
         let state = match (now.since(seen_at) < WORKER_SILENCE, report.is_available) {
             (true, true) => "worker-available",
             (true, false) => "worker-unavailable",
             (false, _) => "worker-silent",
         };
-        let [mean, mean_of_image] = [report.mean, report.mean_of_image].map(|mean| mean.map(seconds));
+        let [mean, mean_of_image] = [report.mean, report.mean_of_image].map(|mean| mean.map(|mean| t.seconds(mean)));
         Self { report, seen_at, mean, mean_of_image, state }
     }
 }
@@ -80,15 +81,15 @@ impl Worker {
 /// The page.
 pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
     let visitor = &operator.0;
-    let store = &visitor.studio.shared.store;
+    let (t, store) = (visitor.texts, &visitor.studio.shared.store);
     let (depth, now) = (store.queue_depth().await?, store.now());
     let hours = visitor.studio.hours.last(&**store, HOURS).await?;
-    let charts = charts(visitor.texts, &hours);
+    let charts = charts(t, &hours);
     let mut reasons = BTreeMap::<String, u64>::new();
     for (failure, count) in hours.iter().flat_map(|(_, hour)| &hour.failed) {
         let reason = match failure {
-            Some(failure) => failures::failure(visitor.texts, failure),
-            None => visitor.texts.get("reason-other").into_owned(),
+            Some(failure) => failures::failure(t, failure),
+            None => t.get("reason-other").into_owned(),
         };
         *reasons.entry(reason).or_default() += count;
     }
@@ -98,42 +99,42 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
     let workers = store.workers().await?;
     let page = OverviewPage {
         frame: Frame::new("operator", visitor).await?,
-        oldest: depth.oldest.map(|oldest| seconds(now.since(oldest))),
+        oldest: depth.oldest.map(|oldest| t.seconds(now.since(oldest))),
         paused: depth.paused_at.map(minute),
         depth,
         charts,
         completed: hours.iter().map(|(_, hour)| hour.completed).sum(),
         failures: hours.iter().map(|(_, hour)| hour.failures()).sum(),
         reasons,
-        engines: store.engines().await?.into_iter().map(|engine| with_pace(engine, &workers)).collect(),
+        engines: store.engines().await?.into_iter().map(|engine| with_pace(t, engine, &workers)).collect(),
         now,
-        workers: workers.into_iter().map(|(report, seen_at)| Worker::new(report, seen_at, now)).collect(),
+        workers: workers.into_iter().map(|(report, seen_at)| Worker::new(t, report, seen_at, now)).collect(),
     };
     Ok(html(page.render()?))
 }
 
 /// An engine with the mean time of its workers for an image; `None` if none of them knows its own.
-fn with_pace(engine: EngineState, workers: &[(WorkerReport, Timestamp)]) -> (EngineState, Option<String>) {
+fn with_pace(t: &Texts, engine: EngineState, workers: &[(WorkerReport, Timestamp)]) -> (EngineState, Option<String>) {
     let of_engine = workers.iter().filter(|(worker, _)| worker.engine == engine.name);
     let means: Vec<Duration> = of_engine.filter_map(|(worker, _)| worker.mean_of_image).collect();
     let count = u32::try_from(means.len()).unwrap_or(u32::MAX);
-    let mean = (count > 0).then(|| seconds(means.iter().sum::<Duration>() / count));
+    let mean = (count > 0).then(|| t.seconds(means.iter().sum::<Duration>() / count));
     (engine, mean)
 }
 
-fn charts(t: &'static crate::studio::Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
+fn charts(t: &'static Texts, hours: &[(Timestamp, Hour)]) -> Vec<Chart> {
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    let series = |value: &dyn Fn(&Hour) -> i64| -> Vec<(String, i64)> {
-        hours.iter().map(|(begin, hour)| (minute(*begin), value(hour))).collect()
-    };
     let millis = |mean: Option<Duration>| mean.map_or(0, |mean| i64::try_from(mean.as_millis()).unwrap_or(i64::MAX));
-    let as_seconds = |millis: i64| seconds(Duration::from_millis(millis.unsigned_abs()));
+    let chart = |title, measure, value: &dyn Fn(&Hour) -> i64| {
+        let series: Vec<_> = hours.iter().map(|(begin, hour)| (*begin, value(hour))).collect();
+        Chart::new(t, title, (Step::Hour, measure), &series)
+    };
     vec![
-        Chart::new(t, "chart-completed", series(&|hour| number(hour.completed)), |count| count.to_string()),
-        Chart::new(t, "chart-failed", series(&|hour| number(hour.failures())), |count| count.to_string()),
-        Chart::new(t, "chart-waiting", series(&|hour| millis(hour.mean_wait())), as_seconds),
-        Chart::new(t, "chart-rendering", series(&|hour| millis(hour.mean_render())), as_seconds),
-        Chart::new(t, "chart-image", series(&|hour| millis(hour.mean_of_image())), as_seconds),
+        chart("chart-completed", Measure::Count, &|hour| number(hour.completed)),
+        chart("chart-failed", Measure::Count, &|hour| number(hour.failures())),
+        chart("chart-waiting", Measure::Millis, &|hour| millis(hour.mean_wait())),
+        chart("chart-rendering", Measure::Millis, &|hour| millis(hour.mean_render())),
+        chart("chart-image", Measure::Millis, &|hour| millis(hour.mean_of_image())),
     ]
 }
 

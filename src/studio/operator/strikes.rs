@@ -25,5 +25,5 @@ pub async fn strikes(operator: Operator) -> Result<Response<Body>, PageError> {
     let visitor = &operator.0;
     let store = &visitor.studio.shared.store;
     let (keys, people) = (store.struck_keys(MAX_ROWS).await?, store.struck_people(MAX_ROWS).await?);
-    Ok(html(StrikesPage { frame: Frame::new("operator", visitor).await?, keys, people }.render()?))
+    Ok(html(StrikesPage { frame: Frame::new("operator-strikes", visitor).await?, keys, people }.render()?))
 }

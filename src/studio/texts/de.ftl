@@ -315,15 +315,17 @@ tasks = Aufträge
 seen = Letzte Meldung
 ago = vor { $word }
 
+months = Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.
+axis-day = { $n }. { $word }
 chart-most = höchstens { $word }
 chart-table = Als Tabelle
 chart-value = Wert
 chart-empty = Noch nichts zu zeigen.
-chart-completed = Fertige Aufträge nach Stunde
-chart-failed = Fehlgeschlagene Aufträge nach Stunde
-chart-waiting = Mittlere Wartezeit, nach Stunde des Eingangs
-chart-rendering = Mittlere Rechenzeit je Auftrag
-chart-image = Mittlere Rechenzeit je Bild
+chart-completed = Fertige Aufträge nach Stunde (UTC)
+chart-failed = Fehlgeschlagene Aufträge nach Stunde (UTC)
+chart-waiting = Mittlere Wartezeit der Aufträge, nach Stunde des Eingangs (UTC)
+chart-rendering = Mittlere Rechenzeit je Auftrag, nach Stunde (UTC)
+chart-image = Mittlere Rechenzeit je Bild, nach Stunde (UTC)
 
 title-people = Personen
 people-lead = Diese Personen können sich bei diesem Konto anmelden. Betrachter sehen Bilder, Mitglieder erstellen auch welche, Inhaber verwalten auch Schlüssel und Personen.
@@ -374,14 +376,14 @@ operator-accounts = Konten
 operator-strikes = Verstöße
 operator-audit = Protokoll
 queue-waiting = Wartende Aufträge
-queue-leased = In Arbeit
-queue-oldest = Alter des ältesten
+queue-leased = Aufträge in Arbeit
+queue-oldest = Alter des ältesten Auftrags
 queue-pause = Warteschlange anhalten
 queue-resume = Warteschlange fortsetzen
 queue-paused = Die Warteschlange ist seit { $word } UTC angehalten: Aufträge werden angenommen und warten.
 day-title = Die letzten 24 Stunden
-day-completed = Fertig in 24 h
-day-failed = Fehlgeschlagen in 24 h
+day-completed = Aufträge fertig in 24 h
+day-failed = Aufträge fehlgeschlagen in 24 h
 reasons-title = Warum Aufträge fehlschlugen
 reasons-empty = In den letzten 24 Stunden ist kein Auftrag fehlgeschlagen.
 reason = Meldung an die Person
@@ -398,7 +400,17 @@ image-mean = Mittlere Zeit je Bild
 worker-available = nimmt Aufträge an
 worker-unavailable = Engine nicht erreichbar
 worker-silent = meldet sich nicht
-account-search = Name enthält
+name-contains = Name enthält
+people-of = Personen von { $word }.
+people-all = Alle Personen dieses Kontos
+people-none = Niemand passt.
+people-more = Weitere Personen zeigen
+session-end-sure = Wer das Studio dort benutzt, muss sich neu anmelden.
+strikes-lift-sure = Die Verstöße werden gelöscht und die Sperre endet. Das lässt sich nicht rückgängig machen.
+key-enable-sure = Programme mit diesem Schlüssel funktionieren wieder. Seine Verstöße werden gelöscht.
+key-disable-sure = Programme mit diesem Schlüssel funktionieren nicht mehr, bis Sie ihn entsperren.
+key-budget-sure = Sie können das Budget später senken. Erhöhen oder entfernen kann es nur der Betreiber dieses Servers.
+grant-sure = { $word } kann die Credits sofort ausgeben. Zurücknehmen lassen sie sich nicht im Studio, nur auf der Kommandozeile.
 accounts-empty = Kein Konto passt.
 accounts-more = Weitere Konten zeigen
 account-active = aktiv
@@ -469,9 +481,38 @@ audit-replay-delivery = Webhook noch einmal gesendet
 audit-pause-queue = Warteschlange angehalten
 audit-resume-queue = Warteschlange fortgesetzt
 audit-fail-task = Auftrag beendet und erstattet
+suspended-for = { $n ->
+    [one] 1 Verstoß gegen die Inhaltsrichtlinie innerhalb von { $word }
+   *[other] { $n } Verstöße gegen die Inhaltsrichtlinie innerhalb von { $word }
+}
+within-days = { $n ->
+    [one] 1 Tag
+   *[other] { $n } Tagen
+}
+within-hours = { $n ->
+    [one] 1 Stunde
+   *[other] { $n } Stunden
+}
+within-minutes = { $n ->
+    [one] 1 Minute
+   *[other] { $n } Minuten
+}
+within-seconds = { $n ->
+    [one] 1 Sekunde
+   *[other] { $n } Sekunden
+}
+audit-policy = Inhaltsrichtlinie
+audit-by-invitation = durch Einladung
+audit-places = { $n ->
+    [one] 1 Platz
+   *[other] { $n } Plätze
+}
+audit-until = bis { $word }
+audit-gone = der Empfänger antwortete mit 410 Gone
+audit-failing = zu lange ließ sich nichts zustellen
 audit-unknown = Änderung durch eine neuere Version dieses Servers
 
-credits-use = Verbrauchte Credits je Tag
+credits-use = Verbrauchte Credits je Tag (UTC)
 credits-days = { $n } Tage
 credits-period = Zeitraum des Diagramms
 credits-kind = Art
@@ -580,8 +621,7 @@ key-budget-invalid = Geben Sie ein Budget als ganze Zahl von Credits über null 
 audit-change-budget = Budget eines Schlüssels gesetzt
 credits-expiry = Verfall
 title-usage = Verbrauch
-usage-lead = Abbuchungen und Erstattungen dieses Kontos. Eine Erstattung zählt an dem Tag, an dem sie erfolgt.
-usage-link = Verbrauch nach Schlüssel, Person und Tag
+usage-lead = Abbuchungen und Erstattungen dieses Kontos. Ein Auftrag ist eine Anfrage und kann bis zu vier Bilder enthalten. Eine Erstattung zählt an dem Tag, an dem sie erfolgte.
 usage-by = Gruppieren
 usage-by-key = Nach Schlüssel
 usage-by-day = Nach Tag

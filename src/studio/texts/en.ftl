@@ -315,15 +315,17 @@ tasks = Tasks
 seen = Last report
 ago = { $word } ago
 
+months = Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec
+axis-day = { $n } { $word }
 chart-most = at most { $word }
 chart-table = As a table
 chart-value = Value
 chart-empty = Nothing to show yet.
-chart-completed = Completed tasks by hour
-chart-failed = Failed tasks by hour
-chart-waiting = Average wait, by hour submitted
-chart-rendering = Average render time per task
-chart-image = Average render time per picture
+chart-completed = Completed tasks by hour (UTC)
+chart-failed = Failed tasks by hour (UTC)
+chart-waiting = Average wait of tasks, by hour submitted (UTC)
+chart-rendering = Average render time per task, by hour (UTC)
+chart-image = Average render time per picture, by hour (UTC)
 
 title-people = People
 people-lead = People who can sign in to this account. Viewers see pictures, members also create them, and owners also manage keys and people.
@@ -374,14 +376,14 @@ operator-accounts = Accounts
 operator-strikes = Strikes
 operator-audit = Audit log
 queue-waiting = Waiting tasks
-queue-leased = Being rendered
-queue-oldest = Age of the oldest
+queue-leased = Tasks being rendered
+queue-oldest = Age of the oldest task
 queue-pause = Pause the queue
 queue-resume = Resume the queue
 queue-paused = The queue has been paused since { $word } UTC: tasks are accepted and wait.
 day-title = The last 24 hours
-day-completed = Completed in 24 h
-day-failed = Failed in 24 h
+day-completed = Tasks completed in 24 h
+day-failed = Tasks failed in 24 h
 reasons-title = Why tasks failed
 reasons-empty = No task failed in the last 24 hours.
 reason = Message shown to the user
@@ -398,7 +400,17 @@ image-mean = Average time per picture
 worker-available = takes tasks
 worker-unavailable = engine not available
 worker-silent = no recent report
-account-search = Name contains
+name-contains = Name contains
+people-of = People of { $word }.
+people-all = All people of this account
+people-none = No one matches.
+people-more = Show more people
+session-end-sure = Whoever uses the studio there has to sign in again.
+strikes-lift-sure = The strikes are cleared and the suspension ends. This cannot be undone.
+key-enable-sure = Programs with this key work again. Its strikes are cleared.
+key-disable-sure = Programs with this key stop working until you enable it.
+key-budget-sure = You can lower the budget later. Only the operator of this server can raise or remove it.
+grant-sure = { $word } can spend the credits at once. The studio cannot take them back, only the command line can.
 accounts-empty = No account matches.
 accounts-more = Show more accounts
 account-active = active
@@ -469,9 +481,38 @@ audit-replay-delivery = Webhook sent again
 audit-pause-queue = Queue paused
 audit-resume-queue = Queue resumed
 audit-fail-task = Task failed and refunded
+suspended-for = { $n ->
+    [one] 1 violation of the content policy within { $word }
+   *[other] { $n } violations of the content policy within { $word }
+}
+within-days = { $n ->
+    [one] 1 day
+   *[other] { $n } days
+}
+within-hours = { $n ->
+    [one] 1 hour
+   *[other] { $n } hours
+}
+within-minutes = { $n ->
+    [one] 1 minute
+   *[other] { $n } minutes
+}
+within-seconds = { $n ->
+    [one] 1 second
+   *[other] { $n } seconds
+}
+audit-policy = content policy
+audit-by-invitation = by invitation
+audit-places = { $n ->
+    [one] 1 place
+   *[other] { $n } places
+}
+audit-until = until { $word }
+audit-gone = its receiver answered 410 Gone
+audit-failing = nothing could be delivered for too long
 audit-unknown = Change by a newer version of this server
 
-credits-use = Credits used per day
+credits-use = Credits used per day (UTC)
 credits-days = { $n } days
 credits-period = Chart period
 credits-kind = Kind
@@ -580,8 +621,7 @@ key-budget-invalid = Enter a budget as a whole number of credits above zero per 
 audit-change-budget = Key budget set
 credits-expiry = Expiry
 title-usage = Usage
-usage-lead = Charges and refunds of this account. A refund counts on the day it was made.
-usage-link = Usage by key, person and day
+usage-lead = Charges and refunds of this account. A task is one request, for up to four pictures. A refund counts on the day it was made.
 usage-by = Group by
 usage-by-key = By key
 usage-by-day = By day

@@ -79,6 +79,7 @@ fn an_operator_grants_credits_in_the_browser() {
     person.press("harbour-design");
     person.browser.paste("document.querySelector('main input[name=amount]')", "500");
     person.browser.paste("document.querySelector('main input[name=note]')", "Spring campaign");
+    person.browser.click("document.querySelector('main form[action$=grant] summary')");
     person.browser.follow("document.querySelector('main form[action$=grant] button')");
     assert!(person.text().contains("Spring campaign"), "{}", person.text());
     assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 750);
@@ -94,6 +95,7 @@ fn a_session_of_another_browser_is_ended() {
     other.follow("document.querySelector('form button')");
     assert_eq!(other.evaluate("location.pathname"), "/studio");
     person.open("/studio/sessions");
+    person.browser.click("document.querySelector('td form summary')");
     person.browser.follow("document.querySelector('td form button')");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('td form').length"), 0);
     other.open(&format!("{}/studio", person.server.url()));

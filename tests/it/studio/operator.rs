@@ -40,7 +40,7 @@ async fn the_pages_of_operators_are_unknown_to_everybody_else() {
     let member = service.visitor_as("admin", "member", Role::Member).await;
     let viewer = service.visitor_as("admin", "viewer", Role::Viewer).await;
     let routes: Vec<_> = ROUTES.iter().filter(|route| route.pattern.starts_with("/studio/operator")).collect();
-    assert!(routes.len() >= 9);
+    assert!(routes.len() >= 10);
     for person in [&eve, &member, &viewer] {
         let unknown = person.get("/studio/no-such-page").await;
         assert_eq!(unknown.status, StatusCode::NOT_FOUND);
@@ -141,6 +141,20 @@ async fn strikes_are_shown_and_lifted() {
 }
 
 #[tokio::test]
+async fn large_numbers_have_the_separators_of_the_language() {
+    let service = Service::start().await;
+    let operator = service.visitor("admin", 1_234_567).await;
+    let account = format!("/studio/operator/accounts/{}", operator.account);
+    for (language, shown) in [("en", "1,234,567"), ("de", "1.234.567")] {
+        for path in ["/studio", "/studio/credits", "/studio/operator/accounts", &account] {
+            let headers = [("cookie", operator.cookie.as_str()), ("accept-language", language)];
+            let page = service.call("GET", path, &headers, "").await;
+            assert!(text(&page).contains(shown) && !text(&page).contains(">1234567<"), "{language} {path}: {page:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
     let service = Service::start().await;
     let operator = service.visitor("admin", 100).await;
@@ -160,9 +174,13 @@ async fn the_overview_counts_tasks_and_shows_engines_and_pauses_the_queue() {
     };
     service.shared.store.report_worker(report).await.expect("a store");
     let page = operator.page("/studio/operator").await;
-    for part in
-        ["Completed in 24 h</dt><dd>1<", "Failed in 24 h</dt><dd>1<", "Waiting tasks</dt><dd>1<", "<svg", "sketch"]
-    {
+    for part in [
+        "Tasks completed in 24 h</dt><dd>1<",
+        "Tasks failed in 24 h</dt><dd>1<",
+        "Waiting tasks</dt><dd>1<",
+        "<svg",
+        "sketch",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains("a boat"), "no prompt");

@@ -75,6 +75,14 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
         assert_eq!(member.get(path).await.status, StatusCode::FORBIDDEN, "{path}");
     }
     assert!(!member.page("/studio/credits").await.contains("/studio/usage"));
+    let by_day = ada.page("/studio/usage?by=day&days=365").await;
+    assert!(by_day.contains("<a href=\"/studio/usage\" aria-current=\"page\">Usage</a>"), "{by_day}");
+    // A year has a bar for each day and the names of its quarters, and the most of a day is below a round number.
+    for part in ["at most 8", "<span>8</span><span>4</span><span>0</span>", ">2026</text>", ">Oct</text>"] {
+        assert!(by_day.contains(part), "{part}: {by_day}");
+    }
+    assert_eq!(by_day.matches("<rect").count(), 1);
+    assert!(!ada.page("/studio/usage?by=key").await.contains("<rect"));
 }
 
 #[tokio::test]

@@ -49,8 +49,9 @@ fn fill(person: &mut Person) -> Vec<String> {
     person.browser.follow("document.querySelector('form[action=\"/studio/invitations\"] button')");
     let account = account["id"].as_str().expect("an id");
     let of_account = format!("/studio/operator/accounts/{account}");
-    let pages = ["activity", "docs", "keys", "webhooks", "credits", "usage", "usage?by=day", "sessions", "people"];
-    let of_operator = ["operator", "operator/accounts", "operator/strikes", "operator/audit"];
+    let pages =
+        ["activity", "docs", "keys", "webhooks", "credits", "usage", "usage?by=day&days=365", "sessions", "people"];
+    let of_operator = ["operator", "operator/accounts", "operator/people", "operator/strikes", "operator/audit"];
     let mut paths: Vec<_> = pages.iter().chain(&of_operator).map(|page| format!("/studio/{page}")).collect();
     paths.extend([
         format!("/studio/webhooks/{endpoint}"),

@@ -97,6 +97,28 @@ async fn the_activity_of_the_api_is_shown_in_the_language_of_the_reader_and_answ
 }
 
 #[tokio::test]
+async fn suspensions_and_the_audit_log_are_told_in_the_language_of_the_reader() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 100).await);
+    ada.create("a boat").await;
+    let lease = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0).lease;
+    let rule = tintype_store::StrikeRule { limit: 1, window: Duration::from_secs(2 * 60 * 60) };
+    service.shared.store.refuse(lease, "It is not allowed.", Some(rule)).await.expect("a store");
+    ada.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
+    let bob = service.visitor("bob", 10).await;
+    bob.send("/studio/people", &[("name", "grace"), ("role", "viewer")]).await;
+    let account = format!("/studio/operator/accounts/{}", ada.account);
+    for path in [&account, "/studio/operator/strikes", "/studio/operator/people", "/studio/operator/audit"] {
+        let page = german(&operator, path).await;
+        assert!(page.contains("1 Verstoß gegen die Inhaltsrichtlinie innerhalb von 2 Stunden"), "{path}: {page}");
+        assert!(!page.contains("violation") && !page.contains("content policy"), "{path}: {page}");
+    }
+    let log = german(&operator, "/studio/operator/audit").await;
+    assert!(log.contains("<span dir=\"auto\">Inhaltsrichtlinie</span>"), "{log}");
+    assert!(log.contains("<span class=\"soft\">Betrachter</span>") && !log.contains("viewer"), "{log}");
+}
+
+#[tokio::test]
 async fn a_cancelled_task_says_so_once() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;

@@ -1,0 +1,39 @@
+//! Searches for a part of a name, whose results stand on several pages.
+
+use serde::Deserialize;
+
+/// Results of one page.
+pub(super) const PAGE: u32 = 50;
+/// Most characters of a search.
+const MAX_CHARS: usize = 100;
+
+/// A search, and the place in its results.
+#[derive(Debug, Default, Deserialize)]
+pub struct Search {
+    #[serde(default)]
+    q: String,
+    /// The name after which the page begins.
+    #[serde(default)]
+    pub(super) after: String,
+    /// The id of the account to search in, or nothing for all.
+    #[serde(default)]
+    pub(super) account: String,
+}
+
+impl Search {
+    /// What the names have to contain.
+    pub(super) fn text(&self) -> String {
+        self.q.trim().chars().take(MAX_CHARS).collect()
+    }
+
+    /// The query of the next page, if more than one page was found. Keeps the results of this one.
+    pub(super) fn next<T>(&self, found: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
+        let more = found.len() > PAGE as usize;
+        found.truncate(PAGE as usize);
+        let last = found.last().filter(|_| more)?;
+        let pairs = [("q", self.text().as_str()), ("account", &self.account), ("after", name(last))]
+            .map(|(field, value)| (field, value.to_owned()));
+        let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+        Some(url::form_urlencoded::Serializer::new(String::new()).extend_pairs(given).finish())
+    }
+}
