@@ -156,7 +156,9 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
         _ if fields.text("newest") != newest => Some("grant-repeated"),
         _ => None,
     };
-    if let (Some(amount), Some(note), Ok(expires_at), None) = (amount, note, expires_at, refusal) {
+    // Enter in a field presses a button that only asks.
+    let is_sure = fields.text("ask").is_empty();
+    if let (Some(amount), Some(note), Ok(expires_at), None, true) = (amount, note, expires_at, refusal, is_sure) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
         let granted = visitor.store().grant_until(account.id, amount, note, expires_at).await?;
         granted.ok_or_else(PageError::not_found)?;

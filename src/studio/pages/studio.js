@@ -80,6 +80,17 @@ document.addEventListener("keydown", (event) => {
   one("summary", menu).focus();
 });
 
+// Enter in a field of a form that asks first opens its question, and answers it there.
+document.addEventListener("keydown", (event) => {
+  const { form } = event.target;
+  if (event.key !== "Enter" || !event.target.matches?.("input") || !form || !one("[name=ask]", form)) return;
+  event.preventDefault();
+  const question = one("details", form);
+  if (question.contains(event.target)) return form.requestSubmit(one("button", question));
+  question.open = true;
+  one("input, button", question).focus();
+});
+
 // A form that leads to another page is sent once.
 document.addEventListener("submit", (event) => {
   const form = event.target;

@@ -79,7 +79,10 @@ fn an_operator_grants_credits_in_the_browser() {
     person.press("harbour-design");
     person.browser.paste("document.querySelector('main input[name=amount]')", "500");
     person.browser.paste("document.querySelector('main input[name=note]')", "Spring campaign");
-    person.browser.click("document.querySelector('main form[action$=grant] summary')");
+    // Enter only opens the question.
+    person.browser.press("Enter");
+    person.browser.until("document.activeElement.matches('main form[action$=grant] details button')");
+    assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 250);
     person.browser.follow("document.querySelector('main form[action$=grant] button')");
     assert!(person.text().contains("Spring campaign"), "{}", person.text());
     assert_eq!(json(person.data.path(), &["credits", "balance", "harbour-design"])["credits"], 750);

@@ -80,6 +80,10 @@ async fn credits_are_granted_once_for_each_form_and_recorded() {
     let newest = operator.newest(account).await;
     let fields = [("amount", "90"), ("note", "for <b>posters</b>"), ("newest", newest.as_str())];
     assert_eq!(operator.send(&grant, &fields).await.status, StatusCode::SEE_OTHER);
+    // Enter in a field only asks.
+    let newer = operator.newest(account).await;
+    let asked = operator.send(&grant, &[("amount", "7"), ("newest", &newer), ("ask", "1")]).await;
+    assert!(asked.status == StatusCode::OK && text(&asked).contains("<details class=\"ask\" open>"), "{asked:?}");
     let again = operator.send(&grant, &fields).await;
     assert!(again.status == StatusCode::UNPROCESSABLE_ENTITY && text(&again).contains("Nothing more"), "{again:?}");
     let newest = operator.newest(account).await;
