@@ -134,7 +134,18 @@ async function finishMask(button) {
   notice.textContent = answer.refusal ?? "";
   if (!answer.reference) return;
   setMask(answer.reference);
+  chooseShapeOfReference();
   brush.close();
+}
+
+// The ratio that crops the least of the reference.
+function chooseShapeOfReference() {
+  const far = ({ value }) => {
+    const [width, height] = value.split(":");
+    return Math.abs(Math.log(width / height / (canvas.width / canvas.height)));
+  };
+  const nearest = all("input[name=shape]", maker).reduce((best, shape) => far(shape) < far(best) ? shape : best);
+  takeOver({ shape: nearest }, ["shape"]);
 }
 
 if (maker) {
