@@ -19,7 +19,7 @@ use tintype_config::FileLinks;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
-use tintype_store::{GalleryFilter, TaskRecord, Unfinished};
+use tintype_store::{Board, GalleryFilter, TaskRecord, Unfinished};
 
 /// A picture on a page.
 pub(super) struct Picture {
@@ -374,6 +374,8 @@ pub(super) struct One<'a> {
     pub(super) t: &'static Texts,
     pub(super) card: Card<'a>,
     pub(super) snippets: Snippets,
+    /// The boards that it can be put on.
+    pub(super) boards: Vec<Board>,
     /// Whether it has references that programs cannot use: pictures of the account.
     pub(super) has_own: bool,
 }

@@ -11,9 +11,11 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 use serde_json::json;
+use tracing::Instrument as _;
 
 use super::cards::{Card, One, PicturePage, card, latest};
 use super::error::PageError;
+use super::live::{Mark, Marks};
 use super::masks::{self, MaskFault};
 use super::page::{Frame, html, is_of_script, secured};
 use super::references::{Chip, lines};
@@ -27,7 +29,7 @@ use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
-use tintype_store::{Board, Cancellation, Origin, StoreError, Submission, TaskRecord};
+use tintype_store::{Board, Cancellation, Origin, Store, StoreError, Submission, TaskRecord};
 
 /// The ratios that most people use, with the names of the texts that say what for.
 const USES: [(&str, &str); 4] =
@@ -221,6 +223,11 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         }
     };
     let presets = &visitor.studio.shared.presets;
+    // Viewers have no form.
+    let (engines, boards) = match visitor.makes() {
+        true => (visitor.studio.shared.store.engines().await?, boards::seen(visitor).await?),
+        false => Default::default(),
+    };
     let page = CreatePage {
         frame: Frame::with_queue("create", visitor).await?,
         cards,
@@ -229,9 +236,9 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
         cost: CREDITS_PER_IMAGE,
         most: MAX_IMAGES,
         chips: lines(&filled.references).map(Chip::new).collect(),
-        presets: settings::options(presets, &visitor.studio.shared.store.engines().await?, &filled.preset),
+        presets: settings::options(presets, &engines, &filled.preset),
         settings: settings::fields(presets, &filled.settings),
-        boards: boards::seen(visitor).await?,
+        boards,
         filled,
         refusal,
     };
@@ -268,7 +275,7 @@ pub async fn picture(
     request.reference_images.retain(|reference| StoredReference::parse(reference).is_none());
     let has_own = request.reference_images.len() < card.request.reference_images.len();
     let snippets = Snippets::new(&base(&visitor, &headers), &request);
-    let one = One { t: visitor.texts, card, snippets, has_own };
+    let one = One { t: visitor.texts, card, snippets, boards: boards::seen(&visitor).await?, has_own };
     if is_of_script(&headers) {
         return fragment(&visitor, one.render()?).await;
     }
@@ -353,12 +360,16 @@ async fn read(visitor: &Visitor, fields: &Fields, filled: &mut Filled) -> Result
     match masks::read(visitor, fields, engine.clone()).await {
         Ok(None) => {}
         Ok(Some((mask, its_engine))) => (settings.mask, engine) = (Some(mask), its_engine),
-        Err(MaskFault::Unfit) => {
-            filled.mask.clear();
-            return Ok(Err(t.get("mask-unfit").into_owned()));
-        }
-        Err(MaskFault::NotTaken) => return Ok(Err(t.get("mask-not-taken").into_owned())),
         Err(MaskFault::Store(error)) => return Err(error.into()),
+        Err(fault) => {
+            filled.mask.clear();
+            return Ok(Err(match fault {
+                MaskFault::Gone => t.get("mask-gone").into_owned(),
+                MaskFault::NoReference => t.count("no-reference", 1_u32).into_owned(),
+                MaskFault::NotTaken => t.get("mask-not-taken").into_owned(),
+                MaskFault::Unfit | MaskFault::Store(_) => t.get("mask-unfit").into_owned(),
+            }));
+        }
     }
     let person = &visitor.session.person;
     let board = fields.get("board").filter(|board| !board.is_empty()).map(|board| board.parse().ok());
@@ -375,11 +386,20 @@ async fn read(visitor: &Visitor, fields: &Fields, filled: &mut Filled) -> Result
     Ok(Ok(Wanted { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
 }
 
-/// Puts a new task on a board. It is charged, so a board that was removed meanwhile is no reason for an error.
+/// Puts a new task on a board, even if the caller hangs up. It is charged, so a board that was removed meanwhile is no reason
+/// for an error.
 async fn put(visitor: &Visitor, task: Id, board: Id) {
-    let person = &visitor.session.person;
-    match visitor.store().put_on_board(person.account_id, person.id, board, &[task], true).await {
-        Ok(true) => {}
+    let (studio, store) = (visitor.studio.clone(), visitor.store());
+    let (account, person) = (visitor.session.person.account_id, visitor.session.person.id);
+    let putting = async move {
+        put_now(&studio, &*store, (account, person), task, board).await;
+    };
+    drop(tokio::spawn(putting.in_current_span()).await);
+}
+
+async fn put_now(studio: &Studio, store: &dyn Store, (account, person): (Id, Id), task: Id, board: Id) {
+    match store.put_on_board(account, person, board, &[task], true).await {
+        Ok(true) => studio.live.tell(account, Marks { what: Mark::Boards, person, tasks: Vec::new() }),
         Ok(false) => tracing::info!(%task, %board, "a board was removed before a new task came to it"),
         Err(error) => {
             tracing::warn!(%task, %board, %error, "could not put a new task on its board: add it in the gallery")

@@ -194,6 +194,11 @@ impl GalleryPage<'_> {
         MAX_CHOSEN
     }
 
+    /// Whether a board is shown that has no picture, and nothing else is searched.
+    fn is_empty_board(&self) -> bool {
+        self.board.is_some() && self.narrowing.len() == 1 && self.search.q.is_empty()
+    }
+
     /// Whether the gallery has no picture at all.
     fn is_new(&self) -> bool {
         let Search { q, before, board, starred, person, .. } = &self.search;

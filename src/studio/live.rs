@@ -225,6 +225,9 @@ impl Live {
         let mut endings = self.shared.endings.subscribe();
         let mut checks = tokio::time::interval(CHECK_EVERY);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // An interval, because a new sleep for each turn would never end beside frequent news.
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let watched = !self.watched().accounts.is_empty();
             tokio::select! {
@@ -238,7 +241,7 @@ impl Live {
                 },
                 () = self.news.notified() => self.look().await,
                 news = self.shared.store.news_elsewhere() => self.hear(&news),
-                () = tokio::time::sleep(LOOK_EVERY), if watched => self.look().await,
+                _ = looks.tick(), if watched => self.look().await,
                 _ = checks.tick(), if watched => self.check_sessions().await,
             }
         }

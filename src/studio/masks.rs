@@ -8,8 +8,12 @@ use tintype_store::StoreError;
 
 /// Why a task with a mask is not created.
 pub(super) enum MaskFault {
-    /// The mask, or the picture that it was painted on, is gone or is another one by now.
+    /// It was painted on another picture.
     Unfit,
+    /// It was deleted.
+    Gone,
+    /// The picture that it was painted on was deleted.
+    NoReference,
     /// The chosen preset has no engine for it.
     NotTaken,
     Store(StoreError),
@@ -35,10 +39,16 @@ pub(super) async fn read(
     let references: Vec<&str> = lines(fields.text("references")).collect();
     let first = references.first().and_then(|first| StoredReference::parse(first)).ok_or(MaskFault::Unfit)?;
     let mask = StoredReference::parse(text).ok_or(MaskFault::Unfit)?;
+    // A form that makes a task again has the references of that task, and does not say which one the mask is for.
+    let masked = fields.text("mask_of");
+    if !masked.is_empty() && masked != references[0] {
+        return Err(MaskFault::Unfit);
+    }
     let (store, account) = (&*visitor.studio.shared.store, visitor.session.person.account_id);
     let size = |found: Found| (found.width, found.height);
-    let sizes = (find(store, account, mask).await?.map(size), find(store, account, first).await?.map(size));
-    if sizes.0.is_none() || sizes.0 != sizes.1 {
+    let size_of_first = find(store, account, first).await?.map(size).ok_or(MaskFault::NoReference)?;
+    let size_of_mask = find(store, account, mask).await?.map(size).ok_or(MaskFault::Gone)?;
+    if size_of_mask != size_of_first {
         return Err(MaskFault::Unfit);
     }
     let engines = store.engines().await?;

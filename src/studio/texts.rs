@@ -145,7 +145,7 @@ fn grouped(n: i64, separator: char) -> String {
     let digits = n.unsigned_abs().to_string();
     let mut grouped = if n < 0 { "-".to_owned() } else { String::new() };
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             grouped.push(separator);
         }
         grouped.push(digit);

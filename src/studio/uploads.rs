@@ -267,7 +267,7 @@ impl<'a> Reading<'a> {
 
 /// Whether the person can do something about an error of an upload.
 fn is_refusal(error: &PageError) -> bool {
-    error.text.starts_with("upload-")
+    error.text.starts_with("upload-") || error.text.starts_with("mask-")
 }
 
 /// An upload on a page.

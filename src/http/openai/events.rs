@@ -21,6 +21,7 @@ use crate::service::previews::Watch;
 use tintype_domain::images_api::ErrorObject;
 use tintype_domain::images_api_request::CallKind;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
+use tintype_store::CallEnd;
 
 /// A comment, which clients pass over and proxies take for a sign of life.
 const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");
@@ -131,7 +132,7 @@ impl Events {
             } else {
                 let name = self.files.pop_front()?;
                 if let Err(error) = self.picture(name).await {
-                    self.fail(error);
+                    self.fail(error).await;
                 }
             }
         }
@@ -163,7 +164,7 @@ impl Events {
         }
         match ended {
             Ok(task) => self.show(&task),
-            Err(error) => self.fail(error),
+            Err(error) => self.fail(error).await,
         }
         Ok(None)
     }
@@ -215,13 +216,15 @@ impl Events {
     }
 
     /// Ends the stream with an error. Unless a repeated call would fail as well, it finds the task.
-    fn fail(&mut self, error: ApiError) {
+    async fn fail(&mut self, error: ApiError) {
         let task = self.awaited.task_id;
         if let Some(cause) = error.cause() {
             tracing::error!(%task, cause = %cause, "an event stream ended with an error");
         }
-        if !error.is_final() {
-            self.hold = None;
+        if !error.is_final()
+            && let Some(hold) = self.hold.take()
+        {
+            hold.end_before_answer(CallEnd::HungUp).await;
         }
         self.files.clear();
         let error = error.after_the_charge().object();

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
@@ -19,6 +20,8 @@ use tintype_store::{Call, CallEnd, Result};
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
 const PART: usize = 16 * 1024;
+/// Longest wait for the record of an end.
+const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// The hold; dropping it tells the store that the caller hung up.
 #[derive(Debug)]
@@ -41,10 +44,11 @@ impl Hold {
         self.api.shared.store.holds_call(self.task_id, self.holder).await
     }
 
-    /// Ends the hold before an answer without pictures is sent: the caller may try again as soon as it has that.
+    /// Ends the hold before an answer without pictures is sent: the caller may try again as soon as it has that. A database
+    /// that does not answer delays it for two seconds at most; the end is recorded all the same.
     pub(super) async fn end_before_answer(mut self, end: CallEnd) {
         if let Some(ending) = self.end(end) {
-            drop(ending.await);
+            drop(tokio::time::timeout(LONGEST_END, ending).await);
         }
     }
 

@@ -108,6 +108,11 @@ document.addEventListener("submit", async (event) => {
     const { refusal } = (await send(form, event.submitter)) ?? {};
     say(refusal);
     if (!refusal) await refresh(task);
+  } else if ("put" in form.dataset) {
+    event.preventDefault();
+    const { refusal } = (await send(form, event.submitter)) ?? {};
+    say(refusal);
+    if (!refusal) toast(one("[data-news]").dataset.put);
   } else if ("restore" in form.dataset) {
     event.preventDefault();
     await restore(form);

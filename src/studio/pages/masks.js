@@ -23,6 +23,8 @@ const pen = canvas?.getContext("2d", { willReadFrequently: true });
 const PAINT = "#e0218a";
 let before = [];
 let last = null;
+// Counts the openings of the brush: what one of them waited for is not for the next.
+let opening = 0;
 
 const isPainted = () => maker.elements.mask.value !== "";
 
@@ -49,7 +51,6 @@ function showMask() {
       one("img", chip).after(shown);
     }
   }
-  if (!takes && isPainted()) mask.value = masked.value = "";
 }
 
 function setMask(reference) {
@@ -67,7 +68,10 @@ async function loadMask() {
   if (!painted.naturalWidth) return;
   pen.drawImage(painted, 0, 0, canvas.width, canvas.height);
   const pixels = pen.getImageData(0, 0, canvas.width, canvas.height);
-  for (let at = 0; at < pixels.data.length; at += 4) pixels.data[at + 3] = pixels.data[at];
+  for (let at = 0; at < pixels.data.length; at += 4) {
+    // The thumbnail is not exact: what is nearly black was not painted.
+    pixels.data[at + 3] = pixels.data[at] < 32 ? 0 : pixels.data[at];
+  }
   pen.putImageData(pixels, 0, 0);
   pen.globalCompositeOperation = "source-in";
   pen.fillStyle = PAINT;
@@ -75,15 +79,20 @@ async function loadMask() {
 }
 
 async function openBrush() {
+  const mine = opening += 1;
   const under = one("[data-under]", brush);
   under.src = thumbnailOf(own[0]);
-  await under.decode().catch(() => {});
-  if (!under.naturalWidth) return;
+  const isShown = await under.decode().then(() => true, () => false);
+  if (mine !== opening) return;
+  if (!isShown) return say(brush.dataset.gone);
   [canvas.width, canvas.height] = [under.naturalWidth, under.naturalHeight];
   before = [];
   one("[data-brush-refusal]").hidden = true;
   one("[data-brush-remove]").hidden = !isPainted();
+  last = null;
+  showRing();
   if (isPainted()) await loadMask();
+  if (mine !== opening) return;
   brush.showModal();
   canvas.focus();
 }
@@ -121,14 +130,22 @@ function paintedFile() {
   return new Promise((made) => copy.toBlob(made, "image/png"));
 }
 
+// Where the keyboard paints.
+function showRing() {
+  const ring = one("[data-brush-ring]");
+  ring.hidden = !last;
+  if (!last) return;
+  const size = `${100 * thickness() / canvas.width}%`;
+  Object.assign(ring.style, { left: `${100 * last[0] / canvas.width}%`, top: `${100 * last[1] / canvas.height}%`, width: size });
+}
+
 async function finishMask(button) {
-  const reference = own[0];
+  const [reference, mine] = [own[0], opening];
   button.disabled = true;
   const file = await paintedFile();
   const answer = await sendFile(file, null, `?mask_of=${encodeURIComponent(reference)}`);
   button.disabled = false;
-  // It was removed meanwhile.
-  if (reference !== own[0]) return brush.close();
+  if (mine !== opening) return;
   const notice = one("[data-brush-refusal]");
   notice.hidden = !answer.refusal;
   notice.textContent = answer.refusal ?? "";
@@ -170,14 +187,15 @@ if (brush) {
     if (event.target.closest("[data-paint]")) openBrush();
   });
   canvas.addEventListener("pointerdown", (event) => {
-    if (event.button) return;
+    if (event.button || !event.isPrimary) return;
     canvas.setPointerCapture(event.pointerId);
     keepBefore();
     last = null;
     strokeTo(pointOf(event));
+    one("[data-brush-ring]").hidden = true;
   });
   canvas.addEventListener("pointermove", (event) => {
-    if (!canvas.hasPointerCapture(event.pointerId)) return;
+    if (!canvas.hasPointerCapture(event.pointerId) || !event.isPrimary) return;
     for (const part of event.getCoalescedEvents?.() ?? [event]) strokeTo(pointOf(part));
   });
   // By the keyboard: arrows move the brush, and paint with Shift; Space paints a point.
@@ -188,9 +206,12 @@ if (brush) {
     const step = thickness() / 2;
     const [oldX, oldY] = last ?? [canvas.width / 2, canvas.height / 2];
     const point = [Math.min(canvas.width, Math.max(0, oldX + x * step)), Math.min(canvas.height, Math.max(0, oldY + y * step))];
-    if (event.key !== " " && !event.shiftKey) return void (last = point);
-    keepBefore();
-    strokeTo(point);
+    if (event.key === " " || event.shiftKey) {
+      keepBefore();
+      strokeTo(point);
+    }
+    last = point;
+    showRing();
   });
   one("[data-brush-undo]").addEventListener("click", () => {
     if (before.length) pen.putImageData(before.pop(), 0, 0);
@@ -201,5 +222,8 @@ if (brush) {
     brush.close();
   });
   one("[data-brush-cancel]").addEventListener("click", () => brush.close());
-  brush.addEventListener("close", () => one("[data-paint]", maker)?.focus());
+  brush.addEventListener("close", () => {
+    opening += 1;
+    one("[data-paint]", maker)?.focus();
+  });
 }

@@ -39,6 +39,8 @@ function syncReferences() {
     one("[data-drop-reference]", chip).hidden = false;
     list.append(chip);
   }
+  const chips = wanted.map((reference) => all(".chip", list).find((chip) => chip.dataset.reference === reference));
+  if (chips.some((chip, index) => list.children[index] !== chip)) list.append(...chips);
 }
 
 function roomForReference() {
@@ -108,12 +110,15 @@ function takeOver(from, parts) {
       maker.elements.mask.value = from.mask?.value ?? "";
       maker.elements.mask_of.value = maker.elements.mask.value && (own[0] ?? "");
       syncReferences();
+      showMask();
     } else if (part === "settings") {
       for (const name of ["preset", "seed", "negative_prompt", "steps", "guidance_scale", "strength"]) {
         const [field, value] = [maker.elements[name], from[name]?.value ?? ""];
         if (!field) continue;
-        const isKnown = !(field instanceof RadioNodeList) || [...field].some((option) => option.value === value);
-        if (isKnown) field.value = value;
+        // Setting the value of radio buttons never chooses an empty one.
+        const option = field instanceof RadioNodeList && [...field].find((radio) => radio.value === value);
+        if (option) option.checked = true;
+        else if (!(field instanceof RadioNodeList)) field.value = value;
         if (value && name !== "preset") one(".tuning").open = true;
       }
       one("input[name=preset]:checked", maker)?.dispatchEvent(new Event("change", { bubbles: true }));
@@ -132,6 +137,8 @@ function takeOver(from, parts) {
 // Fills the form in with texts by the names of its fields.
 function fillForm(fields) {
   const from = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, { value: String(value) }]));
+  const { board } = maker.elements;
+  if ([...board?.options ?? []].some((option) => option.value === fields.board)) board.value = fields.board;
   takeOver(from, ["prompt", "shape", "n", "references", "settings"].filter((part) => part === "settings" || from[part]));
 }
 

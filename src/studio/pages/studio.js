@@ -68,6 +68,9 @@ function toast(words) {
   setTimeout(() => banner.remove(), 4_000);
 }
 
+// On a narrow screen the menu scrolls, and shows where one is.
+one("header nav [aria-current]:not([aria-current=false])")?.scrollIntoView({ block: "nearest", inline: "center", behavior: "instant" });
+
 // The menu of the person closes like any other.
 document.addEventListener("click", (event) => {
   for (const menu of all(".person[open]")) if (!menu.contains(event.target)) menu.open = false;

@@ -107,7 +107,7 @@ async fn a_mask_that_does_not_fit_is_refused_before_the_charge() {
     // The page that says so has the form without the mask.
     let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", &*wide), ("mask", &*mask)];
     let refused = text(&ada.send("/studio/tasks", &fields).await).to_owned();
-    assert!(refused.contains("name=\"mask\" value=\"\"") && refused.contains("does not fit"), "{refused}");
+    assert!(refused.contains("name=\"mask\" value=\"\"") && refused.contains("on another picture"), "{refused}");
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
     person.browser.click("document.querySelector('.chip [data-paint]')");
     person.browser.until("document.activeElement.matches('.brush canvas')");
     person.browser.click("document.querySelector('[data-brush-done]')");
-    person.browser.until("!document.querySelector('[data-brush-refusal]').hidden");
+    person.browser.until("document.querySelector('[data-brush-refusal]').textContent.startsWith('Nothing is painted')");
     person.browser.evaluate(
         "for (const key of ['ArrowRight', 'ArrowRight', 'ArrowDown']) document.querySelector('.brush canvas')
             .dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey: true, bubbles: true }))",

@@ -2,7 +2,8 @@
 //! when a task has ended, and carries news for open pages.
 //!
 //! A notification is only a hint: workers poll every second anyway, and a caller looks once more when its time is over.
-//! Therefore no write waits for it, a burst sends one, and after a lost connection everybody looks.
+//! Therefore no write waits for it, a burst sends one, and after a lost connection everybody looks. News that were lost with
+//! it show when a page is loaded again.
 //!
 //! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`], or news in JSON.
 
@@ -25,8 +26,10 @@ const ANY: &str = "*";
 const IDS_PER_NOTIFICATION: usize = 300;
 /// Most ids that wait to be sent or read; more become [`ANY`].
 const MAX_IDS: usize = 10_000;
-/// Most news that wait to be sent or read; more are lost.
+/// Most news that wait to be sent or read; then the oldest are lost.
 const MAX_WAITING_NEWS: usize = 1_000;
+/// The name of the channel, as short as `LISTEN` makes it.
+const CHANNEL: &str = "SELECT ('tintype_' || current_schema())::name::text";
 /// Submits, or endings, within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
@@ -65,10 +68,11 @@ struct News {
 impl News {
     fn push(&self, news: String) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        if unread.len() < MAX_WAITING_NEWS {
-            unread.push_back(news);
-            self.some.notify_one();
+        if unread.len() >= MAX_WAITING_NEWS {
+            unread.pop_front();
         }
+        unread.push_back(news);
+        self.some.notify_one();
     }
 
     async fn next(&self) -> String {
@@ -195,7 +199,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
     };
     let announcing = async {
         // The channel belongs to the schema, as the tables do.
-        let channel: String = client.query_one("SELECT 'tintype_' || current_schema()", &[]).await?.try_get(0)?;
+        let channel: String = client.query_one(CHANNEL, &[]).await?.try_get(0)?;
         client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
         *told = false;
         // Notifications sent before this moment were missed.
@@ -225,7 +229,13 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         let told = async {
             loop {
                 let payload = format!("{me} {}", shared.announce_news.next().await);
-                client.execute("SELECT pg_notify($1, $2)", &[&channel, &payload]).await?;
+                match client.execute("SELECT pg_notify($1, $2)", &[&channel, &payload]).await {
+                    // Workers and callers need the connection more than open pages do.
+                    Err(error) if error.as_db_error().is_some() => {
+                        tracing::warn!(%error, "could not send news to other processes; their pages show them after a reload");
+                    }
+                    sent => drop(sent?),
+                }
             }
         };
         tokio::select! {
