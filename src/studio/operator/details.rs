@@ -118,7 +118,7 @@ mod tests {
             (Action::AddPerson, "owner https://id.example.com", "Inhaber https://id.example.com"),
             (Action::Invite, "member, 5 places", "Mitglied, 5 Plätze"),
             (Action::Invite, "member, 1 place", "Mitglied, 1 Platz"),
-            (Action::CreateAccount, "+12345 (admin)", "+12.345 (Verwalter)"),
+            (Action::CreateAccount, "+12345 (admin)", "+12.345 (Betreiber)"),
             (Action::SignUp, "+0 https://id.example.com", "+0 https://id.example.com"),
             (Action::Grant, "+9 (until 2026-11-24T12:00:00.000Z) a trial", "+9 (bis 2026-11-24 12:00) a trial"),
             (Action::Grant, "+9000 until June", "+9.000 until June"),
