@@ -366,7 +366,9 @@ impl Incoming {
     /// # Errors
     /// [`UploadError`].
     pub async fn finish_mask(self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
-        let mask = Mask::of(self.spool.decode().await?).stretch(width, height);
+        let painted = Mask::of(self.spool.decode().await?);
+        let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));
+        let mask = fitted.await.map_err(io::Error::other)?;
         if mask.keeps_all() {
             return Err(Refusal::EmptyMask.into());
         }

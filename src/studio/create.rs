@@ -29,7 +29,7 @@ use tintype_domain::preset::Chosen;
 use tintype_domain::request::{AspectRatio, GenerateRequest, MAX_IMAGES};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_engine::{RenderSettings, Setting};
-use tintype_store::{Board, Cancellation, Origin, Store, StoreError, Submission, TaskRecord};
+use tintype_store::{Board, Cancellation, Origin, StoreError, Submission, TaskRecord};
 
 /// The ratios that most people use, with the names of the texts that say what for.
 const USES: [(&str, &str); 4] =
@@ -392,19 +392,15 @@ async fn put(visitor: &Visitor, task: Id, board: Id) {
     let (studio, store) = (visitor.studio.clone(), visitor.store());
     let (account, person) = (visitor.session.person.account_id, visitor.session.person.id);
     let putting = async move {
-        put_now(&studio, &*store, (account, person), task, board).await;
+        match store.put_on_board(account, person, board, &[task], true).await {
+            Ok(true) => studio.live.tell(account, Marks { what: Mark::Boards, person, tasks: Vec::new() }),
+            Ok(false) => tracing::info!(%task, %board, "a board was removed before a new task came to it"),
+            Err(error) => {
+                tracing::warn!(%task, %board, %error, "could not put a new task on its board: add it in the gallery");
+            }
+        }
     };
     drop(tokio::spawn(putting.in_current_span()).await);
-}
-
-async fn put_now(studio: &Studio, store: &dyn Store, (account, person): (Id, Id), task: Id, board: Id) {
-    match store.put_on_board(account, person, board, &[task], true).await {
-        Ok(true) => studio.live.tell(account, Marks { what: Mark::Boards, person, tasks: Vec::new() }),
-        Ok(false) => tracing::info!(%task, %board, "a board was removed before a new task came to it"),
-        Err(error) => {
-            tracing::warn!(%task, %board, %error, "could not put a new task on its board: add it in the gallery")
-        }
-    }
 }
 
 /// The page with the form as it was filled in and a sentence; the sentence alone for the script. After `wait` seconds the
