@@ -3,11 +3,12 @@
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::{HeaderMap, Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::SIGN_IN;
 use super::action::{PersonAction, action};
+use super::cookies::studio_page;
 use super::create::base;
 use super::error::PageError;
 use super::page::{Draft, Frame, answer, secured};
@@ -151,5 +152,8 @@ pub async fn change(Path((id, word)): Path<(String, String)>, form: Form) -> Res
         PersonAction::Remove => drop(visitor.store().remove_person(id).await?),
     }
     tracing::info!(person = %id, by = %own.id, ?action, "a person was changed in the studio");
-    Ok(secured(Redirect::to(PEOPLE).into_response()))
+    // A later page of the list, or what was searched, stays in view.
+    let list = headers.get(header::REFERER).and_then(|referrer| studio_page(referrer.to_str().ok()?));
+    let list = list.filter(|page| page.strip_prefix(PEOPLE).is_some_and(|query| query.starts_with('?')));
+    Ok(secured(Redirect::to(list.as_deref().unwrap_or(PEOPLE)).into_response()))
 }

@@ -387,6 +387,7 @@ async fn every_page_has_a_strict_policy_and_the_language_of_its_reader() {
             assert!(policy.contains(part), "{policy}");
         }
         assert_eq!(page.header("cache-control"), "no-store");
+        assert_eq!(text(&page).contains("<noscript>"), path == "/studio", "only pages that follow tasks need scripts");
         assert!(!text(&page).contains(" style=\"") && !text(&page).contains("<script>"));
         assert!(!page.header("x-request-id").is_empty());
     }

@@ -54,11 +54,13 @@ freshButton?.addEventListener("click", () => {
 // Follows what somebody did with pictures or boards.
 function follow({ what, person, tasks }) {
   const isMine = person === document.body.dataset.person;
-  if (what === "boards") return showBoards();
   if (what === "starred" || what === "unstarred") {
     if (isMine) for (const task of tasks) showStar(task, what === "starred");
     return;
   }
+  // What was deleted or restored counts on its boards, too.
+  showBoards();
+  if (what === "boards") return;
   const found = tasks.map(tileOf).filter((tile) => tile?.matches(".tile"));
   if (what === "restored") {
     for (const tile of found) tile.hidden = false;

@@ -57,6 +57,18 @@ async fn an_account_with_many_people_has_them_in_pages() {
         let second = visitor.next(path, &first).await;
         assert!(second.contains("member 59") && !second.contains("member 48") && !second.contains(">eve<"), "{second}");
     }
+    let proof = ada.proof().await;
+    // A change on a later page leads back to it, and to no other page.
+    let member = service.shared.store.find_person("member 55").await.expect("a store").expect("a person").person;
+    for (referrer, expected) in [
+        ("http://localhost/studio/people?after=member+48", "/studio/people?after=member+48"),
+        ("http://localhost/studio/keys?after=x", "/studio/people"),
+        ("http://localhost/studio/people", "/studio/people"),
+    ] {
+        let path = format!("/studio/people/{}/role", member.id);
+        let changed = ada.send_with(&path, &[("role", "member")], &proof, &[("referer", referrer)]).await;
+        assert_eq!(changed.header("location"), expected, "{referrer}");
+    }
     let found = ada.page("/studio/people?q=ber+31").await;
     assert!(found.contains("member 31") && !found.contains("member 30"), "{found}");
     assert!(ada.page("/studio/people?q=eve").await.contains("No one matches."));

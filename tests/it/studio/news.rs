@@ -43,6 +43,11 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     bob.click("document.querySelector('[data-fresh]')");
     bob.until("document.querySelectorAll('.grid .tile').length === 6 && document.querySelector('[data-fresh]').hidden");
     assert_eq!(bob.evaluate("document.querySelector('.tile .prompt').textContent"), "A boat, study 5");
+    // A member deletes no pictures of others, and is not offered to.
+    bob.evaluate("document.querySelector('.tile [data-pick]').click()");
+    bob.until("document.querySelector('#chosen [formaction$=star]').checkVisibility()");
+    assert_eq!(bob.evaluate("document.querySelector('#chosen .danger').checkVisibility()"), false);
+    bob.click("document.querySelector('[data-clear]')");
     // What an owner deletes leaves the page of the other, and comes back with the undo.
     person.open("/studio/gallery");
     person.browser.click("document.querySelector('.tile .more')");
@@ -80,6 +85,18 @@ fn stars_and_boards_follow_another_tab() {
     person.browser.evaluate("document.querySelector('.boards input[name=name]').value = 'Lighthouses'");
     person.browser.follow("document.querySelector('.boards form button')");
     other.until("document.querySelector('.side nav').textContent.includes('Lighthouses')");
+    // Both lists count what is put on a board, and what is deleted from it.
+    let counts = |number: &str| format!("document.querySelector('[data-board] small')?.textContent === '{number}'");
+    other.open(&format!("{url}/studio/gallery"));
+    other.evaluate("document.querySelector('.tile [data-pick]').click()");
+    other.click("document.querySelector('#chosen [formaction=\"/studio/gallery/put\"]')");
+    other.until(&counts("1"));
+    person.browser.until(&counts("1"));
+    other.until("!document.querySelector('#chosen').classList.contains('some')");
+    other.evaluate("document.querySelector('.tile .open').focus()");
+    other.press("Delete");
+    other.until(&counts("0"));
+    person.browser.until(&counts("0"));
     assert!(other.errors.is_empty(), "{:#?}", other.errors);
     drop(other);
     person.leave();
