@@ -163,7 +163,7 @@ impl Beside {
         let shared = service.shared.clone();
         let named = settings.worker.engine.engines()?.remove(0);
         let choice = tintype_engines::choose(&named.settings, Path::new("."))?;
-        let decoder = Decoder::new(&settings.worker.test_picture_decoder);
+        let decoder = Decoder::new(&settings.worker.test_picture_decoder).keeping_ready();
         let engine = choice.build(Surroundings { decoder, ..Surroundings::default() })?;
         let policy = Policy::open(None).await?;
         let slots = settings.worker.render_slots(&named, choice.info.slots);

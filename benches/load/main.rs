@@ -18,6 +18,7 @@ mod claims;
 #[path = "../scale/cluster.rs"]
 #[expect(dead_code, reason = "the benchmark of PostgreSQL uses the rest")]
 mod cluster;
+mod decoder;
 mod disk;
 mod engine;
 mod face;
@@ -80,6 +81,7 @@ enum Part {
     Submit,
     Claim,
     Start,
+    Decoder,
     Engine,
     Face,
     Attack,
@@ -136,6 +138,9 @@ fn measure(options: &Options) -> Outcome<Report> {
         report.fact("serve: idle memory, resident", startup.idle_mib, "MiB", Some(Aim::AtMost(40.0)));
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
         report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
+    }
+    if options.wants(Part::Decoder) {
+        runtime.block_on(decoder::measure(options, &mut report))?;
     }
     if options.wants(Part::Engine) {
         engine::measure(&runtime, &directory, options, &mut report)?;

@@ -36,6 +36,8 @@ pub(super) struct Rendering {
     settings: WorkerSettings,
     data: PathBuf,
     shared: Arc<Shared>,
+    /// Decodes what the engines return.
+    decoder: Decoder,
     pub(super) policy: Arc<Policy>,
     /// One for each engine.
     members: Vec<Member>,
@@ -198,7 +200,8 @@ impl Rendering {
     ) -> Result<Self, Failure> {
         let (settings, data, shared) = (settings.clone(), data.to_owned(), shared.clone());
         let (members, refused, ended) = Default::default();
-        let mut rendering = Self { settings, data, shared, policy, members, refused, ended, are_all };
+        let decoder = Decoder::new(&settings.test_picture_decoder).keeping_ready();
+        let mut rendering = Self { settings, data, shared, decoder, policy, members, refused, ended, are_all };
         rendering.members = engines.iter().map(|chosen| rendering.member(chosen)).collect::<Result<_, _>>()?;
         Ok(rendering)
     }
@@ -224,7 +227,7 @@ impl Rendering {
     /// Builds an engine and its worker.
     fn member(&self, Chosen { engine, choice, model }: &Chosen) -> Result<Member, String> {
         let (settings, shared) = (&self.settings, &self.shared);
-        let decoder = Decoder::new(&settings.test_picture_decoder);
+        let decoder = self.decoder.clone();
         let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
         let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
         let renderer =

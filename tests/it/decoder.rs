@@ -181,6 +181,65 @@ async fn a_process_that_hangs_is_killed() {
     }
 }
 
+/// The words of a file that the scripts of a test write, once there are so many.
+async fn words(file: &Path, count: usize) -> Vec<String> {
+    let reading = async {
+        loop {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let words: Vec<String> = text.split_whitespace().map(Into::into).collect();
+            if words.len() >= count {
+                return words;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("they are written")
+}
+
+/// Whether a process runs, or waits to be reaped.
+fn runs(pid: &str) -> bool {
+    let state = proc_line(&Path::new("/proc").join(pid).join("status"), "State:");
+    state.is_some_and(|state| !state.starts_with('Z'))
+}
+
+#[tokio::test]
+async fn the_next_result_finds_a_process_that_waits_and_each_serves_one() {
+    let directory = TempDir::new().unwrap();
+    let [started, served] = ["started", "served"].map(|name| directory.path().join(name));
+    let body = format!(
+        "echo $$ >> {}; cat > /dev/null; echo $$ >> {}; printf '\\000\\001\\000\\000\\000\\001\\000\\000\\000\\001abc'",
+        started.display(),
+        served.display()
+    );
+    let decoder = script(&directory, &body).keeping_ready();
+    decoder.decode_result(b"").await.unwrap();
+    let pids = words(&started, 3).await;
+    assert_eq!(words(&served, 1).await, pids[..1]);
+    decoder.decode_result(b"").await.unwrap();
+    let now = words(&served, 2).await;
+    assert!(pids[1..].contains(&now[1]), "{now:?} {pids:?}");
+    assert_eq!(words(&started, 4).await.len(), 4, "one takes its place");
+
+    // A process that the machine kills while it waits costs no picture.
+    let waiting: Vec<String> = words(&started, 4).await.into_iter().filter(|pid| runs(pid)).collect();
+    assert_eq!(waiting.len(), 2);
+    for pid in &waiting {
+        assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
+    }
+    while waiting.iter().any(|pid| runs(pid)) {
+        tokio::task::yield_now().await;
+    }
+    decoder.decode_result(b"").await.unwrap();
+    let pids = words(&started, 7).await;
+    // References and masks start their own.
+    assert!(decoder.decode(b"").await.is_ok());
+    assert_eq!(words(&started, 8).await.len(), 8);
+    drop(decoder);
+    while pids.iter().any(|pid| runs(pid)) {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn a_decoder_that_cannot_be_started_is_not_the_fault_of_the_picture() {
     let error = Decoder::new("/nonexistent").decode(b"").await.unwrap_err();

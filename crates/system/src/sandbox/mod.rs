@@ -9,11 +9,13 @@ mod child;
 mod confinement;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Once;
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
+use rustix::pipe::fcntl_setpipe_size;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
@@ -42,6 +44,9 @@ const NO_ALPHA: u8 = 4;
 
 /// The argument after the side of a picture that is a mask.
 pub const AS_MASK: &str = "--mask";
+
+/// Bytes that a pipe to or from a process holds: what Linux lets every user ask for.
+const PIPE_BYTES: usize = 1 << 20;
 
 /// Each process may take [`MEMORY_BYTES`] and a whole core, so the server runs few, however many tasks there are.
 const MAX_DECODERS: usize = 2;
@@ -82,6 +87,8 @@ pub enum Confinement {
 pub struct Decoder {
     program: PathBuf,
     time_limit: Duration,
+    /// Processes that wait for the result of an engine.
+    ready: Option<Arc<Mutex<Vec<Child>>>>,
 }
 
 impl Default for Decoder {
@@ -93,7 +100,13 @@ impl Default for Decoder {
 impl Decoder {
     /// Creates a decoder whose processes run `program`.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), time_limit: TIME_LIMIT }
+        Self { program: program.into(), time_limit: TIME_LIMIT, ready: None }
+    }
+
+    /// Keeps processes ready after the first [`Decoder::decode_result`], so that the next result need not wait until one has
+    /// started and confined itself. Each still decodes one picture and ends. They end with the last clone of this decoder.
+    pub fn keeping_ready(self) -> Self {
+        Self { ready: Some(Arc::default()), ..self }
     }
 
     /// The program that the processes run: this one.
@@ -156,10 +169,18 @@ impl Decoder {
 
     async fn run(&self, bytes: &[u8], side: u32, is_mask: bool) -> Result<(Picture, Confinement), DecodeError> {
         let _permit = DECODERS.acquire().await.expect("the semaphore is never closed");
-        let mut child = self.start(side, is_mask).map_err(DecodeError::NotStarted)?;
+        let is_result = side == RESULT_SIDE && !is_mask;
+        let ready = self.ready.as_ref().filter(|_| is_result);
+        let mut child = match ready.and_then(take_ready) {
+            Some(child) => child,
+            None => self.start(side, is_mask).map_err(DecodeError::NotStarted)?,
+        };
         let exchanged = tokio::time::timeout(self.time_limit, exchange(&mut child, bytes, side)).await;
+        if let Some(ready) = ready {
+            self.refill(ready.clone());
+        }
         let error = match exchanged {
-            Ok(Ok((status, answer))) if status.success() => return parse(&answer, side),
+            Ok(Ok((status, answer))) if status.success() => return answer.picture(side),
             Ok(Ok((status, _))) => DecodeError::Crashed(status),
             Ok(Err(error)) => error,
             Err(_) => DecodeError::TimeLimit(self.time_limit),
@@ -171,8 +192,23 @@ impl Decoder {
         Err(error)
     }
 
+    /// Starts the processes that are missing, while the caller goes on.
+    fn refill(&self, ready: Arc<Mutex<Vec<Child>>>) {
+        let decoder = Self { ready: None, ..self.clone() };
+        tokio::spawn(async move {
+            let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
+            while ready.len() < MAX_DECODERS {
+                match decoder.start(RESULT_SIDE, false) {
+                    Ok(child) => ready.push(child),
+                    // The next picture starts its own process, and reports why that fails.
+                    Err(_) => return,
+                }
+            }
+        });
+    }
+
     fn start(&self, side: u32, is_mask: bool) -> io::Result<Child> {
-        Command::new(&self.program)
+        let child = Command::new(&self.program)
             .arg0("tintype")
             .arg(COMMAND)
             .arg(side.to_string())
@@ -183,14 +219,39 @@ impl Decoder {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
-            .spawn()
+            .spawn()?;
+        // With the usual 64 KiB both sides would wait for each other dozens of times. A machine may allow no more.
+        for pipe in
+            [child.stdin.as_ref().map(AsFd::as_fd), child.stdout.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+        {
+            let _ = fcntl_setpipe_size(pipe, PIPE_BYTES);
+        }
+        Ok(child)
     }
 }
 
+/// A process that waits for a picture. One that the machine has killed meanwhile is left out.
+fn take_ready(ready: &Arc<Mutex<Vec<Child>>>) -> Option<Child> {
+    let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
+    while let Some(mut child) = ready.pop() {
+        if matches!(child.try_wait(), Ok(None)) {
+            return Some(child);
+        }
+    }
+    None
+}
+
+/// What a decoder process answers.
+#[derive(Debug, Default)]
+struct Answer {
+    header: Vec<u8>,
+    rest: Vec<u8>,
+}
+
 /// Writes the file and reads the answer concurrently, up to the longest valid answer.
-async fn exchange(child: &mut Child, bytes: &[u8], side: u32) -> Result<(ExitStatus, Vec<u8>), DecodeError> {
-    let max_bytes = HEADER_BYTES + 3 * (side as usize) * (side as usize);
-    let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+async fn exchange(child: &mut Child, bytes: &[u8], side: u32) -> Result<(ExitStatus, Answer), DecodeError> {
+    let max_bytes = 3 * (side as usize) * (side as usize);
+    let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(DecodeError::Garbled);
     };
     let write = async move {
@@ -199,9 +260,13 @@ async fn exchange(child: &mut Child, bytes: &[u8], side: u32) -> Result<(ExitSta
         drop(input);
     };
     let read = async move {
-        let mut answer = Vec::new();
-        let outcome = output.take(max_bytes as u64 + 1).read_to_end(&mut answer).await;
-        outcome.map(|_| answer).map_err(|_| DecodeError::Garbled)
+        let mut answer = Answer::default();
+        let mut header = (&mut output).take(HEADER_BYTES as u64);
+        header.read_to_end(&mut answer.header).await.map_err(|_| DecodeError::Garbled)?;
+        // One byte more shows an answer that is too long.
+        answer.rest.reserve_exact(answer.announced().min(max_bytes) + 1);
+        let rest = output.take(max_bytes as u64 + 1).read_to_end(&mut answer.rest).await;
+        rest.map(|_| answer).map_err(|_| DecodeError::Garbled)
     };
     let mut write = std::pin::pin!(write);
     let mut read = std::pin::pin!(read);
@@ -209,30 +274,47 @@ async fn exchange(child: &mut Child, bytes: &[u8], side: u32) -> Result<(ExitSta
         answer = &mut read => answer?,
         () = &mut write => read.await?,
     };
-    if answer.len() > max_bytes {
+    if answer.rest.len() > max_bytes {
         return Err(DecodeError::Garbled);
     }
     let status = child.wait().await.map_err(|_| DecodeError::Garbled)?;
     Ok((status, answer))
 }
 
-fn parse(answer: &[u8], side: u32) -> Result<(Picture, Confinement), DecodeError> {
-    let (header, rgb) = answer.split_first_chunk::<HEADER_BYTES>().ok_or(DecodeError::Garbled)?;
-    let [outcome, confinement, w0, w1, w2, w3, h0, h1, h2, h3] = *header;
-    match outcome {
-        PICTURE => {}
-        UNKNOWN_FORMAT => return Err(PictureError::UnknownFormat.into()),
-        TOO_LARGE => return Err(PictureError::TooLarge.into()),
-        NO_ALPHA => return Err(PictureError::NoAlpha.into()),
-        DAMAGED => return Err(PictureError::Damaged(String::from_utf8_lossy(rgb).into_owned()).into()),
-        _ => return Err(DecodeError::Garbled),
+impl Answer {
+    /// The outcome, the confinement, the width and the height.
+    fn fields(&self) -> Option<(u8, Confinement, u32, u32)> {
+        let [outcome, confinement, w0, w1, w2, w3, h0, h1, h2, h3] = *self.header.first_chunk::<HEADER_BYTES>()?;
+        let confinement = if confinement == 1 { Confinement::Full } else { Confinement::LimitsOnly };
+        let (width, height) = (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
+        Some((outcome, confinement, width, height))
     }
-    let (width, height) = (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
-    let sides = 1..=side;
-    if !sides.contains(&width) || !sides.contains(&height) || rgb.len() as u64 != u64::from(width * height) * 3 {
-        return Err(DecodeError::Garbled);
+
+    /// Bytes of the picture that the header announces, which may be wrong.
+    fn announced(&self) -> usize {
+        self.fields().map_or(0, |(_, _, width, height)| {
+            [height as usize, 3].into_iter().fold(width as usize, usize::saturating_mul)
+        })
     }
-    let picture = Picture::from_rgb(width, height, rgb.to_vec()).ok_or(DecodeError::Garbled)?;
-    let confinement = if confinement == 1 { Confinement::Full } else { Confinement::LimitsOnly };
-    Ok((picture, confinement))
+
+    /// The picture, if that is what it is.
+    fn picture(self, side: u32) -> Result<(Picture, Confinement), DecodeError> {
+        let (outcome, confinement, width, height) = self.fields().ok_or(DecodeError::Garbled)?;
+        match outcome {
+            PICTURE => {}
+            UNKNOWN_FORMAT => return Err(PictureError::UnknownFormat.into()),
+            TOO_LARGE => return Err(PictureError::TooLarge.into()),
+            NO_ALPHA => return Err(PictureError::NoAlpha.into()),
+            DAMAGED => {
+                return Err(PictureError::Damaged(String::from_utf8_lossy(&self.rest).into_owned()).into());
+            }
+            _ => return Err(DecodeError::Garbled),
+        }
+        let sides = 1..=side;
+        if !sides.contains(&width) || !sides.contains(&height) || self.rest.len() != self.announced() {
+            return Err(DecodeError::Garbled);
+        }
+        let picture = Picture::from_rgb(width, height, self.rest).ok_or(DecodeError::Garbled)?;
+        Ok((picture, confinement))
+    }
 }
