@@ -17,6 +17,12 @@ use tintype_domain::model::Id;
 const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count <= $7::bigint
     AND q.lease_until IS NULL AND (q.ready_at <= tintype_now($3) OR q.ready_at > tintype_now($3) + $9)";
 
+/// A claim looks at up to this many waiting tasks for their accounts. If there are more, it looks at one account after
+/// the other, because the next one with a waiting task is near.
+const FEW: usize = 1024;
+/// And at no more tasks than this part of the accounts, because an account costs about as much as so many tasks.
+const ACCOUNTS_PER_TASK: usize = 8;
+
 /// The account that the last claim with each engine and number of references ended with.
 pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
 
@@ -35,24 +41,45 @@ fn statement() -> String {
         (of_engine("''"), of_engine("$8 AND $8 <> ''"))
     };
     let (unnamed, named) = of_account("a.id", "1");
-    let waiting = format!(
+    let many = "(SELECT count(*) FROM few) >= (SELECT most FROM looks)";
+    let walk = format!(
         "SELECT a.id AS account_id FROM accounts a, LATERAL (
             SELECT 1 FROM (({unnamed}) UNION ALL ({named})) found LIMIT 1) oldest
-        WHERE a.id <> ALL ($5) AND NOT EXISTS (SELECT 1 FROM queue_pause)"
+        WHERE {many} AND a.id <> ALL ($5) AND NOT EXISTS (SELECT 1 FROM queue_pause)"
     );
+    let known = format!("SELECT DISTINCT account_id FROM few WHERE claimable AND NOT ({many})");
+    let waiting = |place: &str, limit: &str| {
+        format!(
+            "SELECT account_id FROM (
+                ({known} AND account_id {place} $1)
+                UNION ALL ({walk} AND a.id {place} $1 ORDER BY a.id LIMIT {limit})) waiting
+            ORDER BY account_id LIMIT {limit}"
+        )
+    };
+    let later = waiting(">", "$4::bigint");
+    let earlier = waiting("<=", "greatest($4::bigint - (SELECT count(*) FROM later), 0)");
     let share = "(SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)";
     let (unnamed, named) = of_account("turns.account_id", share);
     format!(
         "
     WITH
+    looks AS MATERIALIZED (
+        SELECT least(reltuples / {ACCOUNTS_PER_TASK}, {FEW})::bigint AS most FROM pg_class
+        WHERE oid = 'accounts'::regclass
+    ),
+    -- The waiting tasks, if they are few. Then the accounts to serve are known, and no other account is looked at: with
+    -- ten thousand accounts, that would cost more than everything else. This passes over what workers hold.
+    few AS MATERIALIZED (
+        SELECT q.account_id,
+            q.engine IN ('', $8) AND q.account_id <> ALL ($5) AND {CLAIMABLE} AS claimable
+        FROM queue q WHERE q.task_id >= $2 AND q.lease_until IS NULL AND NOT EXISTS (SELECT 1 FROM queue_pause)
+        ORDER BY q.task_id LIMIT (SELECT most FROM looks)
+    ),
     -- The accounts with a task to claim, at most as many as tasks are wanted: first those after the account that was
-    -- served last, then those from the beginning. An account costs two look-ups in the index, however many tasks wait.
-    later AS MATERIALIZED (
-        {waiting} AND a.id > $1 ORDER BY a.id LIMIT $4
-    ),
-    earlier AS MATERIALIZED (
-        {waiting} AND a.id <= $1 ORDER BY a.id LIMIT greatest($4::bigint - (SELECT count(*) FROM later), 0)
-    ),
+    -- served last, then those from the beginning. If they are not known, an account costs two look-ups in the index,
+    -- however many tasks wait.
+    later AS MATERIALIZED ({later}),
+    earlier AS MATERIALIZED ({earlier}),
     turns AS MATERIALIZED (
         SELECT account_id, row_number() OVER (ORDER BY account_id <= $1, account_id) AS turn
         FROM (SELECT * FROM later UNION ALL SELECT * FROM earlier) waiting

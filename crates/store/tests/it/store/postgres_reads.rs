@@ -98,3 +98,45 @@ async fn a_claim_reads_few_index_entries_of_tasks_that_it_cannot_take() -> Resul
     assert!(each < 100, "{each} index entries are read to find no task");
     Ok(())
 }
+
+/// Makes so many accounts that have no task, and tells the planner.
+fn add_accounts(fx: &Fixture, many: usize) {
+    fx.execute(&format!(
+        "INSERT INTO accounts (id, name)
+         SELECT '-' || lpad(number::text, 20, '0'), 'idle ' || number FROM generate_series(1, {many}) number"
+    ));
+    fx.execute("ANALYZE accounts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_reads_few_index_entries_however_many_accounts_have_no_task() -> Result<()> {
+    let mut fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 100).await?;
+    add_accounts(&fx, 10_000);
+    let before = entries_read(&mut fx, "%").await;
+    for _ in 0..10 {
+        assert_eq!(fx.store.claim(1, LEASE).await?, []);
+    }
+    for _ in 0..10 {
+        let task = fx.submit(ada).await?;
+        assert_eq!(fx.claim().await?.task_id, task.id);
+    }
+    let each = (entries_read(&mut fx, "%").await - before) / 20;
+    assert!(each < 200, "{each} index entries are read for a claim");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_claims_while_the_queue_is_paused_however_many_accounts_there_are() -> Result<()> {
+    let fx = Fixture::new(Backend::Postgres);
+    let ada = fx.account("ada", 100).await?;
+    let task = fx.submit(ada).await?;
+    for accounts in [0, 10_000] {
+        add_accounts(&fx, accounts);
+        fx.store.pause_queue().await?;
+        assert_eq!(fx.store.claim(1, LEASE).await?, []);
+        fx.store.resume_queue().await?;
+    }
+    assert_eq!(fx.claim().await?.task_id, task.id);
+    Ok(())
+}
