@@ -131,6 +131,17 @@ impl WeightPreparation<'_> {
     /// If 8 bits are asked for without a folder for them, a LoRA file does not fit, the weights cannot be read, or the file
     /// cannot be written.
     pub fn weights(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
+        let any_size = self.options.keeps_parts();
+        Ok(self.precise(part, weights, uses)?.for_any_size(any_size))
+    }
+
+    /// The weights of an autoencoder, which stay as they are.
+    pub fn autoencoder(&self, weights: Weights) -> Weights {
+        weights.for_any_size(self.options.keeps_parts())
+    }
+
+    /// The weights in the precision that was asked for.
+    fn precise(&mut self, part: &str, weights: Weights, uses: &Uses) -> Result<Weights> {
         let changes = Changes::read(&self.options.loras, part, &weights, uses)?;
         let folder = self.options.cache.as_deref();
         let floats = match self.options.precision {

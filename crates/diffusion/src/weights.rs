@@ -118,6 +118,8 @@ pub struct Weights {
     path: String,
     /// The fractions that graphs over these weights compute with.
     computes_in: Floats,
+    /// Whether such graphs have the same operators for every size of picture.
+    any_size: bool,
     files: Vec<&'static [u8]>,
     /// Bytes of the first file before its first tensor.
     header: usize,
@@ -219,6 +221,19 @@ impl Weights {
     /// The fractions that graphs over these weights compute with.
     pub fn computes_in(&self) -> Floats {
         self.computes_in
+    }
+
+    /// The same weights for graphs that have the same operators for every size of picture, if `any_size` says so: they fill
+    /// up where nothing is missing, and work on all rows at once. A device of its own then loads the weights once (see
+    /// [`crate::graph::template`]). The processor is better off with graphs for one size.
+    #[must_use]
+    pub fn for_any_size(self, any_size: bool) -> Self {
+        Self { any_size, ..self }
+    }
+
+    /// Whether graphs over these weights have the same operators for every size.
+    pub fn any_size(&self) -> bool {
+        self.any_size
     }
 
     /// The file, or the index of several, for messages.

@@ -59,7 +59,7 @@ impl Builder<'_> {
             return self.reshape(&mixed, &[all, width]);
         }
         let mut parts = Vec::new();
-        let most = rows_at_a_time(heads.count, seen);
+        let most = self.rows_at_a_time(rows_at_a_time(heads.count, seen)).min(rows);
         for from in (0..rows).step_by(most) {
             let to = (from + most).min(rows);
             let part = if to - from == rows { query.clone() } else { self.slice(&query, 1, from, to) };
@@ -106,8 +106,8 @@ impl Builder<'_> {
     /// Tables for [`Builder::rotate`]: one angle for each row and each pair of numbers in a head, row after row.
     pub fn rotation(&mut self, angles: &[f64], rows: usize, neighbours: bool) -> Rotation {
         let shape = [1, rows, angles.len() / rows];
-        let cosines = self.constant(&shape, angles.iter().map(|angle| angle.cos() as f32).collect());
-        let sines = self.constant(&shape, angles.iter().map(|angle| angle.sin() as f32).collect());
+        let cosines = self.table(&shape, angles.iter().map(|angle| angle.cos() as f32).collect());
+        let sines = self.table(&shape, angles.iter().map(|angle| angle.sin() as f32).collect());
         Rotation { cosines, sines, neighbours }
     }
 

@@ -3,11 +3,12 @@
 //! All shapes of a graph are fixed when it is built: a graph is for one size of picture. That keeps the blocks simple, lets
 //! the runtime plan its memory, and compares every weight with the shape that the architecture demands, so that a file of
 //! another model is refused by the name of its first wrong tensor. Building takes milliseconds, because weights are only
-//! referred to.
+//! referred to. Two graphs of a part can be made one for all sizes ([`template`]), so that its weights are loaded once.
 
 pub mod attention;
 pub mod blocks;
 mod linear;
+pub mod template;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -83,11 +84,18 @@ pub enum Attribute<'a> {
     Text(&'a str),
 }
 
-/// A finished graph: an ONNX file, and the bytes to which its weights refer.
+/// A finished graph, and the bytes to which its weights refer.
 #[derive(Clone)]
 pub struct Graph {
-    /// The ONNX file.
-    pub onnx: Vec<u8>,
+    /// All but the lists and tables.
+    proto: GraphProto,
+    /// The lists of whole numbers that nodes read, such as shapes, by their names.
+    lists: Vec<(String, Vec<i64>)>,
+    /// Fractions that depend on the size of the picture.
+    tables: Vec<Table>,
+    floats: Floats,
+    /// Bytes of all weights, as the graph reads them.
+    pub weight_bytes: usize,
     /// The mapped files of weights, with the names that [`mapped_name`] gives.
     pub mapped: Vec<&'static [u8]>,
     /// How the tensors that it uses are used.
@@ -105,6 +113,14 @@ pub struct Uses {
     pub linear: BTreeMap<String, BTreeSet<(usize, usize)>>,
 }
 
+/// Fractions that depend on the size of the picture, such as the angles of positions.
+#[derive(Debug, Clone, PartialEq)]
+struct Table {
+    name: String,
+    shape: Vec<usize>,
+    numbers: Vec<f32>,
+}
+
 /// The external data of a tensor: its file, type, and bytes in the file.
 type TensorLocation = (String, DataType, Range<usize>);
 
@@ -118,6 +134,21 @@ struct Conversion {
 }
 
 impl Graph {
+    /// The ONNX file for the size that the graph was built for.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn onnx(&self) -> Result<Vec<u8>> {
+        let mut graph = self.proto.clone();
+        let names = add_lists(&mut graph, self.lists.iter().map(|(name, values)| (name.as_str(), values.as_slice())));
+        rename_inputs(&mut graph, &names);
+        for table in &self.tables {
+            let bytes = self.floats.bytes(&table.numbers);
+            graph.initializer.push(held(&table.name, data_type(self.floats), &table.shape, bytes));
+        }
+        written(graph)
+    }
+
     /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
@@ -134,9 +165,8 @@ impl Graph {
 
 impl std::fmt::Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { onnx, mapped, converted, .. } = self;
-        let mapped: usize = mapped.iter().map(|file| file.len()).sum();
-        write!(f, "Graph({} bytes, weights: {mapped} mapped, {converted} converted)", onnx.len())
+        let Self { proto, weight_bytes, converted, .. } = self;
+        write!(f, "Graph({} nodes, weights: {weight_bytes} bytes, {converted} converted)", proto.node.len())
     }
 }
 
@@ -152,7 +182,9 @@ pub struct Builder<'w> {
     converted: usize,
     uses: Uses,
     declared: HashSet<String>,
-    constants: BTreeMap<Vec<i64>, Node>,
+    lists: Vec<(String, Vec<i64>)>,
+    tables: Vec<Table>,
+    weight_bytes: usize,
     /// Rows in 8 bits and their scales, by the name of the rows, so that layers that read the same rows share them.
     rounded: HashMap<String, [Node; 2]>,
     count: usize,
@@ -161,9 +193,31 @@ pub struct Builder<'w> {
 impl<'w> Builder<'w> {
     /// Begins a graph over the tensors of a file. The names of weights are given without `prefix`.
     pub fn new(weights: &'w Weights, prefix: &'w str) -> Self {
-        let (graph, conversions, uses, declared, constants, rounded) = Default::default();
-        let (batch, converted, count) = (1, 0, 0);
-        Self { weights, prefix, batch, graph, conversions, converted, uses, declared, constants, rounded, count }
+        Self {
+            weights,
+            prefix,
+            batch: 1,
+            graph: GraphProto::default(),
+            conversions: Vec::new(),
+            converted: 0,
+            uses: Uses::default(),
+            declared: HashSet::new(),
+            lists: Vec::new(),
+            tables: Vec::new(),
+            weight_bytes: 0,
+            rounded: HashMap::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether the graph must have the same operators for every size (see [`Weights::any_size`]).
+    pub fn any_size(&self) -> bool {
+        self.weights.any_size()
+    }
+
+    /// The rows that layers work on at a time: `most`, or all if the graph is for every size.
+    pub fn rows_at_a_time(&self, most: usize) -> usize {
+        if self.any_size() { usize::MAX } else { most }
     }
 
     /// The same for a batch of so many pictures. Rows of different pictures do not attend to each other.
@@ -179,11 +233,7 @@ impl<'w> Builder<'w> {
 
     /// The type of the fractions that the graph computes with.
     fn data_type(&self) -> DataType {
-        match self.weights.computes_in() {
-            Floats::F32 => DataType::FLOAT,
-            Floats::F16 => DataType::FLOAT16,
-            Floats::Bf16 => DataType::BFLOAT16,
-        }
+        data_type(self.weights.computes_in())
     }
 
     /// An input of fractions of 32 bits, whatever the graph computes with.
@@ -272,6 +322,7 @@ impl<'w> Builder<'w> {
 
     /// Adds a tensor of the file to the graph.
     fn declare(&mut self, name: &str, shape: &[usize], (location, data_type, bytes): TensorLocation) {
+        self.weight_bytes += bytes.len();
         self.graph.initializer.push(TensorProto {
             dims: dims(shape),
             data_type: Some(data_type),
@@ -315,27 +366,24 @@ impl<'w> Builder<'w> {
         self.raw(self.data_type(), shape, self.weights.computes_in().bytes(&values))
     }
 
+    /// Fractions like [`Builder::constant`] that depend on the size of the picture.
+    pub fn table(&mut self, shape: &[usize], numbers: Vec<f32>) -> Node {
+        let node = self.fresh(shape.into());
+        self.tables.push(Table { name: node.name.clone(), shape: shape.into(), numbers });
+        node
+    }
+
     /// A list of whole numbers, such as a shape.
     pub fn list(&mut self, values: &[i64]) -> Node {
-        if let Some(node) = self.constants.get(values) {
-            return node.clone();
-        }
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let node = self.raw(DataType::INT64, &[values.len()], bytes);
-        self.constants.insert(values.into(), node.clone());
+        let node = self.fresh(vec![values.len()]);
+        self.lists.push((node.name.clone(), values.into()));
         node
     }
 
     /// A tensor that the graph itself holds.
     fn raw(&mut self, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> Node {
         let node = self.fresh(shape.into());
-        self.graph.initializer.push(TensorProto {
-            dims: dims(shape),
-            data_type: Some(data_type),
-            raw_data: Some(RefCell::new(bytes)),
-            name: Some(node.name.clone()),
-            ..TensorProto::default()
-        });
+        self.graph.initializer.push(held(&node.name, data_type, shape, bytes));
         node
     }
 
@@ -369,7 +417,7 @@ impl<'w> Builder<'w> {
     /// # Errors
     /// If the file has a tensor with the graph's prefix that the graph does not use and `ignored` does not name: the
     /// architecture is then another one, and the pictures would be wrong.
-    pub fn finish(mut self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
+    pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<Graph> {
         let prefix = self.prefix;
         let mut unknown: Vec<_> = self.weights.names().filter(|name| !self.uses.all.contains(*name)).collect();
         unknown.retain(|name| name.strip_prefix(prefix).is_some_and(|name| !ignored(name)));
@@ -380,18 +428,67 @@ impl<'w> Builder<'w> {
                 "{path}: {count} tensors belong to another architecture, {first:?} is the first"
             )));
         }
-        let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) };
-        let model = ModelProto {
-            ir_version: Some(IR_VERSION),
-            producer_name: Some("tintype".into()),
-            opset_import: vec![opset],
-            graph: Some(std::mem::take(&mut self.graph)),
-            ..ModelProto::default()
-        };
-        let onnx = model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))?;
-        let Self { weights, uses, conversions, converted, .. } = self;
-        Ok(Graph { onnx, mapped: weights.files().to_vec(), uses, conversions, converted })
+        let Self { graph: proto, lists, tables, weights, uses, conversions, converted, weight_bytes, .. } = self;
+        let (floats, mapped) = (weights.computes_in(), weights.files().to_vec());
+        Ok(Graph { proto, lists, tables, floats, weight_bytes, mapped, uses, conversions, converted })
     }
+}
+
+/// The type of fractions in a graph.
+fn data_type(floats: Floats) -> DataType {
+    match floats {
+        Floats::F32 => DataType::FLOAT,
+        Floats::F16 => DataType::FLOAT16,
+        Floats::Bf16 => DataType::BFLOAT16,
+    }
+}
+
+/// A tensor that a graph itself holds.
+fn held(name: &str, data_type: DataType, shape: &[usize], bytes: Vec<u8>) -> TensorProto {
+    TensorProto {
+        dims: dims(shape),
+        data_type: Some(data_type),
+        raw_data: Some(RefCell::new(bytes)),
+        name: Some(name.into()),
+        ..TensorProto::default()
+    }
+}
+
+/// Adds lists to a graph, equal ones once. Gives the new names of those that are another's twin.
+fn add_lists<'a>(graph: &mut GraphProto, lists: impl Iterator<Item = (&'a str, &'a [i64])>) -> HashMap<String, String> {
+    let (mut known, mut names) = (HashMap::<&[i64], &str>::new(), HashMap::new());
+    for (name, values) in lists {
+        if let Some(twin) = known.get(values) {
+            names.insert(name.to_owned(), (*twin).to_owned());
+            continue;
+        }
+        known.insert(values, name);
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        graph.initializer.push(held(name, DataType::INT64, &[values.len()], bytes));
+    }
+    names
+}
+
+/// Gives tensors that nodes read other names.
+fn rename_inputs(graph: &mut GraphProto, names: &HashMap<String, String>) {
+    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
+        if let Some(name) = names.get(input) {
+            input.clone_from(name);
+        }
+    }
+}
+
+/// The bytes of the ONNX file of a graph.
+fn written(graph: GraphProto) -> Result<Vec<u8>> {
+    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) };
+    let model = ModelProto {
+        ir_version: Some(IR_VERSION),
+        producer_name: Some("tintype".into()),
+        opset_import: vec![opset],
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    model.write_buf().map_err(|error| Error::Run(format!("cannot write the graph: {error}")))
 }
 
 fn dims(shape: &[usize]) -> Vec<i64> {

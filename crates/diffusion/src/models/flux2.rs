@@ -91,7 +91,8 @@ impl Flux2 {
 
     /// Writes the graph for a latent picture and reference pictures of the given heights and widths.
     ///
-    /// Inputs: `latent`; `reference.N` for each; `time` (see [`Flux2::embed_time`]); `context`, one row for each of
+    /// Inputs: `latent`; `reference.N` for each, or, in a graph for every size, `pictures` in place of these, with a row for
+    /// each position of the latent picture and then of each reference; `time` (see [`Flux2::embed_time`]); `context`, one row for each of
     /// `tokens`. Output: `velocity`, of the shape of `latent`.
     ///
     /// # Errors
@@ -105,13 +106,7 @@ impl Flux2 {
     ) -> Result<Graph> {
         let mut b = Builder::new(weights, "");
         let inner = self.heads.count * self.heads.size;
-        let latent = b.input("latent", &[1, self.channels, height, width]);
-        let mut pictures = vec![b.to_rows(&latent)];
-        for (number, [height, width]) in references.iter().enumerate() {
-            let reference = b.input(&format!("reference.{number}"), &[1, self.channels, *height, *width]);
-            pictures.push(b.to_rows(&reference));
-        }
-        let image = b.concat(&pictures.iter().collect::<Vec<_>>(), 0);
+        let image = self.pictures(&mut b, [height, width], references);
         let time = b.input("time", &[1, self.waves]);
         let context = b.input("context", &[tokens, self.context]);
         let time = b.linear_wide(&time, "time_guidance_embed.timestep_embedder.linear_1", inner, false)?;
@@ -144,6 +139,21 @@ impl Flux2 {
         b.output("velocity", &velocity);
         // Some configurations promise guidance as an input, but the pipeline never gives it.
         b.finish(|name| name.starts_with("time_guidance_embed.guidance_embedder."))
+    }
+
+    /// The rows of the latent picture and of the references.
+    fn pictures(&self, b: &mut Builder<'_>, [height, width]: [usize; 2], references: &[[usize; 2]]) -> Node {
+        if b.any_size() {
+            let rows = references.iter().map(|[height, width]| height * width).sum::<usize>();
+            return b.input("pictures", &[height * width + rows, self.channels]);
+        }
+        let latent = b.input("latent", &[1, self.channels, height, width]);
+        let mut pictures = vec![b.to_rows(&latent)];
+        for (number, [height, width]) in references.iter().enumerate() {
+            let reference = b.input(&format!("reference.{number}"), &[1, self.channels, *height, *width]);
+            pictures.push(b.to_rows(&reference));
+        }
+        b.concat(&pictures.iter().collect::<Vec<_>>(), 0)
     }
 }
 
@@ -204,7 +214,7 @@ impl Part<'_, '_> {
     /// Adds what the wide layers make of rows, part after part.
     fn feed_forward(&mut self, mut x: Node, name: &str, modulation: &[Node]) -> Result<Node> {
         let (inner, epsilon) = (self.model.inner, self.model.epsilon);
-        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+        for part in parts(x.matrix()[0], self.b.rows_at_a_time(self.model.rows_at_a_time)) {
             let (these, rest) = self.b.first(&x, part.len());
             let h = self.b.modulate(&these, &modulation[1], Some(&modulation[0]), epsilon);
             let [gate, value] = self.b.linears(&h, &format!("{name}.linear_in"), [inner, inner], false)?;
@@ -269,7 +279,7 @@ impl Part<'_, '_> {
         let key = self.b.head_norm(&key, &format!("{name}.norm_k"), size, epsilon)?;
         let mixed = self.mix(&query, &key, &value);
         let mut x = x.clone();
-        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+        for part in parts(x.matrix()[0], self.b.rows_at_a_time(self.model.rows_at_a_time)) {
             let (these, rest) = self.b.first(&x, part.len());
             // Normalising rows again costs less than keeping them.
             let h = if rest.is_some() { modulate(&mut self.b, &these) } else { all.clone() };

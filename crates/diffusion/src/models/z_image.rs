@@ -198,6 +198,12 @@ impl Part<'_, '_> {
     fn fill(&mut self, x: Node, rows: usize, name: &str) -> Result<Node> {
         let [there, width] = x.matrix();
         let row = self.b.weight(name, &[1, width])?;
+        if self.b.any_size() {
+            // As many for every size, of which some are cut off again: none may be missing.
+            let more = self.b.expand(&row, &[MULTIPLE, width]);
+            let all = self.b.concat(&[&x, &more], 0);
+            return Ok(self.b.slice(&all, 0, 0, rows));
+        }
         if there == rows {
             return Ok(x);
         }
@@ -214,7 +220,7 @@ impl Part<'_, '_> {
         let h = self.attention(&h, &format!("{name}.attention"), rotation)?;
         let h = self.b.scaled_norm(&h, &format!("{name}.attention_norm2"), gate_1.as_ref(), epsilon)?;
         let mut x = self.b.add(x, &h);
-        for part in parts(x.matrix()[0], self.model.rows_at_a_time) {
+        for part in parts(x.matrix()[0], self.b.rows_at_a_time(self.model.rows_at_a_time)) {
             let (these, rest) = self.b.first(&x, part.len());
             let h = self.b.scaled_norm(&these, &format!("{name}.ffn_norm1"), scale_2.as_ref(), epsilon)?;
             let h = self.feed_forward(&h, &format!("{name}.feed_forward"))?;

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Sessions};
+use crate::runtime::{Input, Sessions, Wanted};
 use crate::textual_inversion::{self, OwnWord, Piece};
 use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
@@ -184,11 +184,12 @@ impl ClipEncoder {
         outputs: [&str; N],
     ) -> Result<[Vec<f32>; N]> {
         let plain = self.words.is_empty();
-        let graph = || match plain {
+        let graph = |_, _: &[usize]| match plain {
             true => self.clip.graph(&self.weights),
             false => self.clip.graph_with_vectors(&self.weights),
         };
-        let session = sessions.of(self.part, &[], graph)?;
+        let wanted = Wanted { part: self.part, batch: 1, sizes: &[], examples: [(1, &[]); 2] };
+        let session = sessions.of(wanted, graph)?;
         let (tokens, width) = (self.clip.tokens, self.clip.width);
         let shapes = [[tokens, 1], [tokens, width]];
         let mut all = [(); N].map(|()| Vec::new());
@@ -264,8 +265,9 @@ impl QwenEncoder {
         let mask = Qwen3::mask(ids.len(), length);
         ids.resize(length, self.tokenizer.padding());
         let words = self.qwen.words(&self.words, &ids)?;
-        let graph = || self.qwen.graph(&self.weights, length, &layers);
-        let session = sessions.of("text_encoder", &[length], graph)?;
+        let examples = [(1, [5].as_slice()), (1, [11].as_slice())];
+        let wanted = Wanted { part: "text_encoder", batch: 1, sizes: &[length], examples };
+        let session = sessions.of(wanted, |_, sizes| self.qwen.graph(&self.weights, sizes[0], &layers))?;
         let shapes = ([length, self.qwen.width], [1, 1, 1, length]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
         let outputs = layers.map(|layer| format!("layer.{layer}"));

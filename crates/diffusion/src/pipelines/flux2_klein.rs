@@ -8,12 +8,12 @@ use tintype_engine::{Picture, PromptSyntax};
 
 use super::encoders::QwenEncoder;
 use super::family::planes;
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, part_config};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decoder, encoder_of_pictures, part_config};
 use crate::config::Config;
 use crate::models::flux2::Flux2;
 use crate::models::vae::Vae;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions};
+use crate::runtime::{Input, Session, Sessions, Wanted};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
 use crate::weights::Weights;
@@ -105,6 +105,7 @@ impl Flux2Klein {
         family.check()?;
         family.encoder = family.encoder.prepared(suit, TOKENS, &LAYERS)?;
         let uses = family.transformer.graph(&family.transformer_weights, [4, 4], &[], TOKENS)?.uses;
+        family.vae_weights = suit.autoencoder(family.vae_weights);
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)
     }
@@ -168,8 +169,8 @@ impl Family for Flux2Klein {
         let picture = self.fit(reference)?;
         let [width, height] = [picture.width() as usize, picture.height() as usize];
         let planes = planes(&picture);
-        let graph = || self.vae.encoder_graph(&self.vae_weights, height, width);
-        let session = sessions.of("vae_encoder", &[height, width], graph)?;
+        let graph = |height, width| self.vae.encoder_graph(&self.vae_weights, height, width);
+        let session = encoder_of_pictures(sessions, [height, width], self.traits.side_multiple, graph)?;
         let shape = [1, 3, height, width];
         let [numbers] = session.run(&[("picture", Input::Floats(&shape, &planes))], ["latent"])?;
         let factor = self.vae.factor();
@@ -194,12 +195,16 @@ impl Family for Flux2Klein {
     ) -> Result<Box<dyn Denoiser + 'a>> {
         let [_, height, width] = shape;
         let sizes: Vec<_> = guide.references.iter().map(|latent| [latent.shape[1], latent.shape[2]]).collect();
-        let graph = || self.transformer.graph(&self.transformer_weights, [height, width], &sizes, TOKENS);
-        let all: Vec<_> = sizes.iter().flatten().copied().chain([height, width]).collect();
-        let session = sessions.of("transformer", &all, graph)?;
-        let references = guide.references.iter().enumerate();
-        let references = references.map(|(number, latent)| (format!("reference.{number}"), latent)).collect();
-        Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references }))
+        let all = [vec![[height, width]], sizes].concat();
+        let examples = [(1, [6, 10, 4, 14].as_slice()), (1, [18, 22, 12, 8, 16, 26].as_slice())];
+        let wanted = Wanted { part: "transformer", batch: 1, sizes: all.as_flattened(), examples };
+        let session = sessions.of(wanted, |_, sizes| {
+            let (pictures, _) = sizes.as_chunks::<2>();
+            self.transformer.graph(&self.transformer_weights, pictures[0], &pictures[1..], TOKENS)
+        })?;
+        let references = guide.references.iter().collect();
+        let any_size = self.transformer_weights.any_size();
+        Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references, any_size }))
     }
 
     fn positions(&self, latent: &Latent) -> Latent {
@@ -213,7 +218,8 @@ impl Family for Flux2Klein {
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         let numbers = self.positions(latent);
         let [channels, height, width] = numbers.shape;
-        let session = sessions.of("vae", &[height, width], || self.vae.graph(&self.vae_weights, height, width))?;
+        let graph = |height, width| self.vae.graph(&self.vae_weights, height, width);
+        let session = decoder(sessions, [height, width], graph)?;
         let shape = [1, channels, height, width];
         let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers.numbers))], ["picture"])?;
         Ok(planes)
@@ -255,7 +261,19 @@ struct Loaded<'a> {
     transformer: &'a Flux2,
     session: Arc<Session>,
     shape: [usize; 3],
-    references: Vec<(String, &'a Latent)>,
+    references: Vec<&'a Latent>,
+    /// Whether the graph is for every size.
+    any_size: bool,
+}
+
+/// A row for each position of latent pictures, one picture after the other.
+fn rows<'a>(pictures: impl Iterator<Item = (&'a [f32], [usize; 3])>) -> Vec<f32> {
+    let mut rows = Vec::new();
+    for (numbers, [channels, height, width]) in pictures {
+        let area = height * width;
+        rows.extend((0..area).flat_map(|at| (0..channels).map(move |channel| numbers[channel * area + at])));
+    }
+    rows
 }
 
 impl Denoiser for Loaded<'_> {
@@ -264,13 +282,23 @@ impl Denoiser for Loaded<'_> {
         let shape = batch(self.shape);
         let time = self.transformer.embed_time(time);
         let (times, contexts) = ([1, time.len()], [TOKENS, self.transformer.context]);
-        let mut inputs = vec![
-            ("latent", Input::Floats(&shape, sample)),
-            ("time", Input::Floats(&times, &time)),
-            ("context", Input::Floats(&contexts, &prompt.states)),
-        ];
-        let shapes: Vec<_> = self.references.iter().map(|(_, latent)| batch(latent.shape)).collect();
-        for ((name, latent), shape) in self.references.iter().zip(&shapes) {
+        let mut inputs =
+            vec![("time", Input::Floats(&times, &time)), ("context", Input::Floats(&contexts, &prompt.states))];
+        let (mut names, mut shapes, mut pictures) = (Vec::new(), Vec::new(), Vec::new());
+        if self.any_size {
+            let references = self.references.iter().map(|latent| (latent.numbers.as_slice(), latent.shape));
+            pictures = rows(std::iter::once((sample, self.shape)).chain(references));
+        } else {
+            names = (0..self.references.len()).map(|number| format!("reference.{number}")).collect();
+            shapes = self.references.iter().map(|latent| batch(latent.shape)).collect();
+        }
+        let picture_rows = [pictures.len() / self.shape[0], self.shape[0]];
+        if self.any_size {
+            inputs.push(("pictures", Input::Floats(&picture_rows, &pictures)));
+        } else {
+            inputs.push(("latent", Input::Floats(&shape, sample)));
+        }
+        for ((name, latent), shape) in names.iter().zip(&self.references).zip(&shapes) {
             inputs.push((name, Input::Floats(shape, &latent.numbers)));
         }
         let [velocity] = self.session.run(&inputs, ["velocity"])?;

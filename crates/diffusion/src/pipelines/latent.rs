@@ -7,7 +7,7 @@ use tintype_engine::Picture;
 
 use super::family::planes;
 use super::mask::repainted;
-use super::{Denoiser, Embedding, Guide, Latent, decode, single_file};
+use super::{Denoiser, Embedding, Guide, Latent, decode, encoder_of_pictures, single_file};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::tiny_vae::TinyVae;
@@ -15,7 +15,7 @@ use crate::models::unet::Unet;
 use crate::models::vae::Vae;
 use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions};
+use crate::runtime::{Input, Session, Sessions, Wanted};
 use crate::schedulers::{Scheduler, TWICE, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -169,8 +169,8 @@ impl Decoder {
     /// more of the deviations around it. Both are scaled.
     fn encode(&self, sessions: &Sessions, planes: &[f32], [height, width]: [usize; 2]) -> Result<Latent> {
         let shape = [1, 3, height, width];
-        let graph = || self.encoder_graph(height, width);
-        let session = sessions.of("vae_encoder", &[height, width], graph)?;
+        let graph = |height, width| self.encoder_graph(height, width);
+        let session = encoder_of_pictures(sessions, [height, width], self.factor(), graph)?;
         let inputs = [("picture", Input::Floats(&shape, planes))];
         let (channels, numbers) = match &self.kind {
             Kind::Tiny(vae) => {
@@ -199,12 +199,11 @@ impl Decoder {
     }
 
     pub(super) fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
-        let [_, height, width] = latent.shape;
         let (scaling, shift) = match &self.kind {
             Kind::Large(vae) => (vae.scaling, vae.shift),
             Kind::Tiny(vae) => (vae.scaling, 0.0),
         };
-        decode(sessions, || self.graph(height, width), [scaling, shift], latent)
+        decode(sessions, |height, width| self.graph(height, width), [scaling, shift], latent)
     }
 }
 
@@ -240,7 +239,8 @@ impl Body {
     /// The same with weights for the precision that was asked for.
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.unet.graph(&self.weights, 1, [8, 8], self.tokens)?.uses;
-        Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, ..self })
+        let decoder = Decoder { weights: suit.autoencoder(self.decoder.weights), ..self.decoder };
+        Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, decoder, ..self })
     }
 
     /// Whether the model was made to take a single step. Nothing says so, but the turbo models are trained at 512 pixels,
@@ -326,8 +326,11 @@ impl Body {
         // A long prompt has several chunks of them.
         let chunk = batch * self.tokens * self.unet.context;
         let tokens = guide.prompt.states.len() / chunk * self.tokens;
-        let graph = || self.unet.graph(&self.weights, batch, [height, width], tokens);
-        let session = sessions.of_batch("unet", batch, &[height, width, tokens], graph)?;
+        let examples = [(2, [10, 14, self.tokens]), (3, [22, 26, 2 * self.tokens])];
+        let examples = examples.each_ref().map(|(batch, sizes)| (*batch, sizes.as_slice()));
+        let wanted = Wanted { part: "unet", batch, sizes: &[height, width, tokens], examples };
+        let session = sessions
+            .of(wanted, |batch, sizes| self.unet.graph(&self.weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
         let guidance = self.unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
         let [height, width] = [height, width].map(|side| side * self.decoder.factor());

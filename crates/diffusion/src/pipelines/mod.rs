@@ -17,6 +17,7 @@ mod z_image;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tintype_engine::{CancellationToken, Picture, PromptSyntax};
 
@@ -24,7 +25,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::lora::{self, Lora};
 use crate::quantise::{Rules, WeightPreparation};
-use crate::runtime::{Input, Runtime, Sessions};
+use crate::runtime::{Input, Loads, Runtime, Session, Sessions, Wanted};
 use crate::textual_inversion::TextualInversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -85,6 +86,25 @@ pub struct Options {
     /// How prompts are read, until [`Pipeline::read_prompts`] says otherwise. Only Stable Diffusion 1, 2 and XL read
     /// weighted ones.
     pub prompts: PromptSyntax,
+    /// How long its parts stay loaded.
+    pub residency: Residency,
+}
+
+/// How long the parts of a model stay loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Residency {
+    /// On the processor each part is dropped after its use; on a device of its own all stay.
+    #[default]
+    ByDevice,
+    /// All parts stay, each loaded once for all sizes and batches.
+    Kept,
+}
+
+impl Options {
+    /// Whether the parts stay loaded.
+    pub(crate) fn keeps_parts(&self) -> bool {
+        self.residency == Residency::Kept || self.runtime.is_remote()
+    }
 }
 
 /// The precision of a model.
@@ -315,7 +335,7 @@ impl Pipeline {
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
             return Err(Error::Model("numbers of 16 bits need another runtime than rten".into()));
         }
-        let sessions = Sessions::new(runtime.clone());
+        let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts());
         if folder.is_file() {
             let single = single_file::parts(folder)?;
             lora::check(
@@ -352,6 +372,11 @@ impl Pipeline {
     fn of(family: Box<dyn Family>, sessions: Sessions, prompts: PromptSyntax) -> Self {
         let (embeddings, references) = Default::default();
         Self { family, sessions, prompts, sketcher: None, embeddings, references }
+    }
+
+    /// The parts that have been loaded so far.
+    pub fn loads(&self) -> Loads {
+        self.sessions.loads()
     }
 
     /// The abilities of the model.
@@ -574,17 +599,39 @@ fn part_config(folder: &Path, part: &str) -> Result<Config> {
     Config::read(&folder.join(part).join("config.json"))
 }
 
+/// The session of a decoder for a latent picture of a height and a width.
+fn decoder(
+    sessions: &Sessions,
+    size: [usize; 2],
+    graph: impl Fn(usize, usize) -> Result<Graph>,
+) -> Result<Arc<Session>> {
+    let wanted = Wanted { part: "vae", batch: 1, sizes: &size, examples: [(1, &[6, 10]), (1, &[14, 22])] };
+    sessions.of(wanted, |_, size| graph(size[0], size[1]))
+}
+
+/// The session of an encoder for a picture of a height and a width, of which both are multiples of `factor`.
+fn encoder_of_pictures(
+    sessions: &Sessions,
+    size: [usize; 2],
+    factor: usize,
+    graph: impl Fn(usize, usize) -> Result<Graph>,
+) -> Result<Arc<Session>> {
+    let [one, other] = [[6, 10], [14, 22]].map(|size: [usize; 2]| size.map(|side| side * factor));
+    let wanted = Wanted { part: "vae_encoder", batch: 1, sizes: &size, examples: [(1, &one), (1, &other)] };
+    sessions.of(wanted, |_, size| graph(size[0], size[1]))
+}
+
 /// Scales a latent picture back and decodes it.
 fn decode(
     sessions: &Sessions,
-    graph: impl FnOnce() -> Result<Graph>,
+    graph: impl Fn(usize, usize) -> Result<Graph>,
     [scaling, shift]: [f32; 2],
     latent: &Latent,
 ) -> Result<Vec<f32>> {
     let [channels, height, width] = latent.shape;
     let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
-    let session = sessions.of("vae", &shape, graph)?;
+    let session = decoder(sessions, [height, width], graph)?;
     let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)
 }

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions};
+use crate::runtime::{Input, Session, Sessions, Wanted};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
 use crate::weights::Weights;
@@ -77,6 +77,7 @@ impl ZImage {
         let layer = family.layer();
         family.encoder = family.encoder.prepared(suit, 1, &[layer])?;
         let uses = family.transformer.graph(&family.transformer_weights, [8, 8], 1)?.uses;
+        family.vae_weights = suit.autoencoder(family.vae_weights);
         family.transformer_weights = suit.weights("transformer", family.transformer_weights, &uses)?;
         Ok(family)
     }
@@ -133,16 +134,20 @@ impl Family for ZImage {
             let tokens = embedding.states.len() / self.transformer.context;
             if loaded.iter().all(|(known, _)| *known != tokens) {
                 let [_, height, width] = shape;
-                let graph = || self.transformer.graph(&self.transformer_weights, [height, width], tokens);
-                loaded.push((tokens, sessions.of("transformer", &[height, width, tokens], graph)?));
+                let examples = [(1, [12, 20, 5].as_slice()), (1, [28, 44, 40].as_slice())];
+                let sizes = [height, width, tokens];
+                let wanted = Wanted { part: "transformer", batch: 1, sizes: &sizes, examples };
+                let graph = |_, sizes: &[usize]| {
+                    self.transformer.graph(&self.transformer_weights, [sizes[0], sizes[1]], sizes[2])
+                };
+                loaded.push((tokens, sessions.of(wanted, graph)?));
             }
         }
         Ok(Box::new(Loaded { transformer: &self.transformer, sessions: loaded, shape }))
     }
 
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
-        let [_, height, width] = latent.shape;
-        let graph = || self.vae.graph(&self.vae_weights, height, width);
+        let graph = |height, width| self.vae.graph(&self.vae_weights, height, width);
         decode(sessions, graph, [self.vae.scaling, self.vae.shift], latent)
     }
 }

@@ -2,14 +2,17 @@
 
 mod ort;
 mod rten;
+mod sessions;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::Result;
 use crate::graph::Graph;
+use crate::graph::template::Value;
 
 pub use self::ort::OnnxRuntime;
+pub use self::sessions::{Loads, Sessions, Wanted};
 
 /// The value of an input.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +21,8 @@ pub enum Input<'a> {
     Floats(&'a [usize], &'a [f32]),
     /// Whole numbers.
     Ids(&'a [i32]),
+    /// Whole numbers of 64 bits, such as a shape.
+    Sizes(&'a [i64]),
 }
 
 /// The program that runs graphs, and the device that it runs them on.
@@ -60,10 +65,16 @@ impl Runtime {
     /// # Errors
     /// If the runtime refuses the graph.
     pub fn load(&self, graph: Graph) -> Result<Session> {
-        Ok(Session(match self {
-            Self::Rten => Kind::Rten(Box::new(rten::Session::load(graph)?)),
-            Self::OnnxRuntime(runtime) => Kind::Ort(runtime.load(graph)?),
-        }))
+        let onnx = graph.onnx()?;
+        Ok(Session { loaded: Arc::new(self.load_as(onnx, &graph)?), values: Vec::new() })
+    }
+
+    /// Loads an ONNX file over the weights of a graph.
+    fn load_as(&self, onnx: Vec<u8>, graph: &Graph) -> Result<Loaded> {
+        Ok(match self {
+            Self::Rten => Loaded::Rten(Box::new(rten::Session::load(onnx, graph)?)),
+            Self::OnnxRuntime(runtime) => Loaded::Ort(runtime.load(&onnx, graph)?),
+        })
     }
 
     /// Whether graphs run elsewhere than on the processor. Their weights are then copied there when they are loaded.
@@ -74,10 +85,15 @@ impl Runtime {
 
 /// A graph that is ready to run.
 #[derive(Debug)]
-pub struct Session(Kind);
+pub struct Session {
+    loaded: Arc<Loaded>,
+    /// Inputs that make a graph for all sizes one for a size.
+    values: Vec<(String, Value)>,
+}
 
+/// A graph with its weights, as a runtime holds it.
 #[derive(Debug)]
-enum Kind {
+enum Loaded {
     Rten(Box<rten::Session>),
     Ort(ort::Session),
 }
@@ -88,72 +104,17 @@ impl Session {
     /// # Errors
     /// If there is no such input or output, or the runtime fails.
     pub fn run<const N: usize>(&self, inputs: &[(&str, Input<'_>)], outputs: [&str; N]) -> Result<[Vec<f32>; N]> {
-        match &self.0 {
-            Kind::Rten(session) => session.run(inputs, outputs),
-            Kind::Ort(session) => session.run(inputs, outputs),
+        let values = self.values.iter().map(|(name, value)| {
+            let input = match value {
+                Value::Whole(numbers) => Input::Sizes(numbers),
+                Value::Fractions(shape, numbers) => Input::Floats(shape, numbers),
+            };
+            (name.as_str(), input)
+        });
+        let inputs: Vec<_> = inputs.iter().copied().chain(values).collect();
+        match &*self.loaded {
+            Loaded::Rten(session) => session.run(&inputs, outputs),
+            Loaded::Ort(session) => session.run(&inputs, outputs),
         }
-    }
-}
-
-/// The sizes for which the graph of a part was written.
-#[derive(Debug, PartialEq, Eq)]
-struct Key {
-    part: &'static str,
-    batch: usize,
-    sizes: Vec<usize>,
-}
-
-/// The sessions of one model. On the processor a part is loaded when it is needed and dropped afterwards, so that the memory
-/// is that of the largest part. On a device of its own the latest session of each part stays, because its weights would
-/// have to be copied there again, and so do those of its other batches of the same sizes.
-#[derive(Debug, Default)]
-pub struct Sessions {
-    runtime: Runtime,
-    kept: Mutex<Vec<(Key, Arc<Session>)>>,
-}
-
-impl Sessions {
-    /// Sessions on a runtime.
-    pub fn new(runtime: Runtime) -> Self {
-        Self { runtime, kept: Mutex::default() }
-    }
-
-    /// The session of a part for one picture of these sizes, which `graph` writes if it has to be loaded.
-    ///
-    /// # Errors
-    /// As of `graph`, or if the runtime refuses it.
-    pub fn of(
-        &self,
-        part: &'static str,
-        sizes: &[usize],
-        graph: impl FnOnce() -> Result<Graph>,
-    ) -> Result<Arc<Session>> {
-        self.of_batch(part, 1, sizes, graph)
-    }
-
-    /// The same for a batch of pictures.
-    ///
-    /// # Errors
-    /// As of [`Sessions::of`].
-    pub fn of_batch(
-        &self,
-        part: &'static str,
-        batch: usize,
-        sizes: &[usize],
-        graph: impl FnOnce() -> Result<Graph>,
-    ) -> Result<Arc<Session>> {
-        if !self.runtime.is_remote() {
-            return self.runtime.load(graph()?).map(Arc::new);
-        }
-        let key = Key { part, batch, sizes: sizes.to_vec() };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, session)) = kept.iter().find(|(known, _)| *known == key) {
-            return Ok(session.clone());
-        }
-        // The memory of the device does not hold a part for every size.
-        kept.retain(|(known, _)| known.part != key.part || known.sizes == key.sizes);
-        let session = Arc::new(self.runtime.load(graph()?)?);
-        kept.push((key, session.clone()));
-        Ok(session)
     }
 }

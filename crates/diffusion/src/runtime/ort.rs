@@ -150,14 +150,16 @@ impl OnnxRuntime {
         let x = b.input("x", &[1]);
         let y = b.add(&x, &x);
         b.output("y", &y);
-        let session = self.load(b.finish(|_| true)?)?;
+        let graph = b.finish(|_| true)?;
+        let session = self.load(&graph.onnx()?, &graph)?;
         match session.run(&[("x", Input::Floats(&[1], &[1.5]))], ["y"])? {
             [sum] if sum == [3.0] => Ok(()),
             [sum] => Err(Error::Run(format!("1.5 + 1.5 gave {sum:?}"))),
         }
     }
 
-    pub(super) fn load(&self, graph: Graph) -> Result<Session> {
+    /// Loads an ONNX file over the weights of a graph.
+    pub(super) fn load(&self, onnx: &[u8], graph: &Graph) -> Result<Session> {
         let refused = failed("ONNX Runtime refused a graph");
         let converted = graph.converted();
         let files = graph.mapped.iter().enumerate().map(|(number, file)| (mapped_name(number), *file));
@@ -166,7 +168,7 @@ impl OnnxRuntime {
         for (name, bytes) in files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             lend(&mut options, name, bytes).map_err(|error| refused(&error))?;
         }
-        let session = options.commit_from_memory(&graph.onnx).map_err(|error| refused(&error))?;
+        let session = options.commit_from_memory(onnx).map_err(|error| refused(&error))?;
         Ok(Session { session: Mutex::new(session) })
     }
 
@@ -215,6 +217,7 @@ impl Session {
             let value = match *input {
                 Input::Floats(shape, numbers) => TensorRef::from_array_view((shape, numbers)).map(Into::into),
                 Input::Ids(ids) => TensorRef::from_array_view(([ids.len()], ids)).map(Into::into),
+                Input::Sizes(sizes) => TensorRef::from_array_view(([sizes.len()], sizes)).map(Into::into),
             };
             values.push((name, value.map_err(|error| failed(&error))?));
         }

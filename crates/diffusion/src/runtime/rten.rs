@@ -17,14 +17,14 @@ impl Session {
     ///
     /// # Errors
     /// If the runtime refuses the graph.
-    pub(super) fn load(graph: Graph) -> Result<Self> {
+    pub(super) fn load(onnx: Vec<u8>, graph: &Graph) -> Result<Self> {
         let converted = graph.converted();
         let mut options = ModelOptions::with_all_ops();
         for (number, file) in graph.mapped.iter().enumerate() {
             options.external_data_static(&mapped_name(number), file);
         }
         options.external_data(CONVERTED, converted);
-        let model = options.load(graph.onnx).map_err(|error| Error::Run(error.to_string()))?;
+        let model = options.load(onnx).map_err(|error| Error::Run(error.to_string()))?;
         Ok(Self { model })
     }
 
@@ -44,6 +44,13 @@ impl Session {
             let value = match *input {
                 Input::Floats(shape, numbers) => Value::from_shape(shape, numbers.to_vec()).map_err(|e| failed(&e))?,
                 Input::Ids(ids) => Value::from_shape([ids.len()], ids.to_vec()).map_err(|e| failed(&e))?,
+                // Whole numbers have 32 bits here.
+                Input::Sizes(sizes) => {
+                    let sizes =
+                        sizes.iter().map(|size| i32::try_from(*size)).collect::<std::result::Result<Vec<_>, _>>();
+                    let sizes = sizes.map_err(|error| failed(&error))?;
+                    Value::from_shape([sizes.len()], sizes).map_err(|e| failed(&e))?
+                }
             };
             values.push((id(name)?, value.into()));
         }

@@ -1,0 +1,124 @@
+//! The sessions of one model: which parts are loaded, and for how long.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Loaded, Runtime, Session};
+use crate::Result;
+use crate::graph::Graph;
+use crate::graph::template::Template;
+
+/// Sizes of each part whose inputs are kept. The tables of a picture of 1024x1024 have 2 MB.
+const KEPT_SIZES: usize = 16;
+
+/// The part of a model that is wanted, and the size for which.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Its name.
+    pub part: &'static str,
+    /// Pictures that it works on at a time.
+    pub batch: usize,
+    /// All that its graph depends on.
+    pub sizes: &'a [usize],
+    /// Two batches and sizes that suit the part and have no number in common: of their graphs the one for all sizes is made.
+    pub examples: [(usize, &'a [usize]); 2],
+}
+
+/// What has been loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// Sessions, each with weights of its own.
+    pub sessions: usize,
+    /// Bytes of their weights.
+    pub bytes: usize,
+}
+
+/// A batch and sizes.
+type Key = (usize, Vec<usize>);
+
+/// A part that stays loaded.
+#[derive(Debug)]
+struct Kept {
+    part: &'static str,
+    /// `None` if the graph is for the only size that was asked for.
+    template: Option<Template>,
+    loaded: Arc<Loaded>,
+    /// The latest first.
+    sizes: Vec<(Key, Arc<Session>)>,
+}
+
+/// The sessions of one model. On the processor a part is loaded when it is needed and dropped afterwards, so that the memory
+/// is that of the largest part. On a device of its own each part stays, because its weights would have to be copied there
+/// again, and one session of it serves all sizes and batches.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    runtime: Runtime,
+    keeps: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: Vec<Kept>,
+    loads: Loads,
+}
+
+impl Sessions {
+    /// Sessions on a runtime, which stay or are dropped after each use.
+    pub fn new(runtime: Runtime, keeps: bool) -> Self {
+        Self { runtime, keeps, state: Mutex::default() }
+    }
+
+    /// What has been loaded so far.
+    pub fn loads(&self) -> Loads {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).loads
+    }
+
+    /// A session of a part, whose graph `graph` writes for a batch and sizes.
+    ///
+    /// # Errors
+    /// As of `graph`, or if the runtime refuses it.
+    pub fn of(&self, wanted: Wanted<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
+        let Wanted { part, batch, sizes, examples } = wanted;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { kept, loads } = &mut *state;
+        if !self.keeps {
+            let graph = graph(batch, sizes)?;
+            loads.count(&graph);
+            drop(state);
+            return self.runtime.load(graph).map(Arc::new);
+        }
+        let known = kept.iter().filter(|kept| kept.part == part).flat_map(|kept| &kept.sizes);
+        if let Some((_, session)) = known.into_iter().find(|((b, s), _)| (*b, s.as_slice()) == (batch, sizes)) {
+            return Ok(session.clone());
+        }
+        let asked = graph(batch, sizes)?;
+        for kept in kept.iter_mut().filter(|kept| kept.part == part) {
+            let values = kept.template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
+            if let Some(values) = values {
+                let session = Arc::new(Session { loaded: kept.loaded.clone(), values });
+                kept.sizes.insert(0, ((batch, sizes.to_vec()), session.clone()));
+                kept.sizes.truncate(KEPT_SIZES);
+                return Ok(session);
+            }
+        }
+        let [one, other] = examples.map(|(batch, sizes)| graph(batch, sizes));
+        let template = Template::of(&one?, &other?)?;
+        let values = template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
+        // Should the template not do, the device holds the weights for one size only.
+        let (template, values) = if let Some(values) = values { (template, values) } else { (None, Vec::new()) };
+        kept.retain(|kept| kept.part != part);
+        let onnx = template.as_ref().map_or_else(|| asked.onnx(), |template| Ok(template.onnx.clone()))?;
+        loads.count(&asked);
+        let loaded = Arc::new(self.runtime.load_as(onnx, &asked)?);
+        let session = Arc::new(Session { loaded: loaded.clone(), values });
+        kept.push(Kept { part, template, loaded, sizes: vec![((batch, sizes.to_vec()), session.clone())] });
+        Ok(session)
+    }
+}
+
+impl Loads {
+    fn count(&mut self, graph: &Graph) {
+        self.sessions += 1;
+        self.bytes += graph.weight_bytes;
+    }
+}
