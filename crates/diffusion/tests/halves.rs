@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tempfile::TempDir;
+use tintype_diffusion::graph::Builder;
 use tintype_diffusion::quantise::{Rules, WeightPreparation};
-use tintype_diffusion::runtime::{Device, Runtime};
+use tintype_diffusion::runtime::{Device, Input, Runtime};
+use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
 
 use compared::compared;
@@ -54,6 +56,26 @@ fn loras_are_merged_into_16_bits() {
     let options = Options { loras: vec![Lora { path, weight: 1.0 }], ..options };
     let error = Pipeline::open(&model("sdxl"), &options).err();
     assert!(matches!(&error, Some(Error::Lora(text)) if text.contains("beyond the range")), "{error:?}");
+}
+
+#[test]
+fn repeated_pixels_are_those_of_resize() {
+    let runtime = options(Precision::F32).runtime;
+    let numbers: Vec<f32> = (0_u8..2 * 3 * 4 * 5).map(f32::from).collect();
+    for (any_size, [height, width]) in [(false, [8, 10]), (false, [7, 10]), (true, [8, 10]), (true, [7, 9])] {
+        let weights = Weights::default().for_any_size(any_size);
+        let mut b = Builder::new(&weights, "");
+        let x = b.input("x", &[2, 3, 4, 5]);
+        let resized = b.enlarge(&x, height, width);
+        b.output("resized", &resized);
+        let repeated = b.repeat_pixels(&x, height, width);
+        b.output("repeated", &repeated);
+        let session = runtime.load(b.finish(|_| true).expect("a graph")).expect("a session");
+        let found = session.run(&[("x", Input::Floats(&[2, 3, 4, 5], &numbers))], ["resized", "repeated"]);
+        let [resized, repeated] = found.expect("numbers");
+        assert_eq!(repeated, resized, "{height}x{width}");
+        assert_eq!(resized.len(), 2 * 3 * height * width);
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use rten_onnx::onnx::DataType;
+
 use super::Attribute::{Float, Int, Ints, Text};
 use super::{Builder, Node};
 use crate::{Error, Result};
@@ -184,6 +186,11 @@ impl Builder<'_> {
         if !channels.is_multiple_of(groups) {
             return Err(Error::Model(format!("{name}: {channels} channels cannot be split into {groups} groups")));
         }
+        let weight = self.weight(&format!("{name}.weight"), &[channels])?;
+        let bias = self.weight(&format!("{name}.bias"), &[channels])?;
+        if self.any_size() {
+            return Ok(self.group_norm_on_a_device(x, [&weight, &bias], groups, epsilon));
+        }
         // ONNX has an operator for this since version 21 that rten lacks. Normalising one "channel" per group is the same.
         let grouped = self.reshape(x, &[batch, groups, channels / groups * height * width]);
         let one = self.constant(&[groups], vec![1.0; groups]);
@@ -191,12 +198,46 @@ impl Builder<'_> {
         let attributes = [("epsilon", Float(epsilon as f32))];
         let normal = self.op("InstanceNormalization", &[&grouped, &one, &zero], &attributes, grouped.shape());
         let normal = self.reshape(&normal, &[batch, channels, height, width]);
-        let weight = self.weight(&format!("{name}.weight"), &[channels])?;
         let weight = self.reshape(&weight, &[1, channels, 1, 1]);
-        let bias = self.weight(&format!("{name}.bias"), &[channels])?;
         let bias = self.reshape(&bias, &[1, channels, 1, 1]);
         let scaled = self.mul(&normal, &weight);
         Ok(self.add(&scaled, &bias))
+    }
+
+    /// The same of operators that CUDA has for all types: its kernel for `InstanceNormalization` is for an earlier version of
+    /// that operator, and none is for bf16. Squares are added up with 32 bits, where those of 16 would end at 255 x 255.
+    fn group_norm_on_a_device(&mut self, x: &Node, weights: [&Node; 2], groups: usize, epsilon: f64) -> Node {
+        let [batch, channels, height, width] = x.map();
+        let (each, own) = (channels / groups, self.data_type());
+        let is_wide = own == DataType::FLOAT;
+        let wide = |b: &mut Self, x: &Node| if is_wide { x.clone() } else { b.cast(x, DataType::FLOAT) };
+        let x = wide(self, x);
+        let [weight, bias] = weights.map(|weight| wide(self, weight));
+        let grouped = self.reshape(&x, &[batch, groups, each * height * width]);
+        let means = [batch, groups, 1];
+        let last = self.list(&[2]);
+        let mean = self.op("ReduceMean", &[&grouped, &last], &[("keepdims", Int(1))], &means);
+        let around = self.op("Sub", &[&grouped, &mean], &[], grouped.shape());
+        let squares = self.mul(&around, &around);
+        let variance = self.op("ReduceMean", &[&squares, &last], &[("keepdims", Int(1))], &means);
+        let epsilon = self.wide_number(epsilon as f32);
+        let variance = self.add(&variance, &epsilon);
+        let deviation = self.op("Sqrt", &[&variance], &[], &means);
+        let deviation = self.reshape(&deviation, &[batch, groups, 1, 1]);
+        // The factors of channels are few numbers, so that the feature map is read once for both.
+        let weight = self.reshape(&weight, &[1, groups, each, 1]);
+        let factors = self.op("Div", &[&weight, &deviation], &[], &[batch, groups, each, 1]);
+        let around = self.reshape(&around, &[batch, groups, each, height * width]);
+        let scaled = self.mul(&around, &factors);
+        let bias = self.reshape(&bias, &[1, groups, each, 1]);
+        let normal = self.add(&scaled, &bias);
+        let normal = if is_wide { normal } else { self.cast(&normal, own) };
+        self.reshape(&normal, &[batch, channels, height, width])
+    }
+
+    /// A number of 32 bits, whatever the graph computes with.
+    fn wide_number(&mut self, number: f32) -> Node {
+        self.raw(DataType::FLOAT, &[], number.to_le_bytes().to_vec())
     }
 
     /// Normalises each row of a matrix.
@@ -249,10 +290,14 @@ impl Builder<'_> {
         self.op("Concat", &[a, b], &[("axis", Int(1))], &[batch, first + second, height, width])
     }
 
-    /// Enlarges feature maps by repeating pixels.
+    /// Enlarges feature maps by repeating pixels, to twice a side or one less.
     pub fn enlarge(&mut self, x: &Node, height: usize, width: usize) -> Node {
         let [batch, channels, ..] = x.map();
         let shape = [batch, channels, height, width];
+        if self.data_type() == DataType::BFLOAT16 {
+            // Devices lack a kernel of `Resize` for this type.
+            return self.repeat_pixels(x, height, width);
+        }
         let sizes = self.list(&super::dims(&shape));
         let names = vec![x.name.clone(), String::new(), String::new(), sizes.name];
         let attributes = [
@@ -261,6 +306,19 @@ impl Builder<'_> {
             ("coordinate_transformation_mode", Text("asymmetric")),
         ];
         self.op_with_names("Resize", names, &attributes, &shape)
+    }
+
+    /// [`Builder::enlarge`] without an operator of its own.
+    pub fn repeat_pixels(&mut self, x: &Node, height: usize, width: usize) -> Node {
+        let [batch, channels, rows, columns] = x.map();
+        let pixels = self.reshape(x, &[batch, channels, rows, 1, columns, 1]);
+        let squares = self.expand(&pixels, &[batch, channels, rows, 2, columns, 2]);
+        let twice = self.reshape(&squares, &[batch, channels, rows * 2, columns * 2]);
+        if !self.any_size() && twice.shape() == [batch, channels, height, width] {
+            return twice;
+        }
+        let twice = self.slice(&twice, 2, 0, height);
+        self.slice(&twice, 3, 0, width)
     }
 
     /// Feature maps as rows, one for each position of each picture.

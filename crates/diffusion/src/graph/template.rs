@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use rten_onnx::onnx::{AttributeType, DataType, Dimension, GraphProto, NodeProto, ValueInfoProto};
+use rten_onnx::onnx::{DataType, Dimension, GraphProto, NodeProto, ValueInfoProto};
 use sha2::{Digest, Sha256};
 
 use super::{Attribute, Graph, Table, add_lists, attribute, rename_inputs, value_info, written};
@@ -179,22 +179,25 @@ fn sizes(value: &mut ValueInfoProto) -> Vec<&mut Dimension> {
 /// Makes tables inputs of 32 bits, whatever the graph computes with.
 fn add_tables(graph: &mut GraphProto, tables: &[Table], others: &[Table], floats: Floats) {
     let mut casts = Vec::new();
+    let mut names = HashMap::new();
     for (table, other) in tables.iter().zip(others) {
         let name = table_name(&table.name);
         let mut value = [value_info(&name, DataType::FLOAT, &table.shape)];
         free(&mut value, &[value_info(&name, DataType::FLOAT, &other.shape)]);
         graph.input.extend(value);
-        let to = attribute("to", Attribute::Int(i64::from(super::data_type(floats).0)));
-        debug_assert_eq!(to.r#type, Some(AttributeType::INT));
-        let cast = floats != Floats::F32;
+        if floats == Floats::F32 {
+            names.insert(table.name.clone(), name);
+            continue;
+        }
         casts.push(NodeProto {
             input: vec![name],
             output: vec![table.name.clone()],
-            op_type: Some(if cast { "Cast" } else { "Identity" }.into()),
-            attribute: if cast { vec![to] } else { Vec::new() },
+            op_type: Some("Cast".into()),
+            attribute: vec![attribute("to", Attribute::Int(i64::from(super::data_type(floats).0)))],
             ..NodeProto::default()
         });
     }
+    rename_inputs(graph, &names);
     // Operators come after what they read.
     graph.node.splice(0..0, casts);
 }

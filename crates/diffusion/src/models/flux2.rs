@@ -259,8 +259,8 @@ impl Part<'_, '_> {
             result.push(self.feed_forward(x, &format!("{name}.{ff}"), &modulation[3..])?);
         }
         let [image, text] = result.try_into().map_err(|_| Error::Run("a block has two results".into()))?;
-        self.b.output(&format!("double.{layer}.image"), &image);
-        self.b.output(&format!("double.{layer}.text"), &text);
+        self.b.output_of_block(&format!("double.{layer}.image"), &image);
+        self.b.output_of_block(&format!("double.{layer}.text"), &text);
         Ok((image, text))
     }
 
@@ -292,7 +292,7 @@ impl Part<'_, '_> {
             let these = self.gated(&these, &modulation[2], &h);
             x = self.b.last(rest.as_ref(), &these);
         }
-        self.b.output(&format!("single.{layer}"), &x);
+        self.b.output_of_block(&format!("single.{layer}"), &x);
         Ok(x)
     }
 }

@@ -318,7 +318,7 @@ impl Part<'_, '_> {
                 x = self.b.conv(&x, &name, level.channels, 3, 2)?;
                 skips.push(x.clone());
             }
-            self.b.output(&format!("down.{at}"), &x);
+            self.b.output_of_block(&format!("down.{at}"), &x);
         }
         Ok((x, skips))
     }
@@ -333,7 +333,7 @@ impl Part<'_, '_> {
             x = self.transformer(&x, "mid_block.attentions.0", &last)?;
         }
         let x = self.residual(&x, "mid_block.resnets.1", last.channels)?;
-        self.b.output("mid", &x);
+        self.b.output_of_block("mid", &x);
         Ok(x)
     }
 
@@ -356,7 +356,7 @@ impl Part<'_, '_> {
                 x = self.b.enlarge(&x, height, width);
                 x = self.b.conv(&x, &format!("up_blocks.{at}.upsamplers.0.conv"), level.channels, 3, 1)?;
             }
-            self.b.output(&format!("up.{at}"), &x);
+            self.b.output_of_block(&format!("up.{at}"), &x);
         }
         Ok(x)
     }

@@ -98,7 +98,7 @@ impl Vae {
         }
         x = b.conv(&x, "decoder.conv_in", self.decoder_blocks[self.decoder_blocks.len() - 1], 3, 1)?;
         x = self.middle(&mut b, &x, "decoder.mid_block")?;
-        b.output("mid", &x);
+        b.output_of_block("mid", &x);
         for (at, &channels) in self.decoder_blocks.iter().rev().enumerate() {
             for layer in 0..=self.layers {
                 let name = format!("decoder.up_blocks.{at}.resnets.{layer}");
@@ -109,7 +109,7 @@ impl Vae {
                 x = b.enlarge(&x, height * 2, width * 2);
                 x = b.conv(&x, &format!("decoder.up_blocks.{at}.upsamplers.0.conv"), channels, 3, 1)?;
             }
-            b.output(&format!("up.{at}"), &x);
+            b.output_of_block(&format!("up.{at}"), &x);
         }
         let x = b.group_norm(&x, "decoder.conv_norm_out", self.groups, EPSILON)?;
         let x = b.activation(&x, Activation::Silu);
@@ -135,10 +135,10 @@ impl Vae {
             if at + 1 < self.encoder_blocks.len() {
                 x = b.halve(&x, &format!("encoder.down_blocks.{at}.downsamplers.0.conv"), channels)?;
             }
-            b.output(&format!("down.{at}"), &x);
+            b.output_of_block(&format!("down.{at}"), &x);
         }
         x = self.middle(&mut b, &x, "encoder.mid_block")?;
-        b.output("mid", &x);
+        b.output_of_block("mid", &x);
         let x = b.group_norm(&x, "encoder.conv_norm_out", self.groups, EPSILON)?;
         let x = b.activation(&x, Activation::Silu);
         let mut x = b.conv(&x, "encoder.conv_out", self.channels * 2, 3, 1)?;

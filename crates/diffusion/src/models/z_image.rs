@@ -147,7 +147,7 @@ impl ZImage {
         let rotation = part.b.rotation(&of_picture, pixels, true);
         for layer in 0..self.refiners {
             image = part.block(&image, &format!("noise_refiner.{layer}"), &rotation, true)?;
-            part.b.output(&format!("noise_refiner.{layer}"), &image);
+            part.b.output_of_block(&format!("noise_refiner.{layer}"), &image);
         }
         let text = part.b.rms_norm(&context, "cap_embedder.0", self.epsilon)?;
         let text = part.b.linear(&text, "cap_embedder.1", self.width(), true)?;
@@ -155,13 +155,13 @@ impl ZImage {
         let rotation = part.b.rotation(&of_words, words, true);
         for layer in 0..self.refiners {
             text = part.block(&text, &format!("context_refiner.{layer}"), &rotation, false)?;
-            part.b.output(&format!("context_refiner.{layer}"), &text);
+            part.b.output_of_block(&format!("context_refiner.{layer}"), &text);
         }
         let mut all = part.b.concat(&[&image, &text], 0);
         let rotation = part.b.rotation(&[of_picture, of_words].concat(), pixels + words, true);
         for layer in 0..self.layers {
             all = part.block(&all, &format!("layers.{layer}"), &rotation, true)?;
-            part.b.output(&format!("layers.{layer}"), &all);
+            part.b.output_of_block(&format!("layers.{layer}"), &all);
         }
         let Part { mut b, time, .. } = part;
         let image = b.slice(&all, 0, 0, rows * columns);
