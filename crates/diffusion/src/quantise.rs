@@ -135,9 +135,12 @@ impl WeightPreparation<'_> {
         Ok(self.precise(part, weights, uses)?.for_any_size(any_size))
     }
 
-    /// The weights of an autoencoder, which stay as they are.
+    /// The weights of an autoencoder, which stay as they are. Unless all of the model is to compute with 32 bits, a device may
+    /// use TF32 for it: as fast as 16 bits where products take the time, as precise as `f16`, and with the range of 32 bits,
+    /// which the decoder of Stable Diffusion XL needs.
     pub fn autoencoder(&self, weights: Weights) -> Weights {
-        weights.for_any_size(self.options.keeps_parts())
+        let short_products = self.options.precision != Precision::F32;
+        weights.for_any_size(self.options.keeps_parts()).with_short_products(short_products)
     }
 
     /// The weights in the precision that was asked for.

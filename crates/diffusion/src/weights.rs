@@ -120,6 +120,8 @@ pub struct Weights {
     computes_in: Floats,
     /// Whether such graphs have the same operators for every size of picture.
     any_size: bool,
+    /// Whether products in such graphs may have fewer bits.
+    short_products: bool,
     files: Vec<&'static [u8]>,
     /// Bytes of the first file before its first tensor.
     header: usize,
@@ -229,6 +231,18 @@ impl Weights {
     #[must_use]
     pub fn for_any_size(self, any_size: bool) -> Self {
         Self { any_size, ..self }
+    }
+
+    /// The same weights for graphs of 32 bits whose products a device may compute with 10 bits of precision (TF32), if
+    /// `short_products` says so. The range stays that of 32 bits, and so do sums and all other operators.
+    #[must_use]
+    pub fn with_short_products(self, short_products: bool) -> Self {
+        Self { short_products, ..self }
+    }
+
+    /// Whether products may have fewer bits.
+    pub fn short_products(&self) -> bool {
+        self.short_products
     }
 
     /// Whether graphs over these weights have the same operators for every size.

@@ -9,10 +9,14 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tempfile::TempDir;
+use tintype_diffusion::config::Config;
 use tintype_diffusion::graph::Builder;
+use tintype_diffusion::graph::rounding::Rounding;
+use tintype_diffusion::models::vae::Vae;
+use tintype_diffusion::noise::Noise;
 use tintype_diffusion::quantise::{Rules, WeightPreparation};
 use tintype_diffusion::runtime::{Device, Input, Runtime};
-use tintype_diffusion::weights::Weights;
+use tintype_diffusion::weights::{Floats, Weights};
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision};
 
 use compared::compared;
@@ -56,6 +60,45 @@ fn loras_are_merged_into_16_bits() {
     let options = Options { loras: vec![Lora { path, weight: 1.0 }], ..options };
     let error = Pipeline::open(&model("sdxl"), &options).err();
     assert!(matches!(&error, Some(Error::Lora(text)) if text.contains("beyond the range")), "{error:?}");
+}
+
+/// The largest and the mean distance of colours from those of a decoder in 32 bits, of 255, for each way to compute it.
+fn distances(vae: &Vae, weights: &Weights, runtime: &Runtime) -> [[f64; 2]; 3] {
+    let shape = [1, vae.channels, 12, 16];
+    let latent = Noise::new(3).normal(shape.iter().product());
+    let decode = |rounding: Option<Rounding>| {
+        let graph = vae.graph(weights, shape[2], shape[3]).expect("a graph");
+        let graph = if let Some(rounding) = rounding { graph.rounded(rounding) } else { graph };
+        let session = runtime.load(graph).expect("a session");
+        let [planes] = session.run(&[("latent", Input::Floats(&shape, &latent))], ["picture"]).expect("planes");
+        planes.into_iter().map(|x| f64::from(x.clamp(-1.0, 1.0)) * 127.5).collect::<Vec<_>>()
+    };
+    let wide = decode(None);
+    [Rounding::Products, Rounding::All(Floats::F16), Rounding::All(Floats::Bf16)].map(|rounding| {
+        let found = decode(Some(rounding));
+        let apart = found.iter().zip(&wide).map(|(a, b)| (a - b).abs());
+        [apart.clone().fold(0.0, f64::max), apart.sum::<f64>() / wide.len() as f64]
+    })
+}
+
+#[test]
+fn a_decoder_in_tf32_is_closer_to_32_bits_than_one_in_16() {
+    let runtime = options(Precision::F32).runtime;
+    let mut worst = [[0.0_f64; 2]; 3];
+    for name in ["../trained/model", "sd15", "sdxl", "klein", "z_image", "other_vae/large"] {
+        let folder = if name.contains('/') && !name.starts_with("..") { model(name) } else { model(name).join("vae") };
+        let vae = Vae::read(&Config::read(&folder.join("config.json")).expect("a configuration")).expect("a decoder");
+        let weights = Weights::open_part(&folder, "diffusion_pytorch_model").expect("weights");
+        let found = distances(&vae, &weights, &runtime);
+        println!("{name}: TF32 {:.3?}, f16 {:.3?}, bf16 {:.3?}", found[0], found[1], found[2]);
+        for (worst, found) in worst.iter_mut().flatten().zip(found.as_flattened()) {
+            *worst = worst.max(*found);
+        }
+    }
+    let [tf32, f16, bf16] = worst;
+    assert!(tf32[0] > 0.0 && tf32[0] < 2.0 && tf32[1] < 0.1, "TF32: {tf32:?}");
+    assert!(f16[0] < 4.0 && f16[1] < 0.2 && f16[1] > tf32[1], "f16: {f16:?}");
+    assert!(bf16[0] < 30.0 && bf16[1] < 1.5 && bf16[1] > 5.0 * tf32[1], "bf16: {bf16:?}");
 }
 
 #[test]

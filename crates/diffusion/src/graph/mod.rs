@@ -8,6 +8,7 @@
 pub mod attention;
 pub mod blocks;
 mod linear;
+pub mod rounding;
 pub mod template;
 
 use std::cell::RefCell;
@@ -94,6 +95,8 @@ pub struct Graph {
     /// Fractions that depend on the size of the picture.
     tables: Vec<Table>,
     floats: Floats,
+    /// Whether a device may compute products of 32 bits with fewer (see [`Weights::with_short_products`]).
+    pub short_products: bool,
     /// Bytes of all weights, as the graph reads them.
     pub weight_bytes: usize,
     /// The mapped files of weights, with the names that [`mapped_name`] gives.
@@ -443,8 +446,9 @@ impl<'w> Builder<'w> {
             )));
         }
         let Self { graph: proto, lists, tables, weights, uses, conversions, converted, weight_bytes, .. } = self;
-        let (floats, mapped) = (weights.computes_in(), weights.files().to_vec());
-        Ok(Graph { proto, lists, tables, floats, weight_bytes, mapped, uses, conversions, converted })
+        let (floats, short_products) = (weights.computes_in(), weights.short_products());
+        let mapped = weights.files().to_vec();
+        Ok(Graph { proto, lists, tables, floats, short_products, weight_bytes, mapped, uses, conversions, converted })
     }
 }
 

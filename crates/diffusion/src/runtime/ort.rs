@@ -62,10 +62,10 @@ impl Device {
     }
 
     /// Its names in ONNX Runtime, in the order in which operators look for a place. The processor is always the last.
-    fn providers(self) -> Vec<ExecutionProviderDispatch> {
-        // Numbers of 32 bits would be cut to 19, and every shape of a convolution be tried with all algorithms.
+    fn providers(self, short_products: bool) -> Vec<ExecutionProviderDispatch> {
+        // Otherwise every shape of a convolution would be tried with all algorithms.
         let search = ep::cuda::ConvAlgorithmSearch::Heuristic;
-        let cuda = || ep::CUDA::default().with_tf32(false).with_conv_algorithm_search(search.clone()).build();
+        let cuda = || ep::CUDA::default().with_tf32(short_products).with_conv_algorithm_search(search.clone()).build();
         let providers = match self {
             Self::Cpu => Vec::new(),
             Self::Cuda => vec![cuda()],
@@ -164,7 +164,7 @@ impl OnnxRuntime {
         let converted = graph.converted();
         let files = graph.mapped.iter().enumerate().map(|(number, file)| (mapped_name(number), *file));
         let files: Vec<_> = files.chain([(CONVERTED.to_owned(), converted.as_slice())]).collect();
-        let mut options = self.options().map_err(|error| refused(&error))?;
+        let mut options = self.options(graph.short_products).map_err(|error| refused(&error))?;
         for (name, bytes) in files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             lend(&mut options, name, bytes).map_err(|error| refused(&error))?;
         }
@@ -172,10 +172,10 @@ impl OnnxRuntime {
         Ok(Session { session: Mutex::new(session) })
     }
 
-    fn options(&self) -> ort::Result<SessionBuilder> {
+    fn options(&self, short_products: bool) -> ort::Result<SessionBuilder> {
         let threads = available_parallelism().map_or(1, usize::from);
         Ok(ort::session::Session::builder(&self.environment)?
-            .with_execution_providers(self.device.providers())?
+            .with_execution_providers(self.device.providers(short_products))?
             // Its own count would be that of the machine, also in a container that may use less.
             .with_intra_threads(threads)?
             // Threads that wait for work would take time from the service.
