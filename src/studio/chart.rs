@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use askama::Template;
-use jiff::civil::{DateTime, Weekday};
-use jiff::tz::TimeZone;
+use jiff::civil::Weekday;
 
-use super::page::minute;
+use super::page::{day_of_month, minute, month, utc};
 use super::texts::Texts;
 use tintype_domain::timestamp::Timestamp;
 
@@ -145,9 +144,8 @@ fn round_top(most: i64, measure: Measure) -> i64 {
 /// The label below a bar, if it has one: every six hours; each Monday of a month, each month of a quarter, and each quarter of
 /// a year.
 fn tick(t: &Texts, step: Step, bars: usize, at: Timestamp) -> Option<String> {
-    let utc: DateTime = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(TimeZone::UTC).datetime();
-    let month = || t.get("months").split(' ').nth(usize::try_from(utc.month() - 1).ok()?).map(str::to_owned);
-    let day = || Some(t.count_of("axis-day", i64::from(utc.day()), &month()?));
+    let utc = utc(at)?;
+    let (month, day) = (|| month(t, utc), || day_of_month(t, at));
     match (step, bars) {
         (Step::Hour, _) if utc.hour() == 0 => day(),
         (Step::Hour, _) => (utc.hour() % 6 == 0).then(|| format!("{:02}:00", utc.hour())),

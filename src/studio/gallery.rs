@@ -19,7 +19,7 @@ use super::boards;
 use super::cards::{Card, cards};
 use super::error::PageError;
 use super::live::{Mark, Marks};
-use super::page::{DAY, Frame, done, html, is_of_script, secured};
+use super::page::{DAY, Frame, day, done, html, is_of_script, secured};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
@@ -106,7 +106,7 @@ impl Search {
     /// The filters that are on, besides the words that are searched.
     fn narrowing(&self, t: &Texts, boards: &[Board], people: &[Person]) -> Vec<Narrowing> {
         let state = |value: &str| STATES.into_iter().find(|(state, _)| state.as_str() == value);
-        let is_day = |value: &str| Timestamp::of_day(value).is_some();
+        let day = |value: &str| Timestamp::of_day(value).map(|at| day(t, at).into());
         let words = |name, value: &str| -> Option<String> {
             let (label, value) = match name {
                 "state" => ("state", t.get(state(value)?.1)),
@@ -119,8 +119,8 @@ impl Search {
                     ("created-by", author.map_or(t.get("usage-former-person"), |author| author.name.as_str().into()))
                 }
                 "board" => ("board", boards.iter().find(|board| board.id.as_str() == value)?.name.as_str().into()),
-                "from" if is_day(value) => ("credits-from", value.into()),
-                "until" if is_day(value) => ("credits-until", value.into()),
+                "from" => ("credits-from", day(value)?),
+                "until" => ("credits-until", day(value)?),
                 _ => return None,
             };
             Some(format!("{}: {value}", t.get(label)))

@@ -7,6 +7,8 @@ use axum::body::Body;
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 
 use super::error::Written;
 use super::session::{Fields, Form, Visitor};
@@ -99,6 +101,27 @@ pub(super) fn time(at: impl Borrow<Timestamp>) -> String {
 /// A time to the millisecond in UTC, as the log has it, which the script shows in the time zone of its reader.
 pub(super) fn exact_time(at: impl Borrow<Timestamp>) -> String {
     local(at.borrow(), &at.borrow().to_string().replace('T', " ").replace('Z', ""))
+}
+
+/// A day in UTC, in the reader's language.
+pub(super) fn day(t: &Texts, at: Timestamp) -> String {
+    day_of_month(t, at).map_or_else(|| at.day(), |day| format!("{day} {}", &at.day()[..4]))
+}
+
+/// A day in UTC without its year; `None` beyond the years of the calendar.
+pub(super) fn day_of_month(t: &Texts, at: Timestamp) -> Option<String> {
+    let utc = utc(at)?;
+    Some(t.count_of("axis-day", i64::from(utc.day()), &month(t, utc)?))
+}
+
+/// The short name of a month.
+pub(super) fn month(t: &Texts, utc: DateTime) -> Option<String> {
+    t.get("months").split(' ').nth(usize::try_from(utc.month() - 1).ok()?).map(str::to_owned)
+}
+
+/// A time on the calendar in UTC.
+pub(super) fn utc(at: Timestamp) -> Option<DateTime> {
+    Some(jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(TimeZone::UTC).datetime())
 }
 
 fn local(at: &Timestamp, in_utc: &str) -> String {

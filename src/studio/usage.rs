@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
-use super::page::{DAY, Frame, html, secured};
+use super::page::{DAY, Frame, day, html, secured};
 use super::session::Visitor;
 use super::texts::Texts;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
@@ -85,7 +85,10 @@ struct UsagePage<'a> {
 impl UsagePage<'_> {
     /// The day, the key or the person of a row.
     fn name(&self, line: &UsageLine) -> String {
-        let name = line.day.as_ref().or(line.key.as_ref()).or(line.person.as_ref());
+        if let Some(at) = line.day.as_deref().and_then(Timestamp::of_day) {
+            return day(self.frame.t, at);
+        }
+        let name = line.key.as_ref().or(line.person.as_ref());
         let text = match name.map(String::as_str) {
             Some(STUDIO) => "usage-studio",
             Some(API) => "usage-api",
@@ -133,7 +136,7 @@ pub async fn usage(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Res
     let now = visitor.studio.shared.store.now();
     let from = wanted.from(now).unwrap_or(now);
     let chart = (wanted.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, wanted.days()));
-    let days = format!("{} – {}", from.day(), now.day());
+    let days = format!("{} – {}", day(visitor.texts, from), day(visitor.texts, now));
     let frame = Frame::new("usage", &visitor).await?;
     Ok(html(UsagePage { frame, lines, total, chart, periods: PERIODS, wanted: &wanted, days }.render()?))
 }

@@ -10,6 +10,7 @@ use tintype_domain::person::Role;
 use super::Visitor;
 use super::browser::{Person, photograph};
 use crate::rigs::service::Service;
+use crate::rigs::visitor::text;
 
 const GALLERY: &str = "/studio/gallery";
 /// The time that a deleted task stays in the bin here.
@@ -92,6 +93,13 @@ async fn filters_are_named_and_removed_one_by_one() {
                 panic!("{without}: {page}");
             });
         assert!(link.split("</a>").next().is_some_and(|link| link.contains(words)), "{words}: {link}");
+    }
+    let of_day = format!("{GALLERY}?from=2026-10-03");
+    let headers = [("cookie", ada.cookie.as_str()), ("accept-language", "de")];
+    let in_german = service.call("GET", &of_day, &headers, "").await;
+    let in_english = ada.page(&of_day).await;
+    for (page, day) in [(in_english.as_str(), "From: 3 Oct 2026"), (text(&in_german), "Von: 3. Okt. 2026")] {
+        assert!(page.contains(day), "{day}: {page}");
     }
     let page = ada.page(&format!("{GALLERY}?q=boat&state=nonsense&from=x")).await;
     assert!(!page.contains("class=\"narrowing\""), "{page}");

@@ -59,7 +59,8 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
     let page = ada.page("/studio/usage").await;
     let charged = "<td class=\"number\" data-label=\"Charged\">10</td>";
     assert!(page.contains("=laptop") && page.contains(">Studio<") && page.contains(charged), "{page}");
-    let days = service.shared.store.now().day();
+    let now = jiff::Timestamp::from_millisecond(service.shared.store.now().as_millis()).expect("a time");
+    let days = now.strftime("%-d %b %Y");
     assert!(page.contains(">Net credits</th>") && page.contains(&format!(" – {days} (UTC)")), "{page}");
     let csv = ada.page("/studio/usage.csv?by=key&days=90").await;
     let lines: Vec<_> = csv.lines().collect();
