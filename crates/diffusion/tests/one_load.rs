@@ -6,7 +6,7 @@ mod library;
 
 use std::path::{Path, PathBuf};
 
-use tintype_diffusion::pipelines::Residency;
+use tintype_diffusion::pipelines::{Guide, Residency};
 use tintype_diffusion::runtime::{Device, Loads, Runtime};
 use tintype_diffusion::{Options, Order, Pipeline, Precision, Settings};
 use tintype_engine::{CancellationToken, Picture};
@@ -96,7 +96,7 @@ fn one_session_of_each_part_serves_all_sizes_references_and_batches() {
             assert!(apart <= 1, "{name}: {size:?}: {apart} of 255 from the pictures of graphs for one size");
         }
         assert_eq!(widest, kept.traits().batch.min(4), "{name}");
-        let Loads { sessions, bytes } = kept.loads();
+        let Loads { sessions, bytes, .. } = kept.loads();
         assert_eq!(sessions, parts, "{name}: sessions, of which each has weights of its own");
         let each = fixed.loads();
         println!("{name}: {sessions} sessions with {bytes} bytes; for one size each {}, {}", each.sessions, each.bytes);
@@ -134,5 +134,27 @@ fn one_session_serves_all_sizes_in_16_bits() {
         }
         let parts = if name == "sdxl" { 4 } else { 3 };
         assert_eq!(kept.loads().sessions, parts, "{name}");
+    }
+}
+
+#[test]
+fn guidance_in_one_run_gives_the_numbers_of_two() {
+    for name in ["sd15", "sdxl"] {
+        let found = [Residency::Kept, Residency::ByDevice].map(|residency| {
+            let mut pipeline = pipeline(name, residency, Precision::F32);
+            let (prompts, negative) = pipeline.embed_all(&["a lamp"], Some("rain")).expect("embeddings");
+            let shape = pipeline.latent_shape(64, 96).expect("a shape");
+            let prompt = prompts.into_iter().next().expect("an embedding");
+            let guide = Guide { prompt, negative, guidance: 3.0, strength: 1.0, references: Vec::new(), mask: None };
+            let before = pipeline.loads().runs;
+            let latent = pipeline.denoise(shape, 7, 3, &guide, |_, _, _| Ok(())).expect("a latent picture");
+            (latent.numbers, pipeline.loads().runs - before)
+        });
+        let [(one, runs), (two, twice)] = found;
+        assert!(runs >= 3 && twice == 2 * runs, "{name}: {runs} runs, not half of {twice}");
+        let size = (two.iter().map(|x| x * x).sum::<f32>() / two.len() as f32).sqrt();
+        let apart = one.iter().zip(&two).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        println!("{name}: {apart:e} of {size}");
+        assert!(apart < 1e-4 * size, "{name}: {apart:e} of {size}");
     }
 }

@@ -2,7 +2,7 @@
 
 use tintype_engine::{CancellationToken, Picture};
 
-use super::{Embedding, Guide, Latent, LatentMask, Order, Pipeline, Settings, Step, finite, stop_if};
+use super::{Denoiser, Embedding, Guide, Latent, LatentMask, Order, Pipeline, Settings, Step, finite, stop_if};
 use crate::noise::Noise;
 use crate::schedulers::Scheduler;
 use crate::{Error, Result};
@@ -93,7 +93,9 @@ impl Pipeline {
         let begins = schedulers.iter().zip(&mut noises);
         let begins = begins.map(|(scheduler, noise)| self.begin(&**scheduler, shape, guide, noise));
         let (mut samples, rests): (Vec<_>, Vec<_>) = begins.unzip();
-        let denoiser = self.family.denoiser(&self.sessions, seeds.len(), shape, guide)?;
+        let both = self.joined(guide);
+        let batch = if both.is_some() { 2 * seeds.len() } else { seeds.len() };
+        let denoiser = self.family.denoiser(&self.sessions, batch, shape, both.as_ref().unwrap_or(guide))?;
         let times = scheduler()?.times().to_vec();
         for (step, time) in times.iter().enumerate() {
             let mut inputs = Vec::new();
@@ -101,13 +103,7 @@ impl Pipeline {
                 inputs.extend(scheduler.scale(step, sample));
                 inputs.extend(&rest.beside);
             }
-            let mut answers = denoiser.predict(&inputs, *time, &guide.prompt)?;
-            if let Some(negative) = &guide.negative {
-                let without = denoiser.predict(&inputs, *time, negative)?;
-                for (with, without) in answers.iter_mut().zip(without) {
-                    *with = without + guide.guidance * (*with - without);
-                }
-            }
+            let answers = ask(&*denoiser, inputs, *time, guide, both.as_ref())?;
             let each = shape.iter().product();
             let before = samples.clone();
             for (at, answer) in answers.chunks_exact(each).enumerate() {
@@ -126,6 +122,16 @@ impl Pipeline {
             after(&Step { done: step + 1, of: times.len(), preview: &preview }, &samples)?;
         }
         Ok(samples.into_iter().map(|numbers| Latent { shape, numbers }).collect())
+    }
+
+    /// The guide with the prompt of each picture and then what each should not show, if the model is to be asked for both
+    /// in one run. A device of its own is busier so; a processor would only need more memory.
+    fn joined(&self, guide: &Guide) -> Option<Guide> {
+        let negative = guide.negative.as_ref()?;
+        let alike = negative.states.len() == guide.prompt.states.len();
+        let joins = self.sessions.keeps() && self.traits().batch > 1 && alike;
+        let join = || Embedding::join(&[guide.prompt.clone(), negative.clone()]);
+        joins.then(|| Guide { prompt: join(), ..guide.clone() })
     }
 
     /// The reference with which a picture begins.
@@ -172,6 +178,33 @@ impl Pipeline {
             _ => Vec::new(),
         }
     }
+}
+
+/// What the model says of samples, with and without the prompt if it is asked for both: in one run if `both` is there.
+fn ask(
+    denoiser: &dyn Denoiser,
+    mut samples: Vec<f32>,
+    time: f32,
+    guide: &Guide,
+    both: Option<&Guide>,
+) -> Result<Vec<f32>> {
+    let (mut answers, without) = match (both, &guide.negative) {
+        (Some(both), _) => {
+            samples.extend_from_within(..);
+            let mut answers = denoiser.predict(&samples, time, &both.prompt)?;
+            let without = answers.split_off(answers.len() / 2);
+            (answers, without)
+        }
+        (None, Some(negative)) => {
+            let answers = denoiser.predict(&samples, time, &guide.prompt)?;
+            (answers, denoiser.predict(&samples, time, negative)?)
+        }
+        (None, None) => return denoiser.predict(&samples, time, &guide.prompt),
+    };
+    for (with, without) in answers.iter_mut().zip(without) {
+        *with = without + guide.guidance * (*with - without);
+    }
+    Ok(answers)
 }
 
 /// What a picture keeps.

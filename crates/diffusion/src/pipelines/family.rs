@@ -109,7 +109,8 @@ pub(super) trait Family: Debug + Send {
     /// steps are the last ones.
     fn scheduler(&self, steps: usize, shape: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>>;
 
-    /// Loads the part that removes the noise, for a batch of at most [`Traits::batch`] pictures.
+    /// Loads the part that removes the noise, for a batch of at most [`Traits::batch`] pictures, or of twice as many if each
+    /// comes with and without its prompt. The guide has the prompts of all of them.
     fn denoiser<'a>(
         &'a self,
         sessions: &Sessions,

@@ -6,6 +6,7 @@ mod sessions;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Result;
 use crate::graph::Graph;
@@ -66,7 +67,7 @@ impl Runtime {
     /// If the runtime refuses the graph.
     pub fn load(&self, graph: Graph) -> Result<Session> {
         let onnx = graph.onnx()?;
-        Ok(Session { loaded: Arc::new(self.load_as(onnx, &graph)?), values: Vec::new() })
+        Ok(Session { loaded: Arc::new(self.load_as(onnx, &graph)?), values: Vec::new(), runs: Arc::default() })
     }
 
     /// Loads an ONNX file over the weights of a graph.
@@ -89,6 +90,8 @@ pub struct Session {
     loaded: Arc<Loaded>,
     /// Inputs that make a graph for all sizes one for a size.
     values: Vec<(String, Value)>,
+    /// How often sessions of a model have run.
+    runs: Arc<AtomicUsize>,
 }
 
 /// A graph with its weights, as a runtime holds it.
@@ -112,6 +115,7 @@ impl Session {
             (name.as_str(), input)
         });
         let inputs: Vec<_> = inputs.iter().copied().chain(values).collect();
+        self.runs.fetch_add(1, Ordering::Relaxed);
         match &*self.loaded {
             Loaded::Rten(session) => session.run(&inputs, outputs),
             Loaded::Ort(session) => session.run(&inputs, outputs),

@@ -1,5 +1,6 @@
 //! The sessions of one model: which parts are loaded, and for how long.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Loaded, Runtime, Session};
@@ -23,13 +24,15 @@ pub struct Wanted<'a> {
     pub examples: [(usize, &'a [usize]); 2],
 }
 
-/// What has been loaded.
+/// What has been loaded, and how often it ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Loads {
     /// Sessions, each with weights of its own.
     pub sessions: usize,
     /// Bytes of their weights.
     pub bytes: usize,
+    /// Runs of all sessions.
+    pub runs: usize,
 }
 
 /// A batch and sizes.
@@ -53,6 +56,7 @@ struct Kept {
 pub struct Sessions {
     runtime: Runtime,
     keeps: bool,
+    runs: Arc<AtomicUsize>,
     state: Mutex<State>,
 }
 
@@ -65,12 +69,18 @@ struct State {
 impl Sessions {
     /// Sessions on a runtime, which stay or are dropped after each use.
     pub fn new(runtime: Runtime, keeps: bool) -> Self {
-        Self { runtime, keeps, state: Mutex::default() }
+        Self { runtime, keeps, ..Self::default() }
     }
 
     /// What has been loaded so far.
     pub fn loads(&self) -> Loads {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).loads
+        let loads = self.state.lock().unwrap_or_else(PoisonError::into_inner).loads;
+        Loads { runs: self.runs.load(Ordering::Relaxed), ..loads }
+    }
+
+    /// Whether parts stay loaded, for all sizes and batches.
+    pub fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// A session of a part, whose graph `graph` writes for a batch and sizes.
@@ -85,7 +95,8 @@ impl Sessions {
             let graph = graph(batch, sizes)?;
             loads.count(&graph);
             drop(state);
-            return self.runtime.load(graph).map(Arc::new);
+            let session = self.runtime.load(graph)?;
+            return Ok(Arc::new(Session { runs: self.runs.clone(), ..session }));
         }
         let known = kept.iter().filter(|kept| kept.part == part).flat_map(|kept| &kept.sizes);
         if let Some((_, session)) = known.into_iter().find(|((b, s), _)| (*b, s.as_slice()) == (batch, sizes)) {
@@ -95,7 +106,7 @@ impl Sessions {
         for kept in kept.iter_mut().filter(|kept| kept.part == part) {
             let values = kept.template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
             if let Some(values) = values {
-                let session = Arc::new(Session { loaded: kept.loaded.clone(), values });
+                let session = Arc::new(Session { loaded: kept.loaded.clone(), values, runs: self.runs.clone() });
                 kept.sizes.insert(0, ((batch, sizes.to_vec()), session.clone()));
                 kept.sizes.truncate(KEPT_SIZES);
                 return Ok(session);
@@ -110,7 +121,7 @@ impl Sessions {
         let onnx = template.as_ref().map_or_else(|| asked.onnx(), |template| Ok(template.onnx.clone()))?;
         loads.count(&asked);
         let loaded = Arc::new(self.runtime.load_as(onnx, &asked)?);
-        let session = Arc::new(Session { loaded: loaded.clone(), values });
+        let session = Arc::new(Session { loaded: loaded.clone(), values, runs: self.runs.clone() });
         kept.push(Kept { part, template, loaded, sizes: vec![((batch, sizes.to_vec()), session.clone())] });
         Ok(session)
     }
