@@ -7,6 +7,7 @@ mod library;
 use std::path::{Path, PathBuf};
 
 use tintype_diffusion::pipelines::{Guide, Residency};
+use tintype_diffusion::runtime::plan::RESERVE;
 use tintype_diffusion::runtime::{Device, Loads, Runtime};
 use tintype_diffusion::{Options, Order, Pipeline, Precision, Settings};
 use tintype_engine::{CancellationToken, Picture};
@@ -157,4 +158,35 @@ fn guidance_in_one_run_gives_the_numbers_of_two() {
         println!("{name}: {apart:e} of {size}");
         assert!(apart < 1e-4 * size, "{name}: {apart:e} of {size}");
     }
+}
+
+#[test]
+fn parts_that_do_not_fit_together_are_loaded_for_each_use() {
+    let runtime = Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime");
+    let with = |device_memory| {
+        let (runtime, residency) = (runtime.clone(), Residency::Kept);
+        let options = Options { runtime, residency, device_memory, ..Options::default() };
+        Pipeline::open(&folder("klein"), &options).expect("a model")
+    };
+    let order = |prompt| [Order { prompt, width: 64, height: 64, seed: 1, references: &[], mask: None }];
+    let mut free = with(None);
+    let expected = ["a lamp", "a boat"].map(|prompt| render(&mut free, &order(prompt)));
+    let all = free.loads();
+    assert_eq!(all.sessions, 3);
+    // The least memory in which the model still runs, to the nearest ten kilobytes, holds fewer parts at a time.
+    let fits = |memory: u64| {
+        let settings = Settings { steps: 1, guidance: 1.0, negative: String::new(), strength: 1.0 };
+        with(Some(memory)).render(&order("a lamp")[0], &settings, |_| {}, &CancellationToken::new()).is_ok()
+    };
+    let (mut less, mut enough) = (RESERVE, RESERVE + (1 << 30));
+    assert!(!fits(less) && fits(enough));
+    while enough - less > 10_000 {
+        let middle = less.midpoint(enough);
+        *if fits(middle) { &mut enough } else { &mut less } = middle;
+    }
+    let mut tight = with(Some(enough));
+    let found = ["a lamp", "a boat"].map(|prompt| render(&mut tight, &order(prompt)));
+    assert!(found == expected, "other pictures");
+    let sessions = tight.loads().sessions;
+    assert!(sessions > all.sessions, "{sessions} loads in {enough} bytes");
 }

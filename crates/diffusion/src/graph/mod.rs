@@ -99,6 +99,8 @@ pub struct Graph {
     pub short_products: bool,
     /// Bytes of all weights, as the graph reads them.
     pub weight_bytes: usize,
+    /// How many numbers each result of an operator has.
+    counts: HashMap<String, usize>,
     /// The mapped files of weights, with the names that [`mapped_name`] gives.
     pub mapped: Vec<&'static [u8]>,
     /// How the tensors that it uses are used.
@@ -152,6 +154,48 @@ impl Graph {
         written(graph)
     }
 
+    /// Bytes of the results that are alive at the same time, at most, if operators run in their order and a result is freed
+    /// after its last reader. What operators need inside is not counted.
+    pub fn working_bytes(&self) -> usize {
+        let nodes = &self.proto.node;
+        // What has another shape only shares its memory.
+        let mut owners: HashMap<&str, &str> = HashMap::new();
+        let (mut sizes, mut last) = (HashMap::<&str, usize>::new(), HashMap::<&str, usize>::new());
+        for (at, node) in nodes.iter().enumerate() {
+            for input in &node.input {
+                last.insert(owners.get(input.as_str()).copied().unwrap_or(input), at);
+            }
+            let (Some(first), Some(output)) = (node.input.first(), node.output.first()) else { continue };
+            let (own, wide) = (sizes.get(first.as_str()).copied(), size_of::<f32>());
+            let to = node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some("to"));
+            let size = match (node.op_type.as_deref(), to.and_then(|to| to.i)) {
+                (Some("Cast"), Some(to)) if to == i64::from(DataType::FLOAT.0) => wide,
+                (Some("Cast"), _) => self.floats.size(),
+                _ => own.unwrap_or(self.floats.size()),
+            };
+            sizes.insert(output, size);
+            if matches!(node.op_type.as_deref(), Some("Reshape" | "Identity")) {
+                owners.insert(output, owners.get(first.as_str()).copied().unwrap_or(first));
+            }
+        }
+        let (mut alive, mut most, mut held) = (0, 0, HashMap::new());
+        for (at, node) in nodes.iter().enumerate() {
+            for output in node.output.iter().map(String::as_str).filter(|output| !owners.contains_key(output)) {
+                let bytes = self.counts.get(output).map_or(0, |count| count * sizes.get(output).copied().unwrap_or(0));
+                held.insert(output, bytes);
+                alive += bytes;
+            }
+            most = most.max(alive);
+            for input in &node.input {
+                let owner = owners.get(input.as_str()).copied().unwrap_or(input);
+                if last.get(owner) == Some(&at) {
+                    alive -= held.remove(owner).unwrap_or(0);
+                }
+            }
+        }
+        most
+    }
+
     /// The weights that are in other types or at odd addresses in the file, converted. Named [`CONVERTED`] in the graph.
     pub fn converted(&self) -> Vec<u8> {
         let mut all = vec![0; self.converted];
@@ -188,6 +232,7 @@ pub struct Builder<'w> {
     lists: Vec<(String, Vec<i64>)>,
     tables: Vec<Table>,
     weight_bytes: usize,
+    counts: HashMap<String, usize>,
     /// Rows in 8 bits and their scales, by the name of the rows, so that layers that read the same rows share them.
     rounded: HashMap<String, [Node; 2]>,
     count: usize,
@@ -208,6 +253,7 @@ impl<'w> Builder<'w> {
             lists: Vec::new(),
             tables: Vec::new(),
             weight_bytes: 0,
+            counts: HashMap::new(),
             rounded: HashMap::new(),
             count: 0,
         }
@@ -231,7 +277,9 @@ impl<'w> Builder<'w> {
 
     fn fresh(&mut self, shape: Vec<usize>) -> Node {
         self.count += 1;
-        Node { name: format!("t{}", self.count), shape }
+        let name = format!("t{}", self.count);
+        self.counts.insert(name.clone(), shape.iter().product());
+        Node { name, shape }
     }
 
     /// The type of the fractions that the graph computes with.
@@ -445,10 +493,23 @@ impl<'w> Builder<'w> {
                 "{path}: {count} tensors belong to another architecture, {first:?} is the first"
             )));
         }
-        let Self { graph: proto, lists, tables, weights, uses, conversions, converted, weight_bytes, .. } = self;
-        let (floats, short_products) = (weights.computes_in(), weights.short_products());
-        let mapped = weights.files().to_vec();
-        Ok(Graph { proto, lists, tables, floats, short_products, weight_bytes, mapped, uses, conversions, converted })
+        let Self { graph: proto, lists, tables, weights, uses, conversions, converted, weight_bytes, counts, .. } =
+            self;
+        let (floats, mapped) = (weights.computes_in(), weights.files().to_vec());
+        let short_products = weights.short_products();
+        Ok(Graph {
+            proto,
+            lists,
+            tables,
+            floats,
+            short_products,
+            weight_bytes,
+            counts,
+            mapped,
+            uses,
+            conversions,
+            converted,
+        })
     }
 }
 

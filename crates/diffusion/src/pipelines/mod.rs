@@ -88,6 +88,9 @@ pub struct Options {
     pub prompts: PromptSyntax,
     /// How long its parts stay loaded.
     pub residency: Residency,
+    /// Memory of the device that its parts may use, in bytes. If they do not fit together, some are loaded anew for each use
+    /// (see [`crate::runtime::plan`]). `None` for all that the device has: then all stay.
+    pub device_memory: Option<u64>,
 }
 
 /// How long the parts of a model stay loaded.
@@ -335,7 +338,8 @@ impl Pipeline {
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
             return Err(Error::Model("numbers of 16 bits need another runtime than rten".into()));
         }
-        let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts());
+        let Options { device_memory, .. } = *suit.options;
+        let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);
         if folder.is_file() {
             let single = single_file::parts(folder)?;
             lora::check(

@@ -1,6 +1,7 @@
 //! Runs graphs, on rten or on ONNX Runtime. The rest of the crate knows neither.
 
 mod ort;
+pub mod plan;
 mod rten;
 mod sessions;
 

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::plan::{Need, RESERVE, plan};
 use super::{Loaded, Runtime, Session};
-use crate::Result;
 use crate::graph::Graph;
 use crate::graph::template::Template;
+use crate::{Error, Result};
 
 /// Sizes of each part whose inputs are kept. The tables of a picture of 1024x1024 have 2 MB.
 const KEPT_SIZES: usize = 16;
@@ -56,6 +57,8 @@ struct Kept {
 pub struct Sessions {
     runtime: Runtime,
     keeps: bool,
+    /// Bytes of the device's memory that may be used; `None` for all that it has.
+    memory: Option<u64>,
     runs: Arc<AtomicUsize>,
     state: Mutex<State>,
 }
@@ -63,13 +66,16 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct State {
     kept: Vec<Kept>,
+    /// What the parts need that were asked for so far, each for its largest picture.
+    needs: Vec<Need>,
     loads: Loads,
 }
 
 impl Sessions {
-    /// Sessions on a runtime, which stay or are dropped after each use.
-    pub fn new(runtime: Runtime, keeps: bool) -> Self {
-        Self { runtime, keeps, ..Self::default() }
+    /// Sessions on a runtime, which stay or are dropped after each use. If `memory` is given, in bytes, only as many stay as
+    /// fit.
+    pub fn new(runtime: Runtime, keeps: bool, memory: Option<u64>) -> Self {
+        Self { runtime, keeps, memory, ..Self::default() }
     }
 
     /// What has been loaded so far.
@@ -90,7 +96,7 @@ impl Sessions {
     pub fn of(&self, wanted: Wanted<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
         let Wanted { part, batch, sizes, examples } = wanted;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { kept, loads } = &mut *state;
+        let State { kept, needs, loads } = &mut *state;
         if !self.keeps {
             let graph = graph(batch, sizes)?;
             loads.count(&graph);
@@ -99,10 +105,14 @@ impl Sessions {
             return Ok(Arc::new(Session { runs: self.runs.clone(), ..session }));
         }
         let known = kept.iter().filter(|kept| kept.part == part).flat_map(|kept| &kept.sizes);
-        if let Some((_, session)) = known.into_iter().find(|((b, s), _)| (*b, s.as_slice()) == (batch, sizes)) {
+        let known = known.into_iter().find(|((b, s), _)| (*b, s.as_slice()) == (batch, sizes));
+        if let Some((_, session)) = known.filter(|_| self.memory.is_none()) {
             return Ok(session.clone());
         }
         let asked = graph(batch, sizes)?;
+        if let Some(memory) = self.memory {
+            make_room(kept, needs, Need::of(part, &asked), memory)?;
+        }
         for kept in kept.iter_mut().filter(|kept| kept.part == part) {
             let values = kept.template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
             if let Some(values) = values {
@@ -125,6 +135,27 @@ impl Sessions {
         kept.push(Kept { part, template, loaded, sizes: vec![((batch, sizes.to_vec()), session.clone())] });
         Ok(session)
     }
+}
+
+impl Need {
+    fn of(part: &'static str, graph: &Graph) -> Self {
+        Self { part, weights: graph.weight_bytes as u64, working: graph.working_bytes() as u64 }
+    }
+}
+
+/// Drops the parts that have to go while another runs.
+fn make_room(kept: &mut Vec<Kept>, needs: &mut Vec<Need>, need: Need, memory: u64) -> Result<()> {
+    match needs.iter_mut().find(|known| known.part == need.part) {
+        Some(known) => known.working = known.working.max(need.working),
+        None => needs.push(need),
+    }
+    let Some(stay) = plan(needs, memory) else {
+        let (part, most) = (need.part, need.weights + need.working + RESERVE);
+        return Err(Error::Memory(format!("{part} needs {most} bytes on the device, which has {memory}")));
+    };
+    let goes = |part: &str| needs.iter().zip(&stay).any(|(known, stays)| known.part == part && !stays);
+    kept.retain(|kept| kept.part == need.part || !goes(kept.part));
+    Ok(())
 }
 
 impl Loads {
