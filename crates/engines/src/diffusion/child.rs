@@ -273,7 +273,7 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
         |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
     let embeddings = setup.embeddings.iter().map(embedding).collect();
     let (cache, vae) = (setup.cache.clone(), setup.vae.clone());
-    Options { precision, cache, runtime, loras, embeddings, vae, prompts: setup.prompt }
+    Options { precision, cache, runtime, loras, embeddings, vae, prompts: setup.prompt, ..Options::default() }
 }
 
 /// Compares the model with the same in 32 bits.
