@@ -22,6 +22,8 @@ const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count
 const FEW: usize = 1024;
 /// And at no more tasks than this part of the accounts, because an account costs about as much as so many tasks.
 const ACCOUNTS_PER_TASK: usize = 8;
+/// With fewer accounts it does not look at tasks: all accounts together cost little.
+const MANY_ACCOUNTS: usize = 512;
 
 /// The account that the last claim with each engine and number of references ended with.
 pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
@@ -64,8 +66,9 @@ fn statement() -> String {
         "
     WITH
     looks AS MATERIALIZED (
-        SELECT least(reltuples / {ACCOUNTS_PER_TASK}, {FEW})::bigint AS most FROM pg_class
-        WHERE oid = 'accounts'::regclass
+        SELECT CASE WHEN reltuples >= {MANY_ACCOUNTS}
+            THEN least(reltuples / {ACCOUNTS_PER_TASK}, {FEW}) ELSE 0 END::bigint AS most
+        FROM pg_class WHERE oid = 'accounts'::regclass
     ),
     -- The waiting tasks, if they are few. Then the accounts to serve are known, and no other account is looked at: with
     -- ten thousand accounts, that would cost more than everything else. This passes over what workers hold.
