@@ -129,9 +129,8 @@ pub fn print_pages(cluster: &'static Cluster, when: &str) {
                 mean_exec_time, left(regexp_replace(query, '\\s+', ' ', 'g'), 70)
          FROM pg_stat_statements WHERE calls > 20 ORDER BY shared_blks_hit + shared_blks_read DESC LIMIT 12",
     );
-    println!(
-        "\nPages touched, {when}:\n| Calls | Pages a call | Rows a call | ms a call | Statement |\n|---|---|---|---|---|"
-    );
+    println!("\nPages touched, {when}:\n| Calls | Pages a call | Rows a call | ms a call | Statement |");
+    println!("|---|---|---|---|---|");
     for row in rows {
         let (calls, pages, of_rows): (i64, i64, f64) = (row.get(0), row.get(1), row.get(2));
         let (millis, query): (f64, &str) = (row.get(3), row.get(4));

@@ -77,18 +77,28 @@ async fn calls(database: &Database<'_>, store: &dyn Store, tasks: u64) -> Outcom
     // Spread over all, and the same in each run.
     let task_of = |turn: u64| turn * 7_919 * 104_729 % tasks;
     let account_of = |turn: u64| history::id(task_of(turn) % history::ACCOUNTS);
-    let list = async |turn| Ok(drop(store.list_tasks(account_of(turn), Surface::Api, None, 21).await?));
+    let list = async |turn| {
+        store.list_tasks(account_of(turn), Surface::Api, None, 21).await?;
+        Ok(())
+    };
     found.extend(call(database, "List 20 tasks", list).await?);
     let poll = async |turn| {
         let found = store.find_task(account_of(turn), Surface::Api, history::id(task_of(turn))).await?;
         found.map(drop).ok_or_else(|| "a task is gone".into())
     };
     found.extend(call(database, "Poll", poll).await?);
-    let none = async |_| Ok(drop(store.claim(1, LEASE).await?));
+    let none = async |_| {
+        store.claim(1, LEASE).await?;
+        Ok(())
+    };
     found.extend(call(database, "Claim while none waits", none).await?);
     found.extend(call(database, "Submit", async |turn| submit(store, turn).await).await?);
     let claims = std::cell::RefCell::new(Vec::<Claim>::new());
-    let claim = async |_| Ok(claims.borrow_mut().extend(store.claim(1, LEASE).await?));
+    let claim = async |_| {
+        let found = store.claim(1, LEASE).await?;
+        claims.borrow_mut().extend(found);
+        Ok(())
+    };
     found.extend(call(database, &format!("Claim, {CALLS} waiting"), claim).await?);
     let complete = async |_| {
         let claim = claims.borrow_mut().pop().ok_or("a claim found nothing")?;
