@@ -193,7 +193,7 @@ def tintype_times(folder, program):
             for batch, label in [(1, "tintype"), (PICTURES, f"tintype x{PICTURES}")]:
                 server = Server(program, folder / "data", folder / name, side, batch)
                 try:
-                    # A device loads the model for one picture, and for a batch.
+                    # A device loads the model once, and finds kernels for one picture and for a batch.
                     server.render(1, 1)
                     server.render(1, PICTURES)
                     memory = Memory(server.child())
