@@ -52,7 +52,7 @@ MODELS = {
     "klein": {
         "dtype": "bfloat16",
         "transformer": KLEIN,
-        "vae": {**VAE, "latent_channels": 32},
+        "vae": {**VAE, "latent_channels": 32, "decoder_block_out_channels": None},
         "text_encoder": QWEN,
     },
 }
@@ -86,13 +86,15 @@ def write_part(path, fields, dtype):
     for old in path.glob("*.safetensors*"):
         old.unlink()
     torch.set_default_dtype(getattr(torch, dtype))
-    if "_class_name" in config:
-        model = getattr(diffusers, config["_class_name"]).from_config(config)
-    else:
-        kind = getattr(transformers, config["architectures"][0])
-        model = kind(kind.config_class(**config))
+    # Billions of numbers are drawn twice, which a processor takes minutes for.
+    with torch.device(DEVICE):
+        if "_class_name" in config:
+            model = getattr(diffusers, config["_class_name"]).from_config(config)
+        else:
+            kind = getattr(transformers, config["architectures"][0])
+            model = kind(kind.config_class(**config))
     torch.set_default_dtype(torch.float32)
-    table = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
+    table = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1)).to(DEVICE, getattr(torch, dtype))
     with torch.no_grad():
         for tensor in model.parameters():
             if tensor.dim() > 1:

@@ -36,8 +36,19 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
 }
 
+/// The device of the parts that stay: the processor, or a GPU with `TEST_DEVICE=cuda` and the library for it in place.
+fn device() -> Device {
+    if std::env::var("TEST_DEVICE").is_ok_and(|device| device == "cuda") { Device::Cuda } else { Device::Cpu }
+}
+
+/// How far a colour may be from that of a graph for one size on the processor.
+fn most_apart() -> u8 {
+    if device() == Device::Cpu { 1 } else { 8 }
+}
+
 fn pipeline(name: &str, residency: Residency, precision: Precision) -> Pipeline {
-    let runtime = Runtime::onnxruntime(&library::library(), Device::Cpu).expect("ONNX Runtime");
+    let device = if residency == Residency::Kept { device() } else { Device::Cpu };
+    let runtime = Runtime::onnxruntime(&library::library(), device).expect("ONNX Runtime");
     let options = Options { runtime, residency, precision, ..Options::default() };
     Pipeline::open(&folder(name), &options).expect("a model")
 }
@@ -94,7 +105,8 @@ fn one_session_of_each_part_serves_all_sizes_references_and_batches() {
             let (found, expected) = (render(&mut kept, &orders), render(&mut fixed, &orders));
             let size = (orders.len(), orders[0].width, orders[0].height, orders[0].references.len());
             let apart = apart(&found, &expected);
-            assert!(apart <= 1, "{name}: {size:?}: {apart} of 255 from the pictures of graphs for one size");
+            println!("{name}: {size:?}: {apart} of 255");
+            assert!(apart <= most_apart(), "{name}: {size:?}: {apart} of 255 from the pictures of graphs for one size");
         }
         assert_eq!(widest, kept.traits().batch.min(4), "{name}");
         let Loads { sessions, bytes, .. } = kept.loads();
@@ -131,7 +143,8 @@ fn one_session_serves_all_sizes_in_16_bits() {
                 Order { prompt: "a lamp", width: *width, height: *height, seed: 1, references: &[], mask: None };
             let orders = [order];
             let apart = apart(&render(&mut kept, &orders), &render(&mut fixed, &orders));
-            assert!(apart <= 1, "{name}: {width}x{height}: {apart} of 255");
+            println!("{name}: {width}x{height}: {apart} of 255 in 16 bits");
+            assert!(apart <= most_apart(), "{name}: {width}x{height}: {apart} of 255");
         }
         let parts = if name == "sdxl" { 4 } else { 3 };
         assert_eq!(kept.loads().sessions, parts, "{name}");
@@ -156,7 +169,9 @@ fn guidance_in_one_run_gives_the_numbers_of_two() {
         let size = (two.iter().map(|x| x * x).sum::<f32>() / two.len() as f32).sqrt();
         let apart = one.iter().zip(&two).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         println!("{name}: {apart:e} of {size}");
-        assert!(apart < 1e-4 * size, "{name}: {apart:e} of {size}");
+        // A GPU adds up in another order.
+        let most = if device() == Device::Cpu { 1e-4 } else { 1e-3 };
+        assert!(apart < most * size, "{name}: {apart:e} of {size}");
     }
 }
 

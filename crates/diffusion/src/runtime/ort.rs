@@ -84,7 +84,10 @@ const OUT_OF_MEMORY: [&str; 5] =
 /// Errors of the library, in a sentence that begins with the given words.
 fn failed(what: &str) -> impl Fn(&dyn fmt::Display) -> Error {
     move |error| {
-        let sentence = format!("{what}: {error}");
+        let text = error.to_string();
+        // The signature of a C++ template comes first, and logs cut long lines.
+        let cause = text.find("CUDA failure").map_or(text.as_str(), |at| &text[at..]);
+        let sentence = format!("{what}: {cause}");
         match OUT_OF_MEMORY.iter().any(|words| sentence.contains(words)) {
             true => Error::Memory(sentence),
             false => Error::Run(sentence),

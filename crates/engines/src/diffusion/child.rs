@@ -168,7 +168,9 @@ fn complain(sentence: &str) {
 
 fn run(setup: &Setup) -> Result<(), End> {
     let clock = Clock::system();
-    let confinement = confine_engine(setup.memory_bytes).map_err(|error| format!("cannot confine itself: {error}"))?;
+    let on_gpu = !matches!(setup.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime);
+    let confinement =
+        confine_engine(setup.memory_bytes, on_gpu).map_err(|error| format!("cannot confine itself: {error}"))?;
     // The library of a runtime is code of others, so it is loaded behind the confinement.
     let runtime = runtime(setup).map_err(|error| End {
         status: NO_RUNTIME,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::set_no_new_privs;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
 
 use super::Confinement;
 
@@ -93,7 +95,8 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     ] {
         lower(resource, most)?;
     }
-    restrict(ALLOWED, refusal(), SeccompAction::Allow)
+    let allowed = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    restrict(allowed, refusal(), SeccompAction::Allow)
 }
 
 /// Confines this process, which renders, irrevocably. It may take so much memory of its own, in bytes; mapped files do not
@@ -102,17 +105,33 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
 ///
 /// # Errors
 /// As of the system calls.
-pub fn confine_engine(memory_bytes: u64) -> rustix::io::Result<Confinement> {
+pub fn confine_engine(memory_bytes: u64, on_gpu: bool) -> rustix::io::Result<Confinement> {
     lower(Resource::Data, memory_bytes)?;
     // A core file would hold prompts and pictures.
     lower(Resource::Core, 0)?;
-    restrict(DENIED_TO_ENGINES, SeccompAction::Allow, refusal())
+    restrict(denied_to_engine(on_gpu), SeccompAction::Allow, refusal())
 }
 
+/// What a process that renders may not call. CUDA opens a UNIX socket of its own when it starts and listens on it, so a
+/// process on a GPU may do that; it still accepts nobody, connects to nobody and sends nothing.
+fn denied_to_engine(on_gpu: bool) -> Calls {
+    let mut denied: Calls = DENIED_TO_ENGINES.iter().map(|call| (*call, Vec::new())).collect();
+    if on_gpu {
+        denied.retain(|call, _| ![libc::SYS_bind, libc::SYS_listen].contains(call));
+        let unix = libc::AF_UNIX.unsigned_abs().into();
+        let others = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, unix);
+        let rule = others.and_then(|others| SeccompRule::new(vec![others]));
+        denied.insert(libc::SYS_socket, vec![rule.expect("a condition on the first argument is valid")]);
+    }
+    denied
+}
+
+/// System calls, each with the arguments that are meant; none for all.
+type Calls = BTreeMap<libc::c_long, Vec<SeccompRule>>;
+
 /// Filters system calls: `listed` ones and others.
-fn restrict(calls: &[libc::c_long], others: SeccompAction, listed: SeccompAction) -> rustix::io::Result<Confinement> {
+fn restrict(calls: Calls, others: SeccompAction, listed: SeccompAction) -> rustix::io::Result<Confinement> {
     set_no_new_privs(true)?;
-    let calls: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
     let filter = SeccompFilter::new(calls, others, listed, ARCH).ok();
     let filter: Option<BpfProgram> = filter.and_then(|filter| filter.try_into().ok());
     let filtered = filter.is_some_and(|filter| seccompiler::apply_filter(&filter).is_ok());
@@ -128,4 +147,39 @@ fn refusal() -> SeccompAction {
 fn lower(resource: Resource, most: u64) -> rustix::io::Result<()> {
     let most = getrlimit(resource).maximum.map_or(most, |there| there.min(most));
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::UdpSocket;
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_on_a_gpu_listens_on_a_unix_socket_but_reaches_nobody() {
+        for on_gpu in [false, true] {
+            // A filter is that of a thread and of those that it starts.
+            let confined = std::thread::spawn(move || {
+                let address = format!("confinement {}", std::process::id());
+                let address = SocketAddr::from_abstract_name(address).expect("an address");
+                let confinement = restrict(denied_to_engine(on_gpu), SeccompAction::Allow, refusal()).expect("limits");
+                assert_eq!(confinement, Confinement::Full);
+                let listener = UnixListener::bind_addr(&address);
+                assert_eq!(listener.is_ok(), on_gpu, "{listener:?}");
+                let refused = [
+                    listener.and_then(|listener| listener.accept()).map(drop),
+                    UnixStream::connect_addr(&address).map(drop),
+                    UnixStream::pair().map(drop),
+                    UdpSocket::bind("127.0.0.1:0").map(drop),
+                ];
+                for refused in refused {
+                    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::PermissionDenied);
+                }
+            });
+            confined.join().expect("it holds");
+        }
+    }
 }
