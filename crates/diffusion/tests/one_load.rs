@@ -37,6 +37,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// The device of the parts that stay: the processor, or a GPU with `TEST_DEVICE=cuda` and the library for it in place.
+#[expect(clippy::disallowed_methods, reason = "where the tests run is no setting")]
 fn device() -> Device {
     if std::env::var("TEST_DEVICE").is_ok_and(|device| device == "cuda") { Device::Cuda } else { Device::Cpu }
 }
