@@ -28,21 +28,21 @@ const MANY_ACCOUNTS: usize = 512;
 /// The account that the last claim with each engine and number of references ended with.
 pub(super) type ServedLast = Mutex<HashMap<(String, u32), String>>;
 
-/// Claims up to $4 tasks with up to $7 references that name no engine or $8, of accounts that are not in $5, for $6
-/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the
-/// clock was set back, and is claimed as well.
-fn statement() -> String {
-    // Two ranges of the index `queue_of_account`, so that tasks which name another engine cost nothing.
-    let of_account = |account: &str, limit: &str| {
-        let of_engine = |engine: &str| {
-            format!(
-                "SELECT q.task_id FROM queue q WHERE q.account_id = {account} AND q.engine = {engine} AND {CLAIMABLE}
-                ORDER BY q.task_id COLLATE \"POSIX\" LIMIT {limit}"
-            )
-        };
-        (of_engine("''"), of_engine("$8 AND $8 <> ''"))
+/// Selects the oldest tasks of an account: those that name no engine, and those that name $8. Two ranges of the index
+/// `queue_of_account`, so that tasks which name another engine cost nothing.
+fn oldest_of(account: &str, limit: &str) -> (String, String) {
+    let of_engine = |engine: &str| {
+        format!(
+            "SELECT q.task_id FROM queue q WHERE q.account_id = {account} AND q.engine = {engine} AND {CLAIMABLE}
+            ORDER BY q.task_id COLLATE \"POSIX\" LIMIT {limit}"
+        )
     };
-    let (unnamed, named) = of_account("a.id", "1");
+    (of_engine("''"), of_engine("$8 AND $8 <> ''"))
+}
+
+/// Selects the accounts with a task to claim: those after $1, and those up to it.
+fn waiting_accounts() -> [String; 2] {
+    let (unnamed, named) = oldest_of("a.id", "1");
     let many = "(SELECT count(*) FROM few) >= (SELECT most FROM looks)";
     let walk = format!(
         "SELECT a.id AS account_id FROM accounts a, LATERAL (
@@ -58,10 +58,16 @@ fn statement() -> String {
             ORDER BY account_id LIMIT {limit}"
         )
     };
-    let later = waiting(">", "$4::bigint");
-    let earlier = waiting("<=", "greatest($4::bigint - (SELECT count(*) FROM later), 0)");
+    [waiting(">", "$4::bigint"), waiting("<=", "greatest($4::bigint - (SELECT count(*) FROM later), 0)")]
+}
+
+/// Claims up to $4 tasks with up to $7 references that name no engine or $8, of accounts that are not in $5, for $6
+/// milliseconds, beginning after the account $1. One that is postponed by more than $9 milliseconds was before the
+/// clock was set back, and is claimed as well.
+fn statement() -> String {
+    let [later, earlier] = waiting_accounts();
     let share = "(SELECT ceil($4::bigint::numeric / greatest(count(*), 1))::bigint FROM turns)";
-    let (unnamed, named) = of_account("turns.account_id", share);
+    let (unnamed, named) = oldest_of("turns.account_id", share);
     format!(
         "
     WITH
