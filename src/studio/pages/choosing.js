@@ -32,7 +32,8 @@ function count() {
   const pictures = sum(parts.map(sizeOf));
   status.textContent = pictures ? status.dataset.words.replace("0", pictures) : status.nothing;
   one("[data-chosen-alone]").hidden = !parts.some((part) => part.size);
-  const isOthers = (task) => !("mine" in (tileOf(task)?.dataset ?? {}));
+  // Of a task that no page has loaded, the server knows whose it is.
+  const isOthers = (task) => tileOf(task) && !("mine" in tileOf(task).dataset);
   one(".danger", form).hidden = !("owns" in one("[data-menu]").dataset) && [...picked.keys()].some(isOthers);
 }
 

@@ -48,6 +48,10 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     bob.until("document.querySelector('#chosen [formaction$=star]').checkVisibility()");
     assert_eq!(bob.evaluate("document.querySelector('#chosen .danger').checkVisibility()"), false);
     bob.click("document.querySelector('[data-clear]')");
+    // A task that is chosen without being loaded may be his.
+    bob.evaluate("picked.set('not-loaded', 1); count()");
+    assert_eq!(bob.evaluate("document.querySelector('#chosen .danger').checkVisibility()"), true);
+    bob.click("document.querySelector('[data-clear]')");
     // What an owner deletes leaves the page of the other, and comes back with the undo.
     person.open("/studio/gallery");
     person.browser.click("document.querySelector('.tile .more')");

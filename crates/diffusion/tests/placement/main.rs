@@ -176,23 +176,13 @@ fn of_part(config: &Config, weights: &Weights) -> Vec<(&'static str, [Graph; 2])
         }
         "AutoencoderTiny" => {
             let vae = TinyVae::read(config).expect("an autoencoder");
-            let [encode, decode] = of_autoencoder(
-                weights,
-                &|height, width| vae.encoder_graph(weights, height, width),
-                &|h, w| vae.graph(weights, h, w),
-                vae.factor(),
-            );
-            encode.into_iter().chain(decode).collect()
+            let encoder = |height, width| vae.encoder_graph(weights, height, width);
+            of_autoencoder(weights, &encoder, &|height, width| vae.graph(weights, height, width), vae.factor())
         }
         "AutoencoderKL" | "AutoencoderKLFlux2" => {
             let vae = Vae::read(config).expect("an autoencoder");
-            let [encode, decode] = of_autoencoder(
-                weights,
-                &|height, width| vae.encoder_graph(weights, height, width),
-                &|h, w| vae.graph(weights, h, w),
-                vae.factor(),
-            );
-            encode.into_iter().chain(decode).collect()
+            let encoder = |height, width| vae.encoder_graph(weights, height, width);
+            of_autoencoder(weights, &encoder, &|height, width| vae.graph(weights, height, width), vae.factor())
         }
         other => panic!("{other} is not covered"),
     }
@@ -206,12 +196,13 @@ fn of_autoencoder(
     encoder: Writes<'_>,
     decoder: Writes<'_>,
     factor: usize,
-) -> [Option<(&'static str, [Graph; 2])>; 2] {
+) -> Vec<(&'static str, [Graph; 2])> {
     let encodes = weights.names().any(|name| name.starts_with("encoder."));
     let both = |writes: Writes<'_>, by: usize| {
         [[6, 10], [14, 22]].map(|[height, width]| writes(height * by, width * by).expect("a graph"))
     };
-    [encodes.then(|| ("encode", both(encoder, factor))), Some(("decode", both(decoder, 1)))]
+    let encode = encodes.then(|| ("encode", both(encoder, factor)));
+    encode.into_iter().chain([("decode", both(decoder, 1))]).collect()
 }
 
 #[test]
