@@ -43,7 +43,9 @@ const SLOW: Duration = Duration::from_secs(2);
 const SLOW_TASKS: usize = 64;
 /// Interval at which the benchmark checks whether the queue is empty.
 const CHECK_EVERY: Duration = Duration::from_millis(2);
-const SIDE: u32 = 1024;
+pub const SIDE: u32 = 1024;
+/// The program that decodes.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tintype");
 /// A word of prompts that the server turns away.
 const POISON: &[u8] = b"poison";
 
@@ -63,9 +65,15 @@ struct Seen {
 
 impl Server {
     pub async fn start(time: Duration) -> Outcome<Self> {
+        Self::with(time, &picture()?).await
+    }
+
+    /// A server whose pictures are this PNG.
+    pub async fn with(time: Duration, png: &[u8]) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/v1", listener.local_addr()?);
-        let seen = Seen { time, painting: tokio::sync::Mutex::default(), answer: answer()?, latest: Mutex::default() };
+        let seen =
+            Seen { time, painting: tokio::sync::Mutex::default(), answer: answer(png), latest: Mutex::default() };
         let seen = Arc::new(seen);
         let paint = |State(seen): State<Arc<Seen>>, request: axum::extract::Request| async move {
             let begun = now();
@@ -91,17 +99,21 @@ impl Server {
     }
 
     /// Begin of the latest request, and end of its answer.
-    fn latest(&self) -> Outcome<(Instant, Instant)> {
+    pub fn latest(&self) -> Outcome<(Instant, Instant)> {
         let latest = self.seen.latest.lock().unwrap_or_else(PoisonError::into_inner).take();
         latest.ok_or_else(|| "the engine was not asked".into())
     }
 }
 
-/// The answer with a picture that does not compress to nothing.
-fn answer() -> Outcome<Bytes> {
+/// A picture that does not compress to nothing.
+fn picture() -> Outcome<Vec<u8>> {
     let pixels = (0..SIDE * SIDE).flat_map(|at| [at % SIDE, at / SIDE, at % 251].map(|channel| (channel / 4) as u8));
-    let png = Picture::from_rgb(SIDE, SIDE, pixels.collect()).ok_or("a picture")?.to_png();
-    Ok(json!({ "created": 1, "data": [{ "b64_json": BASE64_STANDARD.encode(png) }] }).to_string().into())
+    Ok(Picture::from_rgb(SIDE, SIDE, pixels.collect()).ok_or("a picture")?.to_png())
+}
+
+/// The answer with this picture.
+fn answer(png: &[u8]) -> Bytes {
+    json!({ "created": 1, "data": [{ "b64_json": BASE64_STANDARD.encode(png) }] }).to_string().into()
 }
 
 /// A connection that is kept.
@@ -155,6 +167,11 @@ pub struct Beside {
 
 impl Beside {
     pub async fn start(directory: &TempDir, name: &str, servers: &[Server]) -> Outcome<Self> {
+        Self::decoding(directory, name, servers, Decoder::new(PROGRAM).keeping_ready()).await
+    }
+
+    /// The same with this decoder.
+    pub async fn decoding(directory: &TempDir, name: &str, servers: &[Server], decoder: Decoder) -> Outcome<Self> {
         let data = directory.path().join(name);
         std::fs::create_dir(&data)?;
         let urls: Vec<_> = servers.iter().map(|server| server.url.as_str()).collect();
@@ -163,7 +180,6 @@ impl Beside {
         let shared = service.shared.clone();
         let named = settings.worker.engine.engines()?.remove(0);
         let choice = tintype_engines::choose(&named.settings, Path::new("."))?;
-        let decoder = Decoder::new(&settings.worker.test_picture_decoder).keeping_ready();
         let engine = choice.build(Surroundings { decoder, ..Surroundings::default() })?;
         let policy = Policy::open(None).await?;
         let slots = settings.worker.render_slots(&named, choice.info.slots);

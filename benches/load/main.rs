@@ -18,7 +18,6 @@ mod claims;
 #[path = "../scale/cluster.rs"]
 #[expect(dead_code, reason = "the benchmark of PostgreSQL uses the rest")]
 mod cluster;
-mod decoder;
 mod disk;
 mod engine;
 mod face;
@@ -29,6 +28,7 @@ mod report;
 mod server;
 mod service;
 mod startup;
+mod steps;
 mod studio;
 mod subjects;
 mod webhooks;
@@ -81,7 +81,7 @@ enum Part {
     Submit,
     Claim,
     Start,
-    Decoder,
+    Steps,
     Engine,
     Face,
     Attack,
@@ -139,8 +139,8 @@ fn measure(options: &Options) -> Outcome<Report> {
         report.fact("serve: idle memory, private", startup.private_mib, "MiB", None);
         report.fact("credits audit", startup.audited_per_second, "tasks/s", Some(Aim::AtLeast(100_000.0)));
     }
-    if options.wants(Part::Decoder) {
-        runtime.block_on(decoder::measure(options, &mut report))?;
+    if options.wants(Part::Steps) {
+        steps::measure(&directory, options, &mut report)?;
     }
     if options.wants(Part::Engine) {
         engine::measure(&runtime, &directory, options, &mut report)?;

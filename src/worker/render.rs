@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::try_join_all;
+use tracing::Instrument as _;
 
 use super::stored_references::{self, Wanted};
 use crate::policy::{Policy, Subject, Verdict};
@@ -166,9 +168,15 @@ impl Renderer for EngineRenderer {
                 EngineError::TurnedAway { cause, pause } => RenderError::TurnedAway { cause, pause },
             }
         })?;
-        let pictures = on_another_thread(move || finish(pictures, edit.as_ref(), width, height)).await?;
-        self.apply(claim, self.policy.rules().judge_pictures(Subject::Results, &pictures).await)?;
-        on_another_thread(move || pictures.iter().map(|picture| Bytes::from(picture.to_png())).collect()).await
+        let edit = edit.map(Arc::new);
+        let pictures = each(pictures, move |picture| finish(picture, edit.as_deref(), width, height)).await?;
+        let rules = self.policy.rules();
+        if rules.judges_results() {
+            let judging = rules.judge_pictures(Subject::Results, &pictures);
+            self.apply(claim, judging.instrument(tracing::debug_span!("policy")).await)?;
+        }
+        let encoding = each(pictures, |picture| Bytes::from(picture.to_png()));
+        encoding.instrument(tracing::debug_span!("encode")).await
     }
 
     fn max_references(&self) -> u32 {
@@ -347,13 +355,24 @@ pub(super) fn bad_reference(index: usize, problem: ReferenceProblem, sentence: S
     RenderError::Final(TaskFailure { cause: FailureCause::Reference(index, problem), sentence })
 }
 
-/// Brings every picture to the exact size.
-fn finish(pictures: Vec<Picture>, edit: Option<&Edit>, width: u32, height: u32) -> Vec<Picture> {
-    let finished = |picture: Picture| match edit {
+/// Brings a picture to the exact size.
+fn finish(picture: Picture, edit: Option<&Edit>, width: u32, height: u32) -> Picture {
+    match edit {
         Some(edit) => edit.keep(picture),
         None => picture.fit(width, height),
+    }
+}
+
+/// Does this to each picture, on as many threads as there are.
+async fn each<T: Send + 'static>(
+    pictures: Vec<Picture>,
+    work: impl Fn(Picture) -> T + Clone + Send + 'static,
+) -> Result<Vec<T>, RenderError> {
+    let on_thread = |picture| {
+        let work = work.clone();
+        on_another_thread(move || work(picture))
     };
-    pictures.into_iter().map(finished).collect()
+    try_join_all(pictures.into_iter().map(on_thread)).await
 }
 
 /// Runs long work on a thread of the blocking pool.

@@ -26,6 +26,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::rigs::binary::{Server, run, tintype};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, send, submit};
+use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::ports::Port;
 
 const PROMPT: &str = "an unmistakable lighthouse";
@@ -161,10 +162,11 @@ async fn a_task_is_one_trace_from_its_request_to_its_completion() {
     let task = children[1];
     assert_eq!((of(task, "outcome").as_deref(), has_failed(task)), (Some("completed"), false));
     assert_eq!(task_id, format!("imgmodel-{}", of(task, "task_id").expect("a task_id")));
-    let (names, _) = within(&spans, task);
+    let (names, children) = within(&spans, task);
     assert_eq!(names, ["references", "render", "files", "completion"]);
+    assert_eq!(within(&spans, children[1]).0, ["encode"]);
     let in_trace: Vec<_> = spans.iter().filter(|span| span.trace_id == request.trace_id).collect();
-    assert_eq!(in_trace.len(), 7, "{in_trace:#?}");
+    assert_eq!(in_trace.len(), 8, "{in_trace:#?}");
     for span in &spans {
         assert_eq!((span.trace_id.len(), span.span_id.len()), (16, 8));
         assert!(span.end_time_unix_nano >= span.start_time_unix_nano && span.events.is_empty(), "{span:#?}");
@@ -180,6 +182,28 @@ async fn a_task_is_one_trace_from_its_request_to_its_completion() {
     }
     // Also the random part of the key, which was part of a path.
     assert!(collector.knows("tintype") && !collector.knows("lighthouse") && !collector.knows(&key[10..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_render_shows_the_steps_that_its_pictures_go_through() {
+    let ((collector, url), data) = (Collector::start().await, TempDir::new().expect("a directory"));
+    let images = ImagesServer::start(Dialect::LocalAi).await;
+    std::fs::write(data.path().join("known.txt"), "0123456789abcdef\n").expect("a list");
+    let policy = data.path().join("policy.toml");
+    std::fs::write(&policy, "[blocklist]\nfile = \"known.txt\"\ndistance = 0\n").expect("a policy");
+    let policy = policy.to_str().expect("a path");
+    let flags = ["--otlp", &url, "--engine", &images.engine(), "--model", "m", "--policy", policy];
+    let server = Server::start(&data.path().join("data"), &flags);
+    let key = server.first_key().expect("a key");
+    let task_id = submit(&server, &key, PROMPT).await;
+    assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
+    server.stop();
+    let spans = collector.spans();
+    let render = spans.iter().find(|span| span.name == "render").expect("a render");
+    let (names, children) = within(&spans, render);
+    assert_eq!(names, ["decode", "policy", "encode"]);
+    let bytes: u64 = of(children[0], "bytes").and_then(|bytes| bytes.parse().ok()).expect("the size of the file");
+    assert!(bytes > 100, "{bytes}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -93,7 +93,8 @@ impl Picture {
 
     /// Decodes PNG, JPEG or WebP, detected by content, within fixed limits on size and memory. Of an animation it
     /// decodes the first frame. It applies the EXIF orientation, and an ICC profile of RGB or the `gAMA` and `cHRM`
-    /// of a PNG, drops all other metadata, blends transparency with white, and scales the picture down to at most [`REFERENCE_SIDE`] pixels per side.
+    /// of a PNG, drops all other metadata, blends transparency with white, and scales the picture down to at most
+    /// [`REFERENCE_SIDE`] pixels per side.
     ///
     /// The decoder processes untrusted data, so a server must call it only in a confined process.
     ///

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use reqwest::Method;
 use tintype_engine::picture::PictureError;
 use tintype_engine::{EngineError, Mask, Picture};
+use tracing::Instrument as _;
 
 use super::endpoint::{Endpoint, Fault, Words};
 use tintype_domain::reference_url::{HTTPS_PORT, ReferenceUrl};
@@ -38,7 +39,8 @@ impl Results {
         if file.len() > MAX_FILE_BYTES {
             return Err(unusable(&format!("is larger than {MAX_FILE_BYTES} bytes")));
         }
-        let picture = self.decoder.decode_result(file).await.map_err(|error| match error {
+        let decoding = self.decoder.decode_result(file).instrument(tracing::debug_span!("decode", bytes = file.len()));
+        let picture = decoding.await.map_err(|error| match error {
             DecodeError::Picture(PictureError::TooLarge) => unusable("has too many pixels"),
             DecodeError::Picture(PictureError::UnknownFormat) => unusable("is not a PNG, JPEG or WebP"),
             DecodeError::Picture(PictureError::Damaged(_) | PictureError::NoAlpha) => unusable("is damaged"),

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::multipart::{Form, Part};
@@ -172,11 +173,7 @@ impl ImagesApi {
     /// The pictures of one call. They are decoded when the server has the next call already.
     async fn pictures(&self, call: Call) -> Result<Vec<Picture>, EngineError> {
         let files = self.servers.call(call.work, |server| self.files(server, &call)).await?;
-        let mut pictures = Vec::with_capacity(files.len());
-        for file in files {
-            pictures.push(self.results.picture(&file).await?);
-        }
-        Ok(pictures)
+        try_join_all(files.iter().map(|file| self.results.picture(file))).await
     }
 
     async fn files(&self, server: Arc<ImagesServer>, call: &Call) -> Result<Vec<Vec<u8>>, Fault> {
