@@ -40,6 +40,10 @@ pub struct EngineSettings {
     /// fifths of this machine's or container's]
     #[arg(long, env = "TINTYPE_ENGINE_MEMORY", value_name = "SIZE")]
     pub engine_memory: Option<ByteSize>,
+    /// Memory of the GPU that the diffusion engine may use, such as 10GiB; parts of its model that do not fit in there
+    /// together are loaded for each use [default: all that nvidia-smi reports]
+    #[arg(long, env = "TINTYPE_ENGINE_DEVICE_MEMORY", value_name = "SIZE")]
+    pub engine_device_memory: Option<ByteSize>,
     /// Steps per image of the diffusion engine [default: as many as the model was trained for]
     #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub engine_steps: Option<u32>,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tintype_diffusion::pipelines::{Guide, Residency};
 use tintype_diffusion::runtime::plan::RESERVE;
 use tintype_diffusion::runtime::{Device, Loads, Runtime};
-use tintype_diffusion::{Options, Order, Pipeline, Precision, Settings};
+use tintype_diffusion::{Error, Options, Order, Pipeline, Precision, Settings};
 use tintype_engine::{CancellationToken, Picture};
 
 /// Thirteen sizes of about one area, as the ratios of the interface give them.
@@ -201,6 +201,11 @@ fn parts_that_do_not_fit_together_are_loaded_for_each_use() {
         *if fits(middle) { &mut enough } else { &mut less } = middle;
     }
     let mut tight = with(Some(enough));
+    // A picture that is too large takes nothing from those that are not.
+    let large = Order { width: 512, height: 512, ..order("a lamp")[0] };
+    let settings = Settings { steps: 1, guidance: 1.0, negative: String::new(), strength: 1.0 };
+    let refused = tight.render(&large, &settings, |_| {}, &CancellationToken::new());
+    assert!(matches!(refused, Err(Error::Memory(_))), "{refused:?}");
     let found = ["a lamp", "a boat"].map(|prompt| render(&mut tight, &order(prompt)));
     assert!(found == expected, "other pictures");
     let sessions = tight.loads().sessions;

@@ -36,8 +36,14 @@ pub struct Loads {
     pub runs: usize,
 }
 
-/// A batch and sizes.
-type Key = (usize, Vec<usize>);
+/// A session for one batch and one list of sizes.
+#[derive(Debug)]
+struct Sized {
+    batch: usize,
+    sizes: Vec<usize>,
+    need: Need,
+    session: Arc<Session>,
+}
 
 /// A part that stays loaded.
 #[derive(Debug)]
@@ -47,7 +53,7 @@ struct Kept {
     template: Option<Template>,
     loaded: Arc<Loaded>,
     /// The latest first.
-    sizes: Vec<(Key, Arc<Session>)>,
+    sizes: Vec<Sized>,
 }
 
 /// The sessions of one model. On the processor a part is loaded when it is needed and dropped afterwards, so that the memory
@@ -105,19 +111,20 @@ impl Sessions {
             return Ok(Arc::new(Session { runs: self.runs.clone(), ..session }));
         }
         let known = kept.iter().filter(|kept| kept.part == part).flat_map(|kept| &kept.sizes);
-        let known = known.into_iter().find(|((b, s), _)| (*b, s.as_slice()) == (batch, sizes));
-        if let Some((_, session)) = known.filter(|_| self.memory.is_none()) {
-            return Ok(session.clone());
+        let known = known.into_iter().find(|known| (known.batch, known.sizes.as_slice()) == (batch, sizes));
+        if let Some((need, session)) = known.map(|known| (known.need, known.session.clone())) {
+            self.make_room(kept, needs, need)?;
+            return Ok(session);
         }
         let asked = graph(batch, sizes)?;
-        if let Some(memory) = self.memory {
-            make_room(kept, needs, Need::of(part, &asked), memory)?;
-        }
+        let need = Need::of(part, &asked);
+        self.make_room(kept, needs, need)?;
+        let sized = |session| Sized { batch, sizes: sizes.to_vec(), need, session };
         for kept in kept.iter_mut().filter(|kept| kept.part == part) {
             let values = kept.template.as_ref().map(|template| template.values(&asked)).transpose()?.flatten();
             if let Some(values) = values {
                 let session = Arc::new(Session { loaded: kept.loaded.clone(), values, runs: self.runs.clone() });
-                kept.sizes.insert(0, ((batch, sizes.to_vec()), session.clone()));
+                kept.sizes.insert(0, sized(session.clone()));
                 kept.sizes.truncate(KEPT_SIZES);
                 return Ok(session);
             }
@@ -132,8 +139,27 @@ impl Sessions {
         loads.count(&asked);
         let loaded = Arc::new(self.runtime.load_as(onnx, &asked)?);
         let session = Arc::new(Session { loaded: loaded.clone(), values, runs: self.runs.clone() });
-        kept.push(Kept { part, template, loaded, sizes: vec![((batch, sizes.to_vec()), session.clone())] });
+        kept.push(Kept { part, template, loaded, sizes: vec![sized(session.clone())] });
         Ok(session)
+    }
+
+    /// Drops the parts that have to go while another runs.
+    fn make_room(&self, kept: &mut Vec<Kept>, needs: &mut Vec<Need>, need: Need) -> Result<()> {
+        let Some(memory) = self.memory else { return Ok(()) };
+        let mut all = needs.clone();
+        match all.iter_mut().find(|known| known.part == need.part) {
+            Some(known) => known.working = known.working.max(need.working),
+            None => all.push(need),
+        }
+        // A picture that is too large is not planned for: others may fit.
+        let Some(stay) = plan(&all, memory) else {
+            let (part, most) = (need.part, need.weights + need.working + RESERVE);
+            return Err(Error::Memory(format!("{part} needs {most} bytes on the device, which has {memory}")));
+        };
+        *needs = all;
+        let goes = |part: &str| needs.iter().zip(&stay).any(|(known, stays)| known.part == part && !stays);
+        kept.retain(|kept| kept.part == need.part || !goes(kept.part));
+        Ok(())
     }
 }
 
@@ -141,21 +167,6 @@ impl Need {
     fn of(part: &'static str, graph: &Graph) -> Self {
         Self { part, weights: graph.weight_bytes as u64, working: graph.working_bytes() as u64 }
     }
-}
-
-/// Drops the parts that have to go while another runs.
-fn make_room(kept: &mut Vec<Kept>, needs: &mut Vec<Need>, need: Need, memory: u64) -> Result<()> {
-    match needs.iter_mut().find(|known| known.part == need.part) {
-        Some(known) => known.working = known.working.max(need.working),
-        None => needs.push(need),
-    }
-    let Some(stay) = plan(needs, memory) else {
-        let (part, most) = (need.part, need.weights + need.working + RESERVE);
-        return Err(Error::Memory(format!("{part} needs {most} bytes on the device, which has {memory}")));
-    };
-    let goes = |part: &str| needs.iter().zip(&stay).any(|(known, stays)| known.part == part && !stays);
-    kept.retain(|kept| kept.part == need.part || !goes(kept.part));
-    Ok(())
 }
 
 impl Loads {

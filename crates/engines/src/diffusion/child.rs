@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tintype_diffusion::pipelines::Residency;
 use tintype_diffusion::quantise::{Progress, Rules, WeightPreparation, prepare};
 use tintype_diffusion::runtime::{Device, Runtime};
 use tintype_diffusion::{Error, Lora, Options, Pipeline, Precision, Settings, Step, TextualInversion};
@@ -63,6 +64,8 @@ pub(super) struct Setup {
     pub prompt: PromptSyntax,
     /// The most memory of its own that the child may take, in bytes.
     pub memory_bytes: u64,
+    /// The most memory of a GPU that it may take, in bytes, if that is known.
+    pub device_memory: Option<u64>,
     pub work: Work,
 }
 
@@ -274,8 +277,9 @@ fn options(setup: &Setup, runtime: Runtime) -> Options {
     let embedding =
         |EngineEmbedding { path, word }: &EngineEmbedding| TextualInversion { path: path.clone(), word: word.clone() };
     let embeddings = setup.embeddings.iter().map(embedding).collect();
-    let (cache, vae) = (setup.cache.clone(), setup.vae.clone());
-    Options { precision, cache, runtime, loras, embeddings, vae, prompts: setup.prompt, ..Options::default() }
+    let (cache, vae, prompts) = (setup.cache.clone(), setup.vae.clone(), setup.prompt);
+    let (device_memory, residency) = (setup.device_memory, Residency::ByDevice);
+    Options { precision, cache, runtime, loras, embeddings, vae, prompts, residency, device_memory }
 }
 
 /// Compares the model with the same in 32 bits.
@@ -510,6 +514,7 @@ mod tests {
             vae: Some(parity.join("other_vae").join(vae)),
             prompt: PromptSyntax::Weighted,
             memory_bytes: 1 << 30,
+            device_memory: None,
             work: Work::Opens,
         };
         let fitting = open(&setup("badhands.safetensors", "tiny"), Runtime::Rten).expect("a model");
@@ -545,6 +550,7 @@ mod tests {
             vae: None,
             prompt: PromptSyntax::Plain,
             memory_bytes: 1 << 30,
+            device_memory: None,
             work,
         };
         let fitting = |work| open(&setup(work, "sd15_kohya.safetensors"), Runtime::Rten);

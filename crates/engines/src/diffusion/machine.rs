@@ -1,6 +1,10 @@
 //! The processor and the memory of this machine.
 
+use std::io::Read as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::system::{Sysinfo, sysinfo};
 
@@ -9,6 +13,10 @@ use rustix::system::{Sysinfo, sysinfo};
 const CHILD_SHARE: f64 = 0.8;
 /// The limit on a machine whose memory is unknown, in bytes.
 const UNKNOWN_MEMORY: u64 = 8 << 30;
+/// Time for a program that tells about this machine.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(5);
+/// The most bytes of what it prints that are read.
+const MAX_PRINTED: u64 = 4096;
 
 /// The memory that a child may take unless a setting says so, in bytes.
 pub(super) fn memory_limit() -> u64 {
@@ -17,6 +25,41 @@ pub(super) fn memory_limit() -> u64 {
     let machine = totalram.checked_mul(u64::from(mem_unit)).filter(|bytes| *bytes > 0);
     let known = machine.into_iter().chain(group_limits()).min();
     known.map_or(UNKNOWN_MEMORY, |bytes| (bytes as f64 * CHILD_SHARE) as u64)
+}
+
+/// The memory of this machine's smallest NVIDIA GPU in bytes, if its driver tells: nobody knows which one the child will get.
+pub(super) fn device_memory() -> Option<u64> {
+    static MEMORY: OnceLock<Option<u64>> = OnceLock::new();
+    *MEMORY.get_or_init(|| {
+        smallest(&printed("nvidia-smi", &["--query-gpu=memory.total", "--format=csv,noheader,nounits"])?)
+    })
+}
+
+/// The smallest number of a list of mebibytes, in bytes. A GPU without memory of its own has none.
+fn smallest(lines: &str) -> Option<u64> {
+    lines.lines().filter_map(|line| line.trim().parse::<u64>().ok()?.checked_mul(1 << 20)).min()
+}
+
+/// What a program prints within [`PROGRAM_LIMIT`]. The one of a driver that hangs never ends.
+fn printed(program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let deadline = Instant::now() + PROGRAM_LIMIT;
+    while child.try_wait().ok()?.is_none() {
+        if Instant::now() > deadline {
+            tracing::warn!(
+                program,
+                "a program that tells the memory of GPUs did not end: set --engine-device-memory if the models of this machine need a limit"
+            );
+            drop(child.kill());
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut text = String::new();
+    child.stdout?.take(MAX_PRINTED).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// The limits of the control group of this process and of those around it. A group without a limit says "max".
@@ -84,6 +127,19 @@ mod tests {
         let text = "VmPeak:\t  99 kB\nVmHWM:\t  1024 kB\nVmData: 18446744073709551615 kB\nThreads: 2\n";
         assert_eq!(kib(text, "VmHWM:"), Some(1 << 20));
         assert_eq!([kib(text, "VmData:"), kib(text, "Threads:"), kib(text, "RssAnon:")], [None; 3]);
+    }
+
+    #[test]
+    fn the_smallest_gpu_counts() {
+        // As nvidia-smi prints two GPUs, one whose memory is the machine's, and none.
+        assert_eq!(smallest("81559\n24576\n"), Some(24_576 << 20));
+        assert_eq!([smallest("[N/A]\n"), smallest(""), smallest("No devices were found\n")], [None; 3]);
+    }
+
+    #[test]
+    fn a_program_prints_in_time_or_not_at_all() {
+        assert_eq!(printed("echo", &["81559"]).as_deref(), Some("81559\n"));
+        assert_eq!(printed("there-is-no-such-program", &[]), None);
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(super) struct Wanted {
     pub model: String,
     pub data: PathBuf,
     pub memory_bytes: u64,
+    /// The most memory of a GPU that it may take, in bytes, if a setting says so.
+    device_memory: Option<u64>,
     /// Steps of each picture; 0 for those of the model.
     pub steps: u32,
     /// The numbers to compute with; `None` for those that suit the model.
@@ -77,6 +79,7 @@ impl Wanted {
             model,
             data: data.to_owned(),
             memory_bytes,
+            device_memory: settings.engine_device_memory.map(|bytes| bytes.as_u64()),
             steps: settings.engine_steps.unwrap_or(0),
             precision: settings.engine_precision,
             runtime: settings.engine_runtime.unwrap_or_default(),
@@ -139,8 +142,17 @@ impl Wanted {
             vae: self.vae.clone(),
             prompt: self.prompt,
             memory_bytes: self.memory_bytes,
+            device_memory: self.device_memory(),
             work: Work::Renders,
         })
+    }
+
+    /// Bytes of the GPU's memory that the child may use, if it is known how many there are.
+    fn device_memory(&self) -> Option<u64> {
+        match self.runtime {
+            EngineRuntime::Cuda | EngineRuntime::TensorRt => self.device_memory.or_else(machine::device_memory),
+            _ => None,
+        }
     }
 
     /// The library that the runtime needs.
@@ -270,7 +282,7 @@ impl Wanted {
         let gib = self.memory_bytes as f64 / (1_u64 << 30) as f64;
         match self.is_on_processor() {
             true => format!("its memory is limited to {gib:.1} GiB: raise --engine-memory, or use a smaller model"),
-            false => "use a smaller model or smaller --engine-sizes, or free memory of the device".into(),
+            false => "use a smaller model or smaller --engine-sizes, free memory of the GPU, or set --engine-device-memory to what is free on it".into(),
         }
     }
 
@@ -320,6 +332,7 @@ mod tests {
             model: folder.path().display().to_string(),
             data: folder.path().join("data"),
             memory_bytes: 1 << 30,
+            device_memory: Some(10 << 30),
             steps: 0,
             precision: Some(precision),
             runtime: EngineRuntime::Rten,
@@ -333,6 +346,8 @@ mod tests {
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
+        let on_gpu = Wanted { runtime: EngineRuntime::Cuda, ..wanted(EnginePrecision::F16) };
+        assert_eq!((usual.device_memory, on_gpu.device_memory()), (None, Some(10 << 30)));
         assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
