@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
@@ -104,9 +104,13 @@ pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response
         visitor.studio.live.tell(account, Marks { what: Mark::Restored, person, tasks });
         Ok(())
     };
+    let some = || match chosen(&form) {
+        none if none.is_empty() => Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "choose-first")),
+        tasks => Ok(tasks),
+    };
     match change {
-        BinAction::Restore => restore(&chosen(&form)).await?,
-        BinAction::Erase => purge(&chosen(&form)).await?,
+        BinAction::Restore => restore(&some()?).await?,
+        BinAction::Erase => purge(&some()?).await?,
         BinAction::RestoreAll | BinAction::Empty => {
             let mut before = None;
             loop {

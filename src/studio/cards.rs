@@ -17,6 +17,7 @@ use crate::service::presets::Presets;
 use crate::service::thumbnails;
 use tintype_config::FileLinks;
 use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
+use tintype_domain::preset::DEFAULT_PRESET;
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{Board, GalleryFilter, TaskRecord, Unfinished};
@@ -212,7 +213,11 @@ impl<'a> Card<'a> {
     /// What the task was rendered with, for the reader: names of texts, and values.
     pub(super) fn rendered_with(&self) -> Vec<(&'static str, String)> {
         let TaskSettings { preset, render, .. } = &self.request.settings;
-        let preset = preset.clone().map(|preset| ("preset", preset));
+        let named = |name: &String| match name.as_str() {
+            DEFAULT_PRESET => self.t.get("preset-default").into_owned(),
+            name => name.to_owned(),
+        };
+        let preset = preset.as_ref().map(|name| ("preset", named(name)));
         // Its seeds stand beside them.
         let others = Setting::ALL.into_iter().filter(|setting| *setting != Setting::Seed);
         let given =

@@ -167,6 +167,13 @@ struct SharedPage {
     older: Option<String>,
 }
 
+impl SharedPage {
+    /// The name of the text for a heading without words of its own.
+    fn untitled(&self) -> &'static str {
+        if self.pictures.len() > 1 { "shared-pictures" } else { "shared-picture" }
+    }
+}
+
 #[derive(Template)]
 #[template(path = "shared_gone.html")]
 struct GonePage {

@@ -107,6 +107,9 @@ pub struct TooMany;
 #[error("an account begins with 0 to {MAX_BALANCE} credits")]
 pub struct BadOpening;
 
+/// The note of the entry for the opening balance of an account.
+pub const OPENING_NOTE: &str = "opening balance";
+
 /// Checks the opening balance of an account.
 ///
 /// # Errors

@@ -5,6 +5,8 @@ const picked = new Map();
 let anchor = null;
 const picturesIn = (tile) => all(".open img", tile).length || 1;
 const sizeOf = (part) => part.size ?? part;
+// All pictures of a task, which may be one that no page has loaded.
+const sizeOfTask = (task) => (tileOf(task) ? picturesIn(tileOf(task)) : sizeOf(picked.get(task) ?? 1));
 const sum = (numbers) => [...numbers].reduce((total, number) => total + number, 0);
 
 function setPicked(tile, on, part = picturesIn(tile)) {
@@ -31,10 +33,16 @@ function count() {
   const parts = [...picked.values()];
   const pictures = sum(parts.map(sizeOf));
   status.textContent = pictures ? status.dataset.words.replace("0", pictures) : status.nothing;
-  one("[data-chosen-alone]").hidden = !parts.some((part) => part.size);
+  if (!picked.size && one("[data-all-found]")) one("[data-all-found]").hidden = true;
+  const isSome = parts.some((part) => part.size);
+  one("[data-chosen-alone]").hidden = !isSome;
   // Of a task that no page has loaded, the server knows whose it is.
   const isOthers = (task) => tileOf(task) && !("mine" in tileOf(task).dataset);
-  one(".danger", form).hidden = !("owns" in one("[data-menu]").dataset) && [...picked.keys()].some(isOthers);
+  const danger = one(".danger", form);
+  danger.usual ??= danger.textContent;
+  // With some pictures of a task, all of them go.
+  danger.textContent = isSome ? danger.dataset.words.replace("0", sum([...picked.keys()].map(sizeOfTask))) : danger.usual;
+  danger.hidden = !("owns" in one("[data-menu]").dataset) && [...picked.keys()].some(isOthers);
 }
 
 // The script sends what is chosen: also tasks that no page has loaded, and single pictures.
@@ -45,11 +53,14 @@ one("[data-chosen]")?.addEventListener("formdata", ({ formData }) => {
   }
 });
 
+function unpick(task) {
+  if (tileOf(task)) setPicked(tileOf(task), false);
+  picked.delete(task);
+}
+
 function clear() {
   if (!picked.size) return;
-  for (const task of [...picked.keys()]) if (tileOf(task)) setPicked(tileOf(task), false);
-  picked.clear();
-  if (one("[data-all-found]")) one("[data-all-found]").hidden = true;
+  for (const task of [...picked.keys()]) unpick(task);
   anchor = null;
   count();
 }

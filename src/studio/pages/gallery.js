@@ -9,7 +9,8 @@ async function mark(change, tasks, fields = {}) {
     for (const task of tasks.slice(at, at + most)) body.set(`task-${task}`, "1");
     const request = { method: "POST", body, headers: OF_SCRIPT };
     const answer = await fetch(`/studio/gallery/${change}`, request).catch(() => null);
-    if (answer?.ok && !answer.redirected) continue;
+    if (answer?.redirected) return void location.assign(answer.url) ?? tasks.slice(0, at);
+    if (answer?.ok) continue;
     say((answer && one("main p", parse(await answer.text()))?.textContent) || one("[data-news]").dataset.unanswered);
     return tasks.slice(0, at);
   }
@@ -36,14 +37,15 @@ async function erase(tasks) {
   const loaded = ended.map(tileOf).filter(Boolean);
   if (!ended.length) return;
   const last = loaded.at(-1);
-  const pictures = (task) => (tileOf(task) ? picturesIn(tileOf(task)) : sizeOf(picked.get(task) ?? 1));
-  const sizes = ended.map((task) => [task, pictures(task)]);
+  const sizes = ended.map((task) => [task, sizeOfTask(task)]);
   for (const tile of loaded) tile.hidden = true;
   hold();
   const next = last?.matches(".tile") ? beyond(last, 1) ?? beyond(last, -1) : null;
   if (isViewing()) viewAfter(next); else if (next) enter(next);
-  clear();
   const erased = await mark("delete", ended);
+  // What was refused stays chosen.
+  for (const task of erased) unpick(task);
+  count();
   show(ended.slice(erased.length));
   if (!erased.length) return;
   const before = one(".undo");
@@ -163,7 +165,13 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.key === "Escape" && !one("[data-menu]:popover-open")) return typing ? event.target.blur() : clear();
   const tile = event.target.closest?.(".grid > .tile");
-  if (!tile) return;
+  if (!tile) {
+    // From the top of the pictures every arrow leads to the first one in view; elsewhere up and down scroll the page.
+    const leads = event.target.id === "pictures" ? /^Arrow/ : event.target === document.body ? /^Arrow(Left|Right)$/ : null;
+    const first = leads?.test(event.key) && tiles().find((other) => other.getBoundingClientRect().bottom > 60);
+    if (first) [event.preventDefault(), enter(first)];
+    return;
+  }
   if (["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key)) {
     const next = neighbour(tile, event.key);
     event.preventDefault();

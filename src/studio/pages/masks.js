@@ -17,12 +17,21 @@ function showPreset() {
   if (tuning) tuning.hidden = settings.every((label) => label.hidden);
 }
 
+// The ratio that is chosen, where the list that has it is closed.
+function showShape() {
+  const other = one(".other-shapes input:checked", maker);
+  one("[data-other-shape]").textContent = other ? `: ${other.value}` : "";
+}
+
 const brush = one("[data-brush]");
 const canvas = brush && one("canvas", brush);
 const pen = canvas?.getContext("2d", { willReadFrequently: true });
 const PAINT = "#e0218a";
 let before = [];
 let last = null;
+// The reference and the mask of strokes that Esc left behind.
+let left = null;
+const painting = () => `${own[0]} ${maker.elements.mask.value}`;
 // Counts the openings of the brush: what one of them waited for is not for the next.
 let opening = 0;
 
@@ -85,14 +94,16 @@ async function openBrush() {
   const isShown = await under.decode().then(() => true, () => false);
   if (mine !== opening) return;
   if (!isShown) return say(brush.dataset.gone);
-  [canvas.width, canvas.height] = [under.naturalWidth, under.naturalHeight];
-  before = [];
   one("[data-brush-refusal]").hidden = true;
   one("[data-brush-remove]").hidden = !isPainted();
-  last = null;
+  if (left !== painting()) {
+    [canvas.width, canvas.height] = [under.naturalWidth, under.naturalHeight];
+    before = [];
+    last = null;
+    if (isPainted()) await loadMask();
+    if (mine !== opening) return;
+  }
   showRing();
-  if (isPainted()) await loadMask();
-  if (mine !== opening) return;
   brush.showModal();
   canvas.focus();
 }
@@ -150,6 +161,7 @@ async function finishMask(button) {
   notice.hidden = !answer.refusal;
   notice.textContent = answer.refusal ?? "";
   if (!answer.reference) return;
+  before = [];
   setMask(answer.reference);
   chooseShapeOfReference();
   brush.close();
@@ -167,6 +179,7 @@ function chooseShapeOfReference() {
 
 if (maker) {
   maker.addEventListener("change", (event) => {
+    if (event.target.name === "shape") showShape();
     if (event.target.name !== "preset") return;
     showPreset();
     showMask();
@@ -174,6 +187,7 @@ if (maker) {
   new MutationObserver((changes) => {
     if (changes.some((change) => change.target.matches(".chips"))) showMask();
   }).observe(one(".chips"), { childList: true });
+  showShape();
   showPreset();
   showMask();
 }
@@ -218,12 +232,17 @@ if (brush) {
   });
   one("[data-brush-done]").addEventListener("click", (event) => finishMask(event.currentTarget));
   one("[data-brush-remove]").addEventListener("click", () => {
+    before = [];
     setMask("");
     brush.close();
   });
-  one("[data-brush-cancel]").addEventListener("click", () => brush.close());
+  one("[data-brush-cancel]").addEventListener("click", () => {
+    before = [];
+    brush.close();
+  });
   brush.addEventListener("close", () => {
     opening += 1;
+    left = before.length ? painting() : null;
     one("[data-paint]", maker)?.focus();
   });
 }

@@ -5,7 +5,8 @@ const menu = one("[data-menu]");
 // The picture and the details of a task.
 async function detailsOf(task) {
   const answer = await fetch(`/studio/tasks/${task}`, { headers: OF_SCRIPT }).catch(() => null);
-  if (!answer?.ok || answer.redirected) return null;
+  if (!answer) return void say(one("[data-news]").dataset.unanswered);
+  if (!answer.ok || answer.redirected) return null;
   // The addresses of its forms count in this document.
   return document.adoptNode(one(".one", parse(await answer.text())));
 }

@@ -64,6 +64,7 @@ function follow({ what, person, tasks }) {
   const found = tasks.map(tileOf).filter((tile) => tile?.matches(".tile"));
   if (what === "restored") {
     for (const tile of found) tile.hidden = false;
+    if (isViewing() && seen.isGone && found.includes(seen.tile)) [say(""), showTask(seen.tile)];
     if (found.length < tasks.length) lookForFresh();
     return hold();
   }
@@ -75,7 +76,7 @@ function follow({ what, person, tasks }) {
   for (const tile of shown) [setPicked(tile, false), tile.hidden = true];
   count();
   hold();
-  if (isViewing() && shown.includes(seen.tile)) viewAfter(beyond(seen.tile, 1) ?? beyond(seen.tile, -1));
+  if (isViewing() && shown.includes(seen.tile)) showGone();
 }
 
 // The list of boards, as it is now. Entries that have not changed stay, and so do their covers.

@@ -159,6 +159,19 @@ async function fieldsIn(file) {
   return null;
 }
 
+// Says that the form was filled in, with a button that brings back what it was.
+function offerBack(kept) {
+  toast(files.dataset.filled);
+  const back = Object.assign(document.createElement("button"), { type: "button", className: "quiet" });
+  back.textContent = one("[data-undo]").content.querySelector("button").textContent;
+  back.addEventListener("click", () => {
+    fillForm(kept);
+    maker.dispatchEvent(new Event("input"));
+    one(".toast")?.remove();
+  });
+  one(".toast").append(" ", back);
+}
+
 // A picture with its details that is dropped on the prompt fills the form in; any other becomes a reference.
 async function drop(dropped, onPrompt) {
   for (const file of dropped) {
@@ -167,8 +180,10 @@ async function drop(dropped, onPrompt) {
       upload(file);
       continue;
     }
+    const kept = Object.fromEntries(new FormData(maker));
     fillForm(fields);
     maker.dispatchEvent(new Event("input"));
+    if (kept.prompt.trim() && kept.prompt !== maker.elements.prompt.value) offerBack(kept);
   }
 }
 

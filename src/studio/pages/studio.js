@@ -68,8 +68,11 @@ function toast(words) {
   setTimeout(() => banner.remove(), 4_000);
 }
 
-// On a narrow screen the menu scrolls, and shows where one is.
-one("header nav [aria-current]:not([aria-current=false])")?.scrollIntoView({ block: "nearest", inline: "center", behavior: "instant" });
+// On a narrow screen a menu scrolls, and shows where one is. scrollIntoView would make the next Tab go on from there.
+for (const here of all("nav [aria-current]:not([aria-current=false])")) {
+  const [menu, [box, around]] = [here.closest("nav"), [here, here.closest("nav")].map((part) => part.getBoundingClientRect())];
+  menu.scrollLeft += box.left + box.width / 2 - around.left - around.width / 2;
+}
 
 // The menu of the person closes like any other.
 document.addEventListener("click", (event) => {
@@ -142,5 +145,3 @@ document.addEventListener("submit", (event) => {
 });
 
 setUp(document);
-// On a phone the pages' names are wider than the screen.
-one(".bar nav [aria-current=page]")?.scrollIntoView({ inline: "center", block: "nearest" });

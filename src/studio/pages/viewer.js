@@ -52,14 +52,14 @@ async function showTask(tile, fromEnd) {
   large.hidden = !thumbnail;
   allowZoom(false);
   if (thumbnail) [large.src, large.alt] = [thumbnail.src, one(".prompt", tile).textContent];
-  one("[data-strip]").replaceChildren();
-  one("[data-about]").replaceChildren();
+  for (const part of ["strip", "failure", "about"]) one(`[data-${part}]`).replaceChildren();
   for (const [button, step] of [[".before", -1], [".after", 1]]) {
     one(button, viewer).disabled = !beyond(tile, step) && !(step > 0 && one("[data-older]"));
   }
   const details = await detailsOf(task);
   if (seen !== shown) return;
-  if (!details) return void location.assign(`/studio/tasks/${task}`);
+  if (details === null) return void location.assign(`/studio/tasks/${task}`);
+  if (!details) return;
   fill(shown, details);
   showPicture(fromEnd ? Math.max(0, shown.pictures.length - 1) : 0);
 }
@@ -79,7 +79,9 @@ function fill(shown, details) {
   one(".actions", caption).append(copy);
   // A long one scrolls, also by the keyboard.
   one(".prompt", caption).tabIndex = 0;
-  about.replaceChildren(one(".card .words", details) ?? "", caption, ...one("aside", details).childNodes);
+  const failure = one(".card p.words", details);
+  one("[data-failure]").replaceChildren(...failure?.childNodes ?? []);
+  about.replaceChildren(one(".card div.words", details) ?? "", caption, ...one("aside", details).childNodes);
   const place = Object.assign(document.createElement("div"), { className: "tools" });
   if (shown.pictures.length) one(".actions", caption).before(place);
   if (shown.pictures.length > 1) {
@@ -116,7 +118,17 @@ function openViewer(tile, fromEnd) {
     viewer.focus();
   }
   document.documentElement.classList.add("viewing");
+  say("");
   showTask(tile, fromEnd);
+}
+
+// Somebody else deleted what the viewer shows. It stays, so that no key meets another picture.
+function showGone() {
+  seen.isGone = true;
+  for (const tool of all(".actions *, .tools *, .share, form button", one("[data-about]"))) {
+    if (tool.matches("button")) tool.disabled = true; else if (tool.matches("a, details")) tool.hidden = true;
+  }
+  say(viewer.dataset.gone);
 }
 
 // The tile after a deleted one.
@@ -198,7 +210,10 @@ if (viewer) {
     const keys = {
       ArrowLeft: () => step(-way),
       ArrowRight: () => step(way),
-      s: () => one(".star", viewer)?.click(),
+      s: () => {
+        const button = one(".star", seen.tile);
+        if (button && !seen.isGone) star([seen.task], button.ariaPressed !== "true");
+      },
       Delete: () => erase([seen.task]),
       Escape: escapeViewer,
     };

@@ -110,6 +110,7 @@ reference-remove = Diese Vorlage entfernen
 use-as-reference = Als Vorlage verwenden
 upload = Bilder hochladen, einfügen oder hierher ziehen
 upload-broken = Das Hochladen wurde unterbrochen. Versuchen Sie es noch einmal.
+form-filled = Das Formular hat jetzt die Angaben zu diesem Bild.
 upload-remove = Löschen
 upload-remove-sure = Das Bild wird endgültig gelöscht.
 upload-four = Höchstens vier Vorlagen sind möglich.
@@ -180,6 +181,7 @@ close = Schließen
 more = Mehr
 viewer-before = Vorheriges Bild
 viewer-after = Nächstes Bild
+picture-deleted = Dieses Bild wurde gerade gelöscht.
 viewer-zoom = Originalgröße
 copy-prompt = Beschreibung kopieren
 picture-size = Bildgröße
@@ -319,7 +321,7 @@ ago = vor { $word }
 
 months = Jan. Feb. März Apr. Mai Juni Juli Aug. Sept. Okt. Nov. Dez.
 axis-day = { $n }. { $word }
-chart-most = höchstens { $word }
+chart-most = Höchstwert { $word }
 chart-table = Als Tabelle
 chart-value = Wert
 chart-empty = Noch nichts zu zeigen.
@@ -519,6 +521,7 @@ credits-days = { $n } Tage
 credits-period = Zeitraum des Diagramms
 credits-kind = Art
 credits-all = Alle Arten
+credits-opening = Anfangsguthaben
 credits-from = Von
 credits-until = Bis
 credits-filter = Filtern
@@ -555,7 +558,7 @@ password-common = Dieses Passwort ist zu leicht zu erraten. Wählen Sie mehrere 
 password-name = Ein Passwort darf weder Ihren Namen noch den Ihres Kontos oder dieses Dienstes enthalten.
 
 title-gallery = Galerie
-search-example = Beschreibungen durchsuchen
+search-example = Beschreibung suchen
 filters = Filter
 filters-none = Filter zurücksetzen
 filters-on = Aktive Filter
@@ -577,6 +580,7 @@ star = Stern
 unstar = Stern entfernen
 starred = Mit Stern
 delete = Löschen
+delete-pictures = { $n } Bilder löschen
 undo = Rückgängig
 zip-busy = Dieses Konto lädt gerade mehrere Dateien herunter. Versuchen Sie es noch einmal, wenn eine fertig ist.
 undo-late = Einige Bilder sind endgültig gelöscht und lassen sich nicht wiederherstellen.
@@ -585,6 +589,7 @@ deleted = { $n ->
    *[other] { $n } in den Papierkorb verschoben.
 }
 choose = Auswählen
+choose-first = Wählen Sie zuerst Bilder aus.
 chosen = { $n } ausgewählt
 chosen-none = Nichts ausgewählt
 chosen-do = Für die ausgewählten Bilder
@@ -762,7 +767,11 @@ bin-lead-hours = { $n ->
 }
 
 share = Teilen
-share-lead = Wer den Link hat, sieht es ohne Anmeldung.
+share-lead = Wer den Link hat, sieht diese Sammlung ohne Anmeldung, auch was später dazukommt.
+share-pictures = { $n ->
+    [one] Wer den Link hat, sieht dieses Bild ohne Anmeldung.
+   *[other] Wer den Link hat, sieht alle { $n } Bilder ohne Anmeldung.
+}
 share-for = Läuft ab
 share-days = { $n ->
     [one] In { $n } Tag
@@ -782,6 +791,7 @@ link-open = Öffnen
 link-revoke = Widerrufen
 link-revoke-sure = Der Link gilt dann sofort nicht mehr.
 shared-picture = Ein geteiltes Bild
+shared-pictures = Geteilte Bilder
 shared-number = Bild { $n }
 shared-empty = Hier sind noch keine Bilder.
 shared-foot = Mit KI in Tintype erzeugt.

@@ -110,6 +110,7 @@ reference-remove = Remove this reference
 use-as-reference = Use as reference
 upload = Upload, paste or drop pictures
 upload-broken = Upload interrupted. Try again.
+form-filled = The form now has what this picture was created with.
 upload-remove = Delete
 upload-remove-sure = This deletes the picture for good.
 upload-four = A picture can have at most four references.
@@ -180,6 +181,7 @@ close = Close
 more = More
 viewer-before = Previous picture
 viewer-after = Next picture
+picture-deleted = This picture has just been deleted.
 viewer-zoom = Original size
 copy-prompt = Copy prompt
 picture-size = Picture size
@@ -319,7 +321,7 @@ ago = { $word } ago
 
 months = Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec
 axis-day = { $n } { $word }
-chart-most = at most { $word }
+chart-most = peak { $word }
 chart-table = As a table
 chart-value = Value
 chart-empty = Nothing to show yet.
@@ -517,8 +519,9 @@ audit-unknown = Change by a newer version of this server
 credits-use = Credits used per day (UTC)
 credits-days = { $n } days
 credits-period = Chart period
-credits-kind = Kind
-credits-all = All kinds
+credits-kind = Type
+credits-all = All types
+credits-opening = Opening balance
 credits-from = From
 credits-until = Until
 credits-filter = Filter
@@ -577,6 +580,7 @@ star = Star
 unstar = Unstar
 starred = Starred
 delete = Delete
+delete-pictures = Delete { $n } pictures
 undo = Undo
 zip-busy = This account is downloading several files. Try again when one is complete.
 undo-late = Some pictures are erased and cannot be restored.
@@ -585,6 +589,7 @@ deleted = { $n ->
    *[other] { $n } moved to the bin.
 }
 choose = Select
+choose-first = Select pictures first.
 chosen = { $n } selected
 chosen-none = None selected
 chosen-do = For the selected pictures
@@ -762,7 +767,11 @@ bin-lead-hours = { $n ->
 }
 
 share = Share
-share-lead = Anyone with the link can see this without signing in.
+share-lead = Anyone with the link can see this board without signing in, and what is added to it later.
+share-pictures = { $n ->
+    [one] Anyone with the link can see this picture without signing in.
+   *[other] Anyone with the link can see all { $n } pictures without signing in.
+}
 share-for = Expires
 share-days = { $n ->
     [one] In { $n } day
@@ -782,6 +791,7 @@ link-open = Open
 link-revoke = Revoke
 link-revoke-sure = The link stops working at once.
 shared-picture = A shared picture
+shared-pictures = Shared pictures
 shared-number = Picture { $n }
 shared-empty = No pictures here yet.
 shared-foot = Made with AI in Tintype.

@@ -49,6 +49,9 @@ async fn the_bin_restores_and_erases_one_several_or_all() {
     assert_eq!((chosen("").await, chosen("?all=1").await, chosen("?all=0").await), (0, 4, 0));
     let thumbnail = format!("/studio/tasks/{}/pictures/1", tasks[0]);
     assert_eq!(ada.get(&thumbnail).await.status, 200);
+    for change in ["restore", "erase"] {
+        assert_eq!(ada.bin(change, &[]).await, StatusCode::UNPROCESSABLE_ENTITY);
+    }
     assert_eq!(ada.bin("restore", &tasks[..1]).await, StatusCode::SEE_OTHER);
     assert!(ada.sees("/studio/gallery", tasks[0]).await && !ada.sees(BIN, tasks[0]).await);
     assert_eq!(ada.bin("erase", &tasks[1..2]).await, StatusCode::SEE_OTHER);

@@ -149,24 +149,30 @@ fn a_downloaded_picture_that_is_dropped_on_the_prompt_fills_in_the_form() {
     let mut person = Person::sign_in(&[]);
     person.create("A lighthouse in a storm 🌊");
     person.browser.until("document.querySelector('.tile[data-state=completed] .get')");
-    let drop = |wanted: &str| {
+    let drop = |wanted: &str, typed: &str| {
         format!(
             "(async () => {{
                 const url = document.querySelector('.tile .get').href;
                 const blob = await (await fetch(url + '{wanted}')).blob();
                 const transfer = new DataTransfer();
                 transfer.items.add(new File([blob], 'a.png', {{ type: 'image/png' }}));
-                document.querySelector('#prompt').value = '';
+                document.querySelector('#prompt').value = '{typed}';
                 document.querySelector('#prompt').dispatchEvent(
                     new DragEvent('drop', {{ dataTransfer: transfer, bubbles: true, cancelable: true }}));
             }})()"
         )
     };
-    person.browser.evaluate(&drop("?details=1"));
+    // Words that it replaces come back.
+    person.browser.evaluate(&drop("?details=1", "A harbour"));
+    person.browser.click("document.querySelector('.toast button')");
+    person
+        .browser
+        .until("document.querySelector('#prompt').value === 'A harbour' && !document.querySelector('.toast')");
+    person.browser.evaluate(&drop("?details=1", ""));
     person.browser.until("document.querySelector('#prompt').value === 'A lighthouse in a storm 🌊'");
     assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
     // Any other picture is a reference.
-    person.browser.evaluate(&drop(""));
+    person.browser.evaluate(&drop("", ""));
     person.browser.until("document.querySelectorAll('.chip').length === 1");
     assert_eq!(person.browser.evaluate("document.querySelector('#prompt').value"), "");
     person.leave();

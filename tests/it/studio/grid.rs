@@ -402,6 +402,8 @@ fn a_deletion_that_is_refused_halfway_shows_what_is_left() {
     person.browser.click("document.querySelector('#chosen .danger')");
     person.browser.until(&format!("{TILES}.length === 2 && document.querySelector('.undo')"));
     assert_eq!(person.browser.evaluate("document.querySelector('[data-refusal]').checkVisibility()"), true);
+    // What was refused stays chosen.
+    assert_eq!(person.browser.evaluate("document.querySelector('[data-chosen-count]').textContent"), "2 selected");
     person.browser.click("document.querySelector('.undo button')");
     person.browser.until(&format!("{TILES}.length === 3 && !document.querySelector('.undo')"));
     person.leave();
@@ -412,10 +414,32 @@ fn a_link_skips_to_the_pictures() {
     let mut person = Person::sign_in(&["--submit-rate", "1000"]);
     person.create_many(2, "in fog [[fail]]");
     person.open_gallery();
-    for key in ["Tab", "Enter", "Tab"] {
+    for (key, reached) in [
+        ("Tab", "document.activeElement.matches('.skip[href=\"#pictures\"]')"),
+        ("Enter", "document.activeElement.id === 'pictures'"),
+        ("ArrowDown", "document.activeElement.parentNode === document.querySelector('.tile')"),
+    ] {
         person.browser.press(key);
+        person.browser.until(reached);
     }
-    person.browser.until("document.activeElement.closest('.tile')");
+    // From anywhere else two arrows lead there, too; the others scroll the page.
+    person.browser.evaluate("document.activeElement.blur()");
+    person.browser.press("ArrowDown");
+    assert_eq!(person.browser.evaluate("document.activeElement === document.body"), true);
+    person.browser.press("ArrowRight");
+    person.browser.until("document.activeElement.parentNode === document.querySelector('.tile')");
+    person.leave();
+}
+
+#[test]
+fn a_star_after_the_session_has_ended_leads_to_the_sign_in() {
+    let mut person = Person::sign_in(&["--submit-rate", "1000"]);
+    person.create_many(1, "in fog [[fail]]");
+    person.open_gallery();
+    person.browser.evaluate(&format!("{TILES}[0].querySelector('.open').focus()"));
+    person.browser.forget_cookies();
+    person.browser.press("s");
+    person.browser.until_asked("location.pathname === '/studio/sign-in'", |_| std::thread::yield_now());
     person.leave();
 }
 
@@ -444,7 +468,8 @@ fn single_pictures_are_chosen_for_a_download() {
     person.browser.until(&format!("{selected} === '7 selected' && !{alone} && {TILES}[0].matches('.picked')"));
     person.browser.click(&picture(0));
     person.browser.until(&format!("{selected} === '6 selected' && {alone}"));
-    // The deletion takes the whole tile.
+    // The deletion takes the whole tile, and says so.
+    assert_eq!(person.browser.evaluate("document.querySelector('#chosen .danger').textContent"), "Delete 7 pictures");
     person.browser.click("document.querySelector('#chosen .danger')");
     person
         .browser

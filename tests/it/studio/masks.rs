@@ -163,6 +163,11 @@ fn a_person_chooses_a_preset_by_its_sample_and_paints_a_mask_with_the_keyboard()
             .dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey: true, bubbles: true }))",
     );
     photograph(&mut person.browser, "brush");
+    // Esc closes the brush and keeps the strokes.
+    person.browser.press("Escape");
+    person.browser.until("!document.querySelector('.brush').open");
+    person.browser.click("document.querySelector('.chip [data-paint]')");
+    person.browser.until("document.activeElement.matches('.brush canvas')");
     person.browser.click("document.querySelector('[data-brush-done]')");
     person
         .browser

@@ -52,13 +52,25 @@ fn pictures_of_others_wait_behind_a_button_and_nothing_moves() {
     bob.evaluate("picked.set('not-loaded', 1); count()");
     assert_eq!(bob.evaluate("document.querySelector('#chosen .danger').checkVisibility()"), true);
     bob.click("document.querySelector('[data-clear]')");
-    // What an owner deletes leaves the page of the other, and comes back with the undo.
+    // What an owner deletes leaves the page of the other, and comes back with the undo. The viewer of the other shows it still,
+    // so that no key meets another picture.
     person.open("/studio/gallery");
+    bob.click("document.querySelector('.tile .open')");
+    bob.until("document.querySelector('[data-about] .prompt')?.textContent === 'A boat, study 5'");
     person.browser.click("document.querySelector('.tile .more')");
     person.browser.click("document.querySelector('[data-menu]:popover-open [data-erase]')");
     bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 5");
+    let said = "document.querySelector('[data-viewer] [data-refusal]')";
+    bob.until(&format!("{said}.checkVisibility() && {said}.textContent === 'This picture has just been deleted.'"));
+    photograph(&mut bob, "deleted-by-another");
+    bob.press("s");
+    bob.press("Delete");
+    assert_eq!(bob.evaluate("document.querySelector('[data-about] .prompt').textContent"), "A boat, study 5");
     person.browser.click("document.querySelector('.undo button')");
     bob.until("document.querySelectorAll('.grid .tile:not([hidden])').length === 6");
+    bob.until(&format!("!{said}.checkVisibility() && document.querySelector('[data-about] .star')"));
+    assert_eq!(bob.evaluate("document.querySelectorAll('.tile .star[aria-pressed=true]').length"), 0);
+    bob.press("Escape");
     // A search shows what it finds alone.
     bob.open(&format!("{}/studio/gallery?q=lighthouse", person.server.url()));
     person.open("/studio");

@@ -49,6 +49,14 @@ fn assert_german(page: &str, cause: FailureCause) {
 }
 
 #[tokio::test]
+async fn the_opening_balance_has_a_german_name() {
+    let service = Service::start().await;
+    let ada = service.visitor("admin", 100).await;
+    let page = german(&ada, "/studio/credits").await;
+    assert!(page.contains("Anfangsguthaben") && !page.contains("opening balance"), "{page}");
+}
+
+#[tokio::test]
 async fn every_failure_is_told_in_the_language_of_the_reader() {
     let service = Service::start().await;
     let ada = service.visitor("admin", 100).await;

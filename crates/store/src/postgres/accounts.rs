@@ -10,13 +10,13 @@ use super::schema::LOCK;
 use super::{PostgresStore, keys, ledger};
 use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
-use tintype_domain::ledger::{check_opening, check_positive};
+use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
 /// Creates the account $1 with the name $2 and $3 credits at the time $4; if $5, only as the first account. It is an
-/// administrator if $6, or as the first account. A name never equals the id of another account.
+/// administrator if $6, or as the first account. The grant has the note $7. A name never equals the id of another account.
 const CREATE: &str = "
     WITH created AS (
         INSERT INTO accounts (id, name, admin) SELECT $1, $2, $6 OR NOT EXISTS (SELECT 1 FROM accounts)
@@ -25,7 +25,7 @@ const CREATE: &str = "
     ),
     granted AS (
         INSERT INTO ledger (account_id, kind, amount, balance, created_at, note)
-        SELECT id, 'grant', $3::bigint, $3, $4::bigint, 'opening balance' FROM created WHERE $3 <> 0
+        SELECT id, 'grant', $3::bigint, $3, $4::bigint, $7 FROM created WHERE $3 <> 0
     )
     SELECT admin FROM created";
 
@@ -83,7 +83,8 @@ impl Accounts for PostgresStore {
             let id = self.database.new_id();
             let (now, admin) = (self.database.now(), rank == Rank::Administrator);
             let create = async |begun: &Transaction<'_>| {
-                let created = begun.query_opt(CREATE, &[&id, &name, &credits, &now, &false, &admin]).await?;
+                let created =
+                    begun.query_opt(CREATE, &[&id, &name, &credits, &now, &false, &admin, &OPENING_NOTE]).await?;
                 let Some(row) = created else { return Ok(AccountCreation::NameTaken) };
                 Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, row.try_get("admin")?)))
             };
@@ -99,7 +100,11 @@ impl Accounts for PostgresStore {
             let create = async |begun: &Transaction<'_>| {
                 // Processes that start at the same time wait here for the first of them.
                 begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
-                if begun.query(CREATE, &[&account_id, &name, &credits, &now, &true, &true]).await?.is_empty() {
+                if begun
+                    .query(CREATE, &[&account_id, &name, &credits, &now, &true, &true, &OPENING_NOTE])
+                    .await?
+                    .is_empty()
+                {
                     return Ok(None);
                 }
                 keys::add(begun, key_id, account_id, &key, None, true).await?;

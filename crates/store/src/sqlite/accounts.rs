@@ -12,7 +12,7 @@ use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, KeyChange, Keys, NewKey, Rank, Result, Taking};
 use tintype_domain::budget::Allowance;
 use tintype_domain::key::{ApiKey, KeyHash, Suspension};
-use tintype_domain::ledger::{check_opening, check_positive};
+use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -35,7 +35,7 @@ pub(super) fn create(writing: &mut Writing, name: &str, credits: i64, rank: Rank
         return Ok(AccountCreation::NameTaken);
     }
     if credits != 0 {
-        let opening = NewEntry { note: Some("opening balance"), ..NewEntry::new(EntryKind::Grant, credits) };
+        let opening = NewEntry { note: Some(OPENING_NOTE), ..NewEntry::new(EntryKind::Grant, credits) };
         ledger::record(&writing.connection, &opening, id, credits, now)?;
     }
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
