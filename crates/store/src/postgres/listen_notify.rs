@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::Database;
+use super::connection::{Database, Transaction};
+use super::failure::Failure;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;
 
@@ -248,6 +249,14 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         ended = reading => ended,
         ended = announcing => ended,
     }
+}
+
+/// Tells all processes with the commit that a task has ended: the process of an operator's command ends too soon to tell it
+/// later.
+pub(super) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
+    let sql = "SELECT pg_notify(('tintype_' || current_schema())::name::text, $1)";
+    begun.execute(sql, &[&format!("- {task_id}")]).await?;
+    Ok(())
 }
 
 /// Passes a notification on, unless this process sent it.

@@ -17,7 +17,7 @@ use super::columns::{number, to_json, word};
 use super::connection::{Parameter, Transaction};
 use super::endings::{GivenUp, LEASED, Loss};
 use super::failure::Failure;
-use super::{PostgresStore, claim, deliveries, endings, keys, progress};
+use super::{PostgresStore, claim, deliveries, endings, keys, listen_notify, progress};
 use crate::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite,
     Queue, QueueDepth, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
@@ -174,7 +174,11 @@ impl Queue for PostgresStore {
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
         let fail = async |begun: &Transaction<'_>| {
             let given_up = Loss::now(cause, error).give_up(&self.database, begun, "q.task_id = $1", &[&id]).await?;
-            Ok(given_up.failed.into_iter().next().map(|(ended, _)| ended))
+            let ended = given_up.failed.into_iter().next().map(|(ended, _)| ended);
+            if ended.is_some() {
+                listen_notify::notify_ending(begun, id).await?;
+            }
+            Ok(ended)
         };
         let deed = |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), error);
         self.write(Effect::FailUnleased, self.recorded(fail, deed)).await

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -94,6 +95,8 @@ pub struct Parts {
     faults: Faults,
     /// The last report of each worker of this process, and its time.
     workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
+    /// What SQLite counts up when another process has written, at the last look.
+    data_version: AtomicI64,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -165,6 +168,7 @@ impl SqliteStore {
             clock,
             faults,
             workers: Mutex::default(),
+            data_version: AtomicI64::new(0),
         });
         Ok(Self { parts, actor: None, right: None })
     }

@@ -4,6 +4,7 @@
 //! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,13 +17,16 @@ use super::tasks::{REQUEST, request};
 use super::writer::Writing;
 use super::{SqliteStore, deliveries, engines, progress, strikes};
 use crate::{
-    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, Queue,
-    QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease,
+    LeaseWrite, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
 };
 use tintype_domain::event::EventType;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
+
+/// How often writes of other processes are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
 pub(super) const SWEEP_BATCH: usize = 256;
@@ -373,5 +377,20 @@ impl Queue for SqliteStore {
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
         self.read(paused_at)
+    }
+
+    /// Only an operator's command is another process, so a look every second is often enough.
+    async fn endings_elsewhere(&self) -> EndingsElsewhere {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            // Only the connection of the writer tells the writes of other processes from those of this one.
+            let look =
+                |writing: &mut Writing| writing.connection.query_row("PRAGMA data_version", [], |row| row.get(0));
+            // A database that cannot be read now is looked at again.
+            let Ok(version) = self.writer.write(look).await else { continue };
+            if self.data_version.swap(version, Ordering::Relaxed) != version {
+                return EndingsElsewhere::Missed;
+            }
+        }
     }
 }

@@ -431,6 +431,7 @@ macro_rules! suite {
                     concurrent_submits_never_exceed_the_limit_of_unfinished_tasks,
                     two_processes_submitting_at_once_never_overspend,
                     a_grant_by_another_process_during_submits_is_not_lost,
+                    a_failure_by_a_command_reaches_callers_that_wait,
                     a_failed_write_affects_no_other_write_of_its_batch,
                     a_cancelled_submit_is_committed_entirely_or_not_at_all,
                     concurrent_workers_never_claim_the_same_task,

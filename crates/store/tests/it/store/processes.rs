@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use tintype_domain::model::{FailureCause, Id, Status, Surface};
-use tintype_store::{AccountCreation, LeaseWrite, Result, Store, Submission};
+use tintype_store::{AccountCreation, EndingsElsewhere, LeaseWrite, Result, Store, Submission};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, failure, ids, images, new_key, one_file};
@@ -271,5 +271,24 @@ pub async fn a_task_is_claimable_at_once_by_a_process_whose_clock_is_behind(fx: 
     let behind = fx.process_with_clock(&Clock::manual(NOON.saturating_sub(Duration::from_secs(1_200))));
     let claims = behind.claim(1, LEASE).await?;
     assert_eq!(claims.iter().map(|claim| claim.lease.task_id).collect::<Vec<_>>(), [task.id]);
+    Ok(())
+}
+
+/// The process of an operator's command ends as soon as the failure is committed.
+pub async fn a_failure_by_a_command_reaches_callers_that_wait(fx: &Fixture) -> Result<()> {
+    let heard = async || {
+        tokio::time::timeout(Duration::from_secs(60), fx.store.endings_elsewhere()).await.expect("it is heard")
+    };
+    // A process that begins to listen may have missed something.
+    assert_eq!(heard().await, EndingsElsewhere::Missed);
+    let ada = fx.account("ada", 10).await?;
+    let task = fx.submit(ada).await?;
+    let command = fx.another_process();
+    assert!(command.fail_unleased(task.id, FailureCause::Operator, "stopped").await?.is_some());
+    drop(command);
+    match heard().await {
+        EndingsElsewhere::Of(tasks) => assert_eq!(tasks, [task.id]),
+        EndingsElsewhere::Missed => {}
+    }
     Ok(())
 }
