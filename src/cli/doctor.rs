@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use object_store::GetRange;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -14,7 +15,7 @@ use tokio::process::Command;
 
 use super::queue::TASKS_EXPIRE;
 use super::{Outcome, is_there, show};
-use crate::files::{Creation, FileName, Files};
+use crate::files::{Creation, FileName, Files, REPLACES};
 use crate::policy::Policy;
 use crate::service::{file_store, limits};
 use tintype_config::{
@@ -350,12 +351,20 @@ async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
     let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
     let named = FileName::parse(&name).ok_or("the file store chose an invalid name: report this as a bug")?;
     let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
+    let part = files.open(named, Some(GetRange::Bounded(1..3))).await;
+    let part = match part {
+        Ok(Some(part)) => part.bytes().await.map_err(|error| error.to_string()),
+        Ok(None) => Err("the file that was just written is not there".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
     files.remove(&name).await.map_err(|error| error.to_string())?;
-    match again.map_err(|error| error.to_string())? {
-        Creation::Exists => Ok(()),
-        Creation::Done => {
-            Err(format!("{} overwrote a file: use a store that obeys If-None-Match: *", files.describe()))
-        }
+    if again.map_err(|error| error.to_string())? == Creation::Done {
+        return Err(format!("{}: {REPLACES}", files.describe()));
+    }
+    match part {
+        Ok(part) if *part == *b"ro" => Ok(()),
+        Ok(_) => Err(format!("{} sent another part of a file than was asked for", files.describe())),
+        Err(error) => Err(format!("{} did not send a part of a file: {error}", files.describe())),
     }
 }
 

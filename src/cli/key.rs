@@ -311,6 +311,9 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     match store.find_key(id).await? {
         None => return Err(no_such_key(id)),
         Some(key) if key.revoked_at.is_some() => return Err(revoked()),
+        Some(key) if key.state(store.now()) == KeyState::Expired => {
+            return Err(Failure(format!("key {id} has expired, and so would the new one: create a new key")));
+        }
         Some(_) => {}
     }
     let secret = KeySecret::random();

@@ -76,6 +76,9 @@ pub enum Creation {
     Exists,
 }
 
+/// What is wrong with a store that ignores the condition of a write.
+pub const REPLACES: &str = "the store replaced a file that exists: use one that obeys If-None-Match: *";
+
 impl Files {
     /// Opens result files in a directory, which must exist.
     ///
@@ -391,12 +394,24 @@ impl Files {
     /// Gives this store a marker, durably, unless it has one.
     ///
     /// # Errors
-    /// [`FilesError`]; it is then unknown whether the store has a marker.
+    /// [`FilesError`]; it is then unknown whether the store has a marker. Also when the store replaces files that exist.
     pub async fn create_marker(&self, marker: FilesMarker) -> Result<Creation, FilesError> {
-        match marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Create).await {
+        let create = async || match marker::write(self.objects(), &self.key(MARKER), marker, PutMode::Create).await {
             Ok(()) => Ok(Creation::Done),
             Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(FilesError::from(error)),
+        };
+        match create().await? {
+            Creation::Exists => Ok(Creation::Exists),
+            // Some stores ignore the condition without a word.
+            Creation::Done => match create().await? {
+                Creation::Exists => Ok(Creation::Done),
+                Creation::Done => {
+                    // The next start would take it for a sign that all is well.
+                    self.objects().delete(&self.key(MARKER)).await?;
+                    Err(FilesError(REPLACES.into()))
+                }
+            },
         }
     }
 

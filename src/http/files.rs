@@ -42,9 +42,13 @@ pub(super) async fn serve(
     }
     let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
     if not_modified(&headers, &etag) {
-        return Ok(described(StatusCode::NOT_MODIFIED, &etag).into_response());
+        let mut response = described(StatusCode::NOT_MODIFIED, &etag);
+        insert(response.headers_mut(), header::CONTENT_LENGTH, &size.to_string());
+        return Ok(response);
     }
     let extent = match headers.get(header::IF_RANGE) {
+        // Ranges are defined for GET alone (RFC 9110, section 14.2).
+        _ if method != Method::GET => Extent::Whole,
         Some(validator) if validator.as_bytes() != etag.as_bytes() => Extent::Whole,
         _ => headers.get(header::RANGE).map_or(Extent::Whole, |range| extent(range, size)),
     };

@@ -74,6 +74,8 @@ fn quirks() -> Vec<Quirk> {
         ("two codings", "gzip, gzip", gzip(&gzip(BODY)), unknown),
         ("a header without the compression", "gzip", BODY.into(), broken),
         ("a body that broke off", "gzip", gzip(BODY)[..30].into(), broken),
+        ("another body after it", "deflate", [zlib(BODY), zlib(BODY)].concat(), broken),
+        ("letters after it", "deflate", [deflate(BODY), b"{}".into()].concat(), broken),
         ("a bomb", "gzip", gzip(bomb.as_bytes()), Err((413, "The body is larger than 512 KiB."))),
         (
             "> of Windows PowerShell 5.1",

@@ -38,6 +38,18 @@ async fn files_are_served_whole_immutable_and_without_a_key() {
         let unchanged = service.fetch(&url, &[("if-none-match", &tags)]).await;
         assert_eq!((unchanged.status.as_u16(), unchanged.body.len()), (304, 0), "{tags}");
         assert_eq!(unchanged.header("etag"), etag);
+        let unchanged = service.call("HEAD", path, &[("if-none-match", &tags)], "").await;
+        assert_eq!(unchanged.status, 304, "{tags}");
+        assert_eq!(unchanged.header("content-length"), file.body.len().to_string(), "{tags}");
+    }
+    // Ranges are for GET alone.
+    for range in ["bytes=0-7".to_owned(), format!("bytes={}-", file.body.len())] {
+        let head = service.call("HEAD", path, &[("range", &range)], "").await;
+        assert_eq!(
+            (head.status.as_u16(), head.header("content-length")),
+            (200, &*file.body.len().to_string()),
+            "{range}"
+        );
     }
     assert_eq!(service.fetch(&url, &[("if-none-match", "\"x\"")]).await.status, 200);
 }

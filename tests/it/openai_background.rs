@@ -65,12 +65,16 @@ async fn a_caller_asks_for_an_answer_at_once_in_three_ways() {
     accepted(&preferred);
     assert_eq!(preferred.header("preference-applied"), "respond-async");
     accepted(&post(&caller, "/v1/images/generations?async=true", &[], &body).await);
+    // As Python writes it.
+    accepted(&post(&caller, "/v1/images/generations?async=True", &[], &body).await);
+    let refused = post(&caller, "/v1/images/generations?async=maybe", &[], &body).await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("async")));
     let path = accepted(&post(&caller, "/v1/images/edits/async", &[], &edit).await);
     assert!(caller.get(&path).await.json().get("expires_at").is_none(), "tasks are kept for ever");
     let jpeg = json!({ "prompt": "a boat", "output_format": "jpeg" });
     let refused = post(&caller, "/v1/images/generations/async", &[], &jpeg).await;
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["param"]), (400, &json!("output_format")));
-    assert_eq!(caller.credits().await, 94);
+    assert_eq!(caller.credits().await, 92);
 }
 
 #[tokio::test]

@@ -63,6 +63,19 @@ async fn check(mut program: Command) {
     assert_eq!(caller.credits().await, 92, "charged once");
 }
 
+/// Node.js reads an answer only when it has sent the whole body.
+#[tokio::test]
+async fn a_large_edit_that_is_refused_reaches_the_javascript_client() {
+    let service = Service::start().await;
+    let poor = service.caller("eve", 0).await;
+    let (mut program, _folder) = javascript("openai_refused.mjs", &[]);
+    program.args([format!("http://{}/v1", service.address), poor.key.clone()]);
+    let said = tokio::task::spawn_blocking(move || run(&mut program)).await.expect("no panic");
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let each = [json!(["AuthenticationError", "invalid_api_key"]), json!(["RateLimitError", "insufficient_quota"])];
+    assert_eq!(said, json!(std::iter::repeat_n(each, 3).flatten().collect::<Vec<_>>()));
+}
+
 /// Runs a program that reads streams. The connection of its first attempt breaks after the charge.
 async fn check_streams(mut program: Command) {
     let faults = ["--test-fault", "after-submit=error"];

@@ -97,7 +97,9 @@ fn systemd_finds_no_fault_in_the_units_and_little_exposure() {
         let text = std::fs::read_to_string(path).expect("a unit").replace("ExecStart=tintype ", "ExecStart=/bin/true ");
         std::fs::write(&copy, text).expect("a file");
         let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().expect("runs");
-        assert!(verified.status.success() && verified.stderr.is_empty(), "{unit}: {verified:?}");
+        // Other units of the machine may have faults of their own.
+        let words = String::from_utf8_lossy(&verified.stderr);
+        assert!(verified.status.success() && !words.contains("tintype"), "{unit}: {verified:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD};
 
 /// Fields whose values may be data URLs.
-const FIELDS: [&[u8]; 4] = [b"image", b"images", b"image_url", b"mask"];
+const FIELDS: [&[u8]; 5] = [b"image", b"images", b"image_url", b"mask", b"url"];
 const SCHEME: &[u8] = b"data:";
 /// Longest text between the scheme and the data.
 const MAX_MEDIA_TYPE: usize = 200;
@@ -27,6 +27,9 @@ pub enum Fault {
     /// A data URL is not in base64.
     #[error("must be a data URL in base64, such as data:image/png;base64,iVBORw0K")]
     NotBase64,
+    /// The text of an image is neither a URL nor a data URL: it is longer than all of the JSON may be.
+    #[error("must be an https URL, or a data URL such as data:image/png;base64,iVBORw0K")]
+    NotUrl,
     /// The JSON without its pictures is longer than the limit.
     #[error("the JSON is too long")]
     TooLong,
@@ -106,7 +109,8 @@ impl DataUrls {
         for byte in bytes {
             self.take(*byte, pieces)?;
             if self.json.len() > self.max_json {
-                return Err(Fault::TooLong);
+                let is_image = self.may_be_picture && matches!(self.state, ScannerState::Text { .. });
+                return Err(if is_image { Fault::NotUrl } else { Fault::TooLong });
             }
         }
         // The last four letters may have the padding.
@@ -301,7 +305,7 @@ mod tests {
                 assert_eq!(read(&body, size), Err(Fault::NotBase64), "{url}");
             }
         }
-        assert_eq!(read(&format!(r#"{{"image": "d\u0061ta:{}"}}"#, "A".repeat(2_000)), 9), Err(Fault::TooLong));
+        assert_eq!(read(&format!(r#"{{"image": "d\u0061ta:{}"}}"#, "A".repeat(2_000)), 9), Err(Fault::NotUrl));
         assert_eq!(read(&"[".repeat(200), 9), Err(Fault::TooDeep));
         let cut = read(r#"{"image": "data:image/png;base64,AAAA"#, 9).expect("as far as it goes");
         assert!(serde_json::from_str::<serde_json::Value>(&cut.0).is_err());

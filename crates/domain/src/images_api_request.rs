@@ -294,7 +294,7 @@ fn input_images(fields: &mut Fields, ports: &[u16], pictures: &[SentPicture]) ->
         let wrong =
             |rule: String| Err(InvalidCall { message: format!("{param}[{index}] {rule}."), param: Some(param) });
         let Some(text) = url_of(entry) else {
-            return wrong("must be an object with the one field image_url, an https or data URL".into());
+            return wrong("must be an https or data URL, or an object with one in image_url".into());
         };
         if let Some(picture) = pictures.iter().find(|picture| picture.mark == text) {
             return Ok(picture.name.clone());
@@ -317,16 +317,32 @@ fn mask(fields: &mut Fields, pictures: &[SentPicture]) -> Result<Option<String>,
     }
 }
 
-/// The URL of an image, which is text or the one field of an object.
+/// The URL of an image: text, or the field `image_url` of an object, whose value may be an object with the URL as in a chat.
+/// Other fields say nothing of a picture, except one that names a file of OpenAI's.
 fn url_of(value: Json) -> Option<String> {
     let fields = match value {
         Json::String(text) => return Some(text),
         Json::Object(fields) => fields,
         _ => return None,
     };
-    let mut fields = fields.into_iter().filter(|(_, value)| *value != Json::Null);
-    match (fields.next(), fields.next()) {
-        (Some((name, Json::String(text))), None) if name == "image_url" => Some(text),
+    if fields.iter().any(|(name, value)| name == "file_id" && *value != Json::Null) {
+        return None;
+    }
+    match only(fields, "image_url")? {
+        Json::String(text) => Some(text),
+        Json::Object(fields) => match only(fields, "url")? {
+            Json::String(text) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The value of a field, unless it is missing or comes twice.
+fn only(fields: Vec<(String, Json)>, name: &str) -> Option<Json> {
+    let mut found = fields.into_iter().filter(|(field, _)| field == name).map(|(_, value)| value);
+    match (found.next(), found.next()) {
+        (Some(value), None) => Some(value),
         _ => None,
     }
 }
@@ -396,6 +412,11 @@ mod tests {
             (r#""image": "mark0""#, vec!["sha256:00"]),
             (r#""image": ["https://example.com/a.png", {"image_url": "mark0"}]"#, vec![url, "sha256:00"]),
             (r#""images": [{"image_url": "mark0", "file_id": null}, {"image_url": "mark0"}]"#, vec!["sha256:00"; 2]),
+            (r#""images": [{"type": "input_image", "image_url": "mark0"}]"#, vec!["sha256:00"]),
+            (
+                r#""images": [{"type": "image_url", "image_url": {"url": "mark0", "detail": "high"}}]"#,
+                vec!["sha256:00"],
+            ),
         ] {
             assert_eq!(references(&format!(r#"{{"prompt": "a", {images}}}"#)).expect(images), expected);
         }
@@ -407,6 +428,8 @@ mod tests {
             (r#""image": "upload:FAAAAAAAAAAAAAAAAAAAA""#, "image"),
             (r#""images": [{"image_url": "result:FAAAAAAAAAAAAAAAAAAAA/1"}]"#, "images"),
             (r#""images": [{"file_id": "a"}]"#, "images"),
+            (r#""images": [{"image_url": "mark0", "image_url": "mark0"}]"#, "images"),
+            (r#""images": [{"image_url": {"uri": "mark0"}}]"#, "images"),
             (r#""images": [{"image_url": "mark0", "file_id": "a"}]"#, "images"),
             (r#""images": ["mark0"], "image": "mark0""#, "image"),
             (r#""image": ["mark0", "mark0", "mark0", "mark0", "mark0"]"#, "image"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header;
 use axum::http::{HeaderMap, StatusCode};
@@ -19,6 +19,10 @@ pub(in crate::http) async fn read_json(request: Request, limits: &ConnectionLimi
         return Err(ApiError::invalid_request("The header Content-Type must be application/json."));
     }
     let coding = Coding::of(request.headers())?;
+    // Before a client that waits for "100 Continue" sends it.
+    if request.body().size_hint().lower() > MAX_BODY as u64 {
+        return Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE));
+    }
     let reading = tokio::time::timeout(limits.body_total, read_body(request.into_body(), limits.body_idle));
     coding.text(reading.await.unwrap_or_else(|_| Err(ApiError::of_status(StatusCode::REQUEST_TIMEOUT)))?)
 }

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use axum::http::header::{self, HeaderMap};
 use bytes::Bytes;
-use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use crate::http::pipeline::error::ApiError;
 use tintype_config::MAX_BODY;
@@ -42,10 +42,16 @@ impl Coding {
     pub(super) fn text(self, body: Bytes) -> Result<Bytes, ApiError> {
         let body = match self {
             Self::Plain => body,
-            Self::Gzip => unpacked(MultiGzDecoder::new(&*body))?,
+            Self::Gzip => unpacked(&mut MultiGzDecoder::new(&*body))?,
             // The standard wants zlib's frame; some programs send the data without it.
-            Self::Deflate if has_zlib_frame(&body) => unpacked(ZlibDecoder::new(&*body))?,
-            Self::Deflate => unpacked(DeflateDecoder::new(&*body))?,
+            Self::Deflate if has_zlib_frame(&body) => {
+                let mut packed = ZlibDecoder::new(&*body);
+                unpacked(&mut packed).and_then(|plain| whole(plain, packed.into_inner()))?
+            }
+            Self::Deflate => {
+                let mut packed = DeflateDecoder::new(&*body);
+                unpacked(&mut packed).and_then(|plain| whole(plain, packed.into_inner()))?
+            }
         };
         text(body)
     }
@@ -73,8 +79,17 @@ fn has_zlib_frame(body: &[u8]) -> bool {
         if first & 0x0f == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31))
 }
 
+/// These bytes, if nothing of the body is left.
+fn whole(plain: Bytes, left: &[u8]) -> Result<Bytes, ApiError> {
+    if left.is_empty() { Ok(plain) } else { Err(badly_packed()) }
+}
+
+fn badly_packed() -> ApiError {
+    ApiError::invalid_request("The body is not compressed as its Content-Encoding says.")
+}
+
 /// The unpacked bytes, which have the limit of every body.
-fn unpacked(packed: impl Read) -> Result<Bytes, ApiError> {
+fn unpacked(packed: &mut impl Read) -> Result<Bytes, ApiError> {
     let mut plain = Vec::new();
     let read = packed.take(MAX_BODY as u64 + 1).read_to_end(&mut plain);
     if plain.len() > MAX_BODY {
@@ -82,6 +97,6 @@ fn unpacked(packed: impl Read) -> Result<Bytes, ApiError> {
     }
     match read {
         Ok(_) => Ok(plain.into()),
-        Err(_) => Err(ApiError::invalid_request("The body is not compressed as its Content-Encoding says.")),
+        Err(_) => Err(badly_packed()),
     }
 }

@@ -50,10 +50,20 @@ struct TaskBody {
     error: Option<ErrorObject>,
 }
 
-/// Whether the query asks for an answer at once, as some gateways have it.
-pub(super) fn is_asked_for(request: &Request) -> bool {
+/// Whether the query asks for an answer at once, as some gateways have it. Python writes `True`.
+///
+/// # Errors
+/// 400: the value is no boolean.
+pub(super) fn is_asked_for(request: &Request) -> Result<bool, InvalidCall> {
     let query = request.uri().query().unwrap_or_default();
-    url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| name == "async" && value == "true")
+    let Some((_, value)) = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "async") else {
+        return Ok(false);
+    };
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" => Ok(true),
+        "false" | "0" | "" => Ok(false),
+        _ => Err(InvalidCall { message: "async must be true or false.".into(), param: Some("async") }),
+    }
 }
 
 /// Refuses a stream, which would have no events, and a format that the URLs of a finished task do not serve.

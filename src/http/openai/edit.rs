@@ -79,6 +79,10 @@ fn too_large() -> ApiError {
     ApiError::too_large("The body is larger than 4 images and a mask of 20 MiB each and 512 KiB of other fields.", None)
 }
 
+fn too_much_text() -> ApiError {
+    ApiError::too_large("The body has more than 512 KiB besides its images.", None)
+}
+
 fn too_slow() -> ApiError {
     ApiError::of_status(StatusCode::REQUEST_TIMEOUT)
 }
@@ -113,8 +117,8 @@ async fn read_json(
     let mut pieces = Vec::new();
     while let Some(bytes) = arriving.next().await? {
         reader.push(&bytes, &mut pieces).map_err(|fault| match fault {
-            Fault::NotBase64 => ApiError::bad_image(format!("An image {fault}.")),
-            Fault::TooLong => ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE),
+            Fault::NotBase64 | Fault::NotUrl => ApiError::bad_image(format!("An image {fault}.")),
+            Fault::TooLong => too_much_text(),
             Fault::TooDeep => {
                 ApiError::invalid_request("The body is not a valid JSON object: it is nested too deeply.")
             }
@@ -234,7 +238,7 @@ impl<'a> Form<'a> {
     }
 
     fn within_limit(&self) -> Result<(), ApiError> {
-        if self.bytes > MAX_BODY { Err(ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE)) } else { Ok(()) }
+        if self.bytes > MAX_BODY { Err(too_much_text()) } else { Ok(()) }
     }
 
     fn end_part(&mut self) -> Result<(), ApiError> {

@@ -20,7 +20,7 @@ use super::submitted;
 use crate::service::limits::RateLimit;
 use crate::service::presets::NoEngineForMask;
 use crate::service::waiters::{Crowd, Seat};
-use tintype_config::TASK_TIME_LIMIT;
+use tintype_config::{SWEEP_EVERY, TASK_TIME_LIMIT};
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
@@ -132,7 +132,7 @@ async fn answer_call(
     let (State(api), State(readiness), caller, Extension(request_id)) = sender;
     let repeat = Repeat::of(request.headers())?;
     let preferred = background::is_preferred(request.headers());
-    let answer = if preferred || background::is_asked_for(&request) { AnswerMode::AtOnce } else { answer };
+    let answer = if preferred || background::is_asked_for(&request)? { AnswerMode::AtOnce } else { answer };
     // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.
     drop(seat(answer, &api, &caller)?);
     let (mut call, pictures) = match kind {
@@ -318,7 +318,9 @@ impl Awaited {
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
         let Self { task_id, api, readiness, caller, seat } = self;
         let task_id = TaskId(*task_id);
-        let found = task_with_seat(seat, api, readiness, caller, task_id, TASK_TIME_LIMIT).await?;
+        // The sweep fails a task that has had its time at its next round.
+        let limit = TASK_TIME_LIMIT + SWEEP_EVERY * 5;
+        let found = task_with_seat(seat, api, readiness, caller, task_id, limit).await?;
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),

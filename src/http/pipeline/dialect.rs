@@ -63,11 +63,15 @@ impl ApiError {
 
     /// The error for a task that failed. A repeated call would fail as well, or cost anew.
     pub(in crate::http) fn failed_task(failure: &TaskFailure) -> Self {
-        let refused = failure.cause == FailureCause::Policy;
-        let code = if refused { "content_policy_violation" } else { "task_failed" };
-        let dialect = Dialect { code: Some(code), is_final: true, ..Dialect::default() };
-        let base = if refused { Self::invalid_request("") } else { Self::internal() };
-        Self { message: failure.sentence.clone(), dialect, ..base }
+        let (code, param, is_callers) = match failure.cause {
+            FailureCause::Policy => ("content_policy_violation", None, true),
+            FailureCause::Reference(..) => ("task_failed", Some("image"), true),
+            _ => ("task_failed", None, false),
+        };
+        let dialect = Dialect { code: Some(code), param, is_final: true, ..Dialect::default() };
+        let base = if is_callers { Self::invalid_request("") } else { Self::internal() };
+        // The sentence was written for the API that calls images of an edit references.
+        Self { message: failure.sentence.replace("reference_images[", "image["), dialect, ..base }
     }
 
     /// The error for a task that was accepted and whose pictures this call cannot bring. The official clients repeat the

@@ -1,7 +1,7 @@
 //! Checks the head of a request for what the HTTP library silently repairs.
 //!
 //! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
-//! given twice, or a length beside chunks. Only heads that a connection waited for are checked, not pipelined ones:
+//! given twice, a length beside chunks, or another transfer coding than chunks, which nobody here decodes. Only heads that a connection waited for are checked, not pipelined ones:
 //! proxies do not pipeline, and a client that does could deceive only itself.
 
 /// Most bytes of a head that are checked. The HTTP library refuses larger ones.
@@ -48,19 +48,22 @@ fn verdict(bytes: &[u8]) -> Option<bool> {
     // The HTTP library skips empty lines before a request.
     let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     let head = &bytes[start..];
-    let (mut lengths, mut encodings, mut bare) = (0, 0, false);
+    let (mut lengths, mut encodings, mut bare, mut unknown) = (0, 0, false, false);
     let mut begin = 0;
     for feed in memchr::memchr_iter(b'\n', head) {
         let line = &head[begin..feed];
         bare |= !line.ends_with(b"\r");
         if begin > 0 && matches!(line, b"" | b"\r") {
-            return Some(bare || lengths + encodings > 1);
+            return Some(bare || unknown || lengths + encodings > 1);
         }
         begin = feed + 1;
         // The first letter excludes most other names.
         match line.trim_ascii_start().first() {
             Some(b'c' | b'C') => lengths += usize::from(is_named(line, b"content-length")),
-            Some(b't' | b'T') => encodings += usize::from(is_named(line, b"transfer-encoding")),
+            Some(b't' | b'T') if is_named(line, b"transfer-encoding") => {
+                encodings += 1;
+                unknown |= !value(line).eq_ignore_ascii_case(b"chunked");
+            }
             _ => {}
         }
     }
@@ -70,6 +73,11 @@ fn verdict(bytes: &[u8]) -> Option<bool> {
 fn is_named(line: &[u8], name: &[u8]) -> bool {
     let found = line.split(|byte| *byte == b':').next().unwrap_or_default();
     found.trim_ascii().eq_ignore_ascii_case(name)
+}
+
+fn value(line: &[u8]) -> &[u8] {
+    let colon = memchr::memchr(b':', line).map_or(line.len(), |colon| colon + 1);
+    line[colon..].trim_ascii()
 }
 
 #[cfg(test)]
@@ -95,6 +103,7 @@ mod tests {
             "\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n",
             "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\na\nb\n\nc\n\n",
             "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding:Chunked \r\n\r\n",
             "GET / HTTP/1.1\r\nx-content-length: 1\r\ncontent-length: 1\r\n\r\na",
         ] {
             assert!(!verdict(request), "{request:?}");
@@ -112,6 +121,10 @@ mod tests {
             "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nContent-Length: 1\r\n\r\n",
             "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: ,chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked, chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding:\r\n\r\n",
         ] {
             assert!(verdict(request), "{request:?}");
         }

@@ -8,18 +8,31 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Version, header};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
+use tintype_config::MAX_EDIT_BODY;
 
-/// Most bytes of a body that are discarded.
-const MAX_DISCARDED: usize = 16 * 1024 * 1024;
-/// Longest time spent on discarding.
-const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(5);
+/// Most bytes of a body that are discarded: the largest that any route takes.
+const MAX_DISCARDED: usize = MAX_EDIT_BODY as usize;
+/// Longest time spent on discarding, and the longest pause of the client in it.
+const DISCARD_TIME_LIMIT: Duration = Duration::from_secs(30);
+const DISCARD_IDLE: Duration = Duration::from_secs(5);
 
-/// The body, once its reader has dropped it.
-type Returned = Arc<Mutex<Option<Body>>>;
+/// What is left of a body that its reader has dropped.
+#[derive(Default)]
+enum Left {
+    /// Nothing: it was read to its end.
+    #[default]
+    Nothing,
+    /// All of it, which the client may never send.
+    HeldBack,
+    /// The rest.
+    Rest(Body),
+}
+
+type Returned = Arc<Mutex<Left>>;
 
 /// A body that returns itself when its reader drops it.
 struct LentBody {
@@ -31,10 +44,11 @@ struct LentBody {
 
 impl Drop for LentBody {
     fn drop(&mut self) {
-        if !self.held_back && !self.body.is_end_stream() {
-            let body = std::mem::take(&mut self.body);
-            *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        if self.body.is_end_stream() {
+            return;
         }
+        let left = if self.held_back { Left::HeldBack } else { Left::Rest(std::mem::take(&mut self.body)) };
+        *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = left;
     }
 }
 
@@ -70,27 +84,40 @@ pub(super) async fn discard_after_error<F: Future<Output = Response>>(
     let returned = Returned::default();
     let held_back = request.headers().contains_key(header::EXPECT);
     let lent = returned.clone();
-    let response = answer(request.map(|body| Body::new(LentBody { body, held_back, returned: lent }))).await;
-    let left = returned.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = answer(request.map(|body| Body::new(LentBody { body, held_back, returned: lent }))).await;
+    let left = std::mem::take(&mut *returned.lock().unwrap_or_else(PoisonError::into_inner));
     let status = response.status();
-    let refused = status.is_client_error() || status.is_server_error();
-    // A body that was too slow gets no more time.
-    if let Some(body) = left
-        && refused
-        && status != StatusCode::REQUEST_TIMEOUT
-    {
-        // The response is the same whether the whole body came or not.
-        drop(tokio::time::timeout(DISCARD_TIME_LIMIT, discard(body)).await);
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let is_read = match left {
+        Left::Nothing => true,
+        // A body that was too slow gets no more time.
+        Left::Rest(body) if status != StatusCode::REQUEST_TIMEOUT => {
+            tokio::time::timeout(DISCARD_TIME_LIMIT, discard(body)).await.unwrap_or(false)
+        }
+        Left::HeldBack | Left::Rest(_) => false,
+    };
+    // The connection ends then. A client that does not know would send its next request in vain.
+    if !is_read && is_http1 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-async fn discard(mut body: Body) {
+/// Reads the rest of a body; whether it has ended.
+async fn discard(mut body: Body) -> bool {
     let mut left = MAX_DISCARDED;
-    while let Some(Ok(frame)) = body.frame().await {
+    loop {
+        let frame = match tokio::time::timeout(DISCARD_IDLE, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(None) => return true,
+            Ok(Some(Err(_))) | Err(_) => return false,
+        };
         left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
         if left == 0 {
-            break;
+            return false;
         }
     }
 }

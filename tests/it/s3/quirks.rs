@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +23,9 @@ use tintype_system::clock::Timestamp;
 use tokio::net::TcpListener;
 
 use crate::rigs::binary::tintype;
-use crate::rigs::s3::{SECRET_KEY, variables};
+use crate::rigs::packages::python;
+use crate::rigs::ports::Port;
+use crate::rigs::s3::{ACCESS_KEY, SECRET_KEY, variables};
 use crate::rigs::service::NOON;
 
 /// The answer to a request: the parameters of a listing, or `None` for a write.
@@ -178,5 +182,46 @@ fn a_mistyped_endpoint_is_a_sentence() {
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.code() == Some(1) && !said.contains("panicked"), "{endpoint}: {said}");
         assert!(said.contains("AWS_ENDPOINT_URL is not the URL of a server"), "{endpoint}: {said}");
+    }
+}
+
+/// A server of rclone, which ignores the condition of a write, until it is dropped.
+struct Rclone(Child, Port);
+
+impl Rclone {
+    fn start(folder: &Path) -> Self {
+        std::fs::create_dir(folder.join("files")).expect("a bucket");
+        let port = Port::take();
+        let mut command = Command::new(python().join("rclone"));
+        command.args(["serve", "s3", "--config", "/dev/null", "--auth-key", &format!("{ACCESS_KEY},{SECRET_KEY}")]);
+        command.args(["--addr", &port.address.to_string()]).arg(folder);
+        let mut child = command.stderr(Stdio::null()).spawn().expect("rclone");
+        while std::net::TcpStream::connect(port.address).is_err() {
+            assert!(child.try_wait().expect("a process").is_none(), "rclone ended");
+            std::thread::yield_now();
+        }
+        Self(child, port)
+    }
+}
+
+impl Drop for Rclone {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn a_store_that_ignores_the_condition_of_a_write_is_refused() {
+    let (data, stored) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
+    let rclone = Rclone::start(stored.path());
+    // Also at the second one.
+    for _ in 0..2 {
+        let mut command = tintype();
+        command.envs(variables(rclone.1.address, SECRET_KEY)).env("TINTYPE_FILES", "s3://files/pictures");
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path().join("data"));
+        let output = command.output().expect("the program runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("obeys If-None-Match: *"), "{said}");
     }
 }
