@@ -25,8 +25,8 @@ use crate::{Options, Outcome};
 
 /// The spans of a task's trace that follow the engine's answer, in order.
 const STEPS: [&str; 4] = ["decode", "encode", "files", "completion"];
-/// Time between two pictures, in which the next decoder starts and all spans of the last picture end.
-const PAUSE: Duration = Duration::from_millis(60);
+/// Time before and after a picture, in which the next decoder starts and all spans of the last picture end.
+const PAUSE: Duration = Duration::from_millis(150);
 
 /// The latest duration of each span, by name.
 #[derive(Debug, Clone, Default)]

@@ -3,14 +3,16 @@
 // what counts; boxes and classes follow it.
 const picked = new Map();
 let anchor = null;
-const picturesIn = (tile) => all(".open img", tile).length || 1;
+// Its class tells, which is quicker to ask than its pictures where thousands are chosen.
+const picturesIn = (tile) => Number(/\bn([234])\b/.exec(tile.className)?.[1] ?? 1);
+const boxOf = (tile) => one("input", tile);
 const sizeOf = (part) => part.size ?? part;
 // All pictures of a task, which may be one that no page has loaded.
 const sizeOfTask = (task) => (tileOf(task) ? picturesIn(tileOf(task)) : sizeOf(picked.get(task) ?? 1));
 const sum = (numbers) => [...numbers].reduce((total, number) => total + number, 0);
 
 function setPicked(tile, on, part = picturesIn(tile)) {
-  const box = one("[data-pick]", tile);
+  const box = boxOf(tile);
   if (!box) return;
   const isSome = on && part.size > 0;
   const showsSome = box.indeterminate;
@@ -142,7 +144,7 @@ function keepPicked(tile) {
 
 document.addEventListener("click", (event) => {
   const tile = event.target.closest?.("[data-gallery] > .tile");
-  if (!tile || !one("[data-pick]", tile)) return;
+  if (!tile || !boxOf(tile)) return;
   const isBox = event.target.matches("[data-pick]");
   const isPicture = event.target.closest(".open") && !event.ctrlKey && !event.metaKey;
   // While something is chosen, a click on a picture chooses, too.

@@ -42,6 +42,9 @@ const TOO_LARGE: u8 = 2;
 const DAMAGED: u8 = 3;
 const NO_ALPHA: u8 = 4;
 
+/// Time between a picture and the start of the process for another one.
+const REFILL_AFTER: Duration = Duration::from_millis(200);
+
 /// The argument after the side of a picture that is a mask.
 pub const AS_MASK: &str = "--mask";
 
@@ -192,10 +195,12 @@ impl Decoder {
         Err(error)
     }
 
-    /// Starts the processes that are missing, while the caller goes on.
+    /// Starts the processes that are missing, once the picture at hand is likely to be encoded and stored: their start
+    /// takes a few milliseconds of a core.
     fn refill(&self, ready: Arc<Mutex<Vec<Child>>>) {
         let decoder = Self { ready: None, ..self.clone() };
         tokio::spawn(async move {
+            tokio::time::sleep(REFILL_AFTER).await;
             let mut ready = ready.lock().unwrap_or_else(PoisonError::into_inner);
             while ready.len() < MAX_DECODERS {
                 match decoder.start(RESULT_SIDE, false) {
