@@ -21,7 +21,7 @@ use crate::service::admission::{Admission, Admitted};
 use crate::service::rejections::Rejections;
 use tintype_config::{MAX_UPLOAD, MAX_UPLOADS, temporary_directory};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
-use tintype_store::{Right, StoreError, Upload, UploadedPicture};
+use tintype_store::{NewUpload, Right, StoreError, Upload, UploadedPicture};
 use tintype_system::disk::Disk;
 use tintype_system::sandbox::{DecodeError, Decoder};
 
@@ -139,7 +139,7 @@ pub struct Spool {
 #[derive(Debug)]
 pub struct Incoming {
     place: UploadSlot,
-    surface: Surface,
+    new: NewUpload,
     spool: Spool,
 }
 
@@ -160,11 +160,11 @@ impl Uploads {
     /// [`UploadError`].
     pub async fn begin(
         self: &Arc<Self>,
-        account_id: Id,
+        new: NewUpload,
         right: Right,
-        surface: Surface,
         announced: Option<u64>,
     ) -> Result<Incoming, UploadError> {
+        let account_id = new.account_id;
         if announced.is_some_and(|bytes| bytes > MAX_UPLOAD) {
             return Err(Refusal::TooLarge.into());
         }
@@ -174,7 +174,7 @@ impl Uploads {
         }
         self.check_room(account_id).await?;
         let place = self.arrive(account_id, right)?;
-        Ok(Incoming { spool: place.spool()?, place, surface })
+        Ok(Incoming { spool: place.spool()?, place, new })
     }
 
     /// The credits of an account.
@@ -211,7 +211,7 @@ impl Uploads {
     /// Removes uploads of the API.
     async fn remove(self: Arc<Self>, account_id: Id, ids: Vec<Id>) {
         for id in ids {
-            if let Err(error) = self.shared.store.remove_upload(account_id, Surface::Api, id).await {
+            if let Err(error) = self.shared.store.remove_upload(account_id, Surface::Api, id, None).await {
                 tracing::warn!(upload = %id, %error, "could not remove an upload; the next sweep will");
             }
         }
@@ -223,15 +223,10 @@ impl Uploads {
 
     /// Stores a decoded picture: the row of the upload first, so that a sweep knows whose the file is, then the file, then
     /// its name in the row.
-    async fn store(
-        &self,
-        account_id: Id,
-        right: Right,
-        surface: Surface,
-        picture: Picture,
-    ) -> Result<Upload, UploadError> {
+    async fn store(&self, new: NewUpload, right: Right, picture: Picture) -> Result<Upload, UploadError> {
+        let NewUpload { account_id, surface, person_id, is_mask } = new;
         let store = self.shared.store.with_right(right);
-        let Some(id) = store.begin_upload(account_id, surface, MAX_UPLOADS).await? else {
+        let Some(id) = store.begin_upload(new, MAX_UPLOADS).await? else {
             return Err(Refusal::TooMany.into());
         };
         let (width, height) = (picture.width(), picture.height());
@@ -243,7 +238,7 @@ impl Uploads {
             return Err(Refusal::TooMany.into());
         }
         tracing::info!(upload = %id, account = %account_id, surface = surface.as_str(), width, height, "upload stored");
-        Ok(Upload { id, account_id, surface, picture, removed_at: None })
+        Ok(Upload { id, account_id, surface, picture, removed_at: None, person_id, is_mask })
     }
 }
 
@@ -266,8 +261,9 @@ impl UploadSlot {
     pub async fn store(&self, pictures: Vec<Picture>) -> Result<Stored, UploadError> {
         let mut stored = Stored { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
         for picture in pictures {
-            let (uploads, account_id, right) = (self.uploads.clone(), self.account_id, self.right);
-            let storing = async move { uploads.store(account_id, right, Surface::Api, picture).await };
+            let (uploads, right) = (self.uploads.clone(), self.right);
+            let new = NewUpload::of(self.account_id, Surface::Api);
+            let storing = async move { uploads.store(new, right, picture).await };
             stored.ids.push(tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)??.id);
         }
         Ok(stored)
@@ -365,19 +361,20 @@ impl Incoming {
     ///
     /// # Errors
     /// [`UploadError`].
-    pub async fn finish_mask(self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
+    pub async fn finish_mask(mut self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
         let painted = Mask::of(self.spool.decode().await?);
         let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));
         let mask = fitted.await.map_err(io::Error::other)?;
         if mask.keeps_all() {
             return Err(Refusal::EmptyMask.into());
         }
+        self.new.is_mask = true;
         self.store(mask.into_picture()).await
     }
 
     async fn store(self, picture: Picture) -> Result<Upload, UploadError> {
-        let (place, surface) = (self.place, self.surface);
-        let storing = async move { place.uploads.store(place.account_id, place.right, surface, picture).await };
+        let (place, new) = (self.place, self.new);
+        let storing = async move { place.uploads.store(new, place.right, picture).await };
         tokio::spawn(storing.in_current_span()).await.map_err(io::Error::other)?
     }
 }

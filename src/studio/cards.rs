@@ -263,24 +263,30 @@ impl<'a> Card<'a> {
 
     /// The first letters of up to two words of its author's name, if that is somebody else than the visitor.
     pub(super) fn initials(&self) -> Option<String> {
-        let author = self.author.as_deref()?;
-        let words = author.split(|letter: char| !letter.is_alphanumeric()).filter_map(|word| word.chars().next());
-        let initials: String = words.take(2).flat_map(char::to_uppercase).collect();
-        Some(if initials.is_empty() { "?".to_owned() } else { initials })
+        self.author.as_deref().map(initials)
     }
 
     /// The name of its author, for the reader.
     pub(super) fn author_name(&self) -> String {
-        match self.author.as_deref() {
-            Some("") | None => self.t.get("usage-former-person").into_owned(),
-            Some(name) => name.to_owned(),
-        }
+        author_name(self.t, self.author.as_deref().unwrap_or_default())
     }
 
     /// The size of its pictures, in pixels.
     pub(super) fn size(&self) -> (u32, u32) {
         self.request.aspect_ratio.size()
     }
+}
+
+/// The first letters of up to two words of a name; a question mark without any.
+pub(super) fn initials(name: &str) -> String {
+    let words = name.split(|letter: char| !letter.is_alphanumeric()).filter_map(|word| word.chars().next());
+    let initials: String = words.take(2).flat_map(char::to_uppercase).collect();
+    if initials.is_empty() { "?".to_owned() } else { initials }
+}
+
+/// The name of an author, for the reader. Somebody who has left has none.
+pub(super) fn author_name(t: &Texts, name: &str) -> String {
+    if name.is_empty() { t.get("usage-former-person").into_owned() } else { name.to_owned() }
 }
 
 /// The words for the state of an unfinished task.

@@ -19,9 +19,9 @@ use super::texts::Texts;
 use super::{Studio, Visit};
 use crate::service::people::SESSION_LIFE;
 use tintype_config::{MAX_BODY, RequiredFor};
-use tintype_domain::model::{Account, Id};
+use tintype_domain::model::{Account, Id, Surface};
 use tintype_domain::person::{Person, Role, Session, Token, TokenHash};
-use tintype_store::{Actor, Result, Right, SessionRight, Store, Via};
+use tintype_store::{Actor, NewUpload, Result, Right, SessionRight, Store, Via};
 use tintype_system::clock::Timestamp;
 
 /// The field of a form that proves its origin.
@@ -225,6 +225,11 @@ impl<'a> Sender<'a> {
     /// The account on whose share of room the body counts.
     pub(super) fn account_id(&self) -> Id {
         self.early.session.person.account_id
+    }
+
+    /// An upload of the sender.
+    pub(super) fn upload(&self) -> NewUpload {
+        NewUpload { person_id: Some(self.early.session.person.id), ..NewUpload::of(self.account_id(), Surface::Web) }
     }
 
     /// The right by which the sender may store what arrives.

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::Studio;
+use super::cards::{author_name, initials};
 use super::error::{PageError, Written};
 use super::image_bodies::{ImageBody, Stopped, announced};
 use super::page::{Frame, html, is_of_script, secured};
@@ -124,7 +125,7 @@ async fn receive(studio: &Arc<Studio>, sender: &Sender<'_>, parts: &Parts, body:
         None => None,
     };
     let announced = announced(&parts.headers);
-    let mut incoming = studio.uploads.begin(sender.account_id(), sender.right(), Surface::Web, announced).await?;
+    let mut incoming = studio.uploads.begin(sender.upload(), sender.right(), announced).await?;
     let mut arriving = arriving(studio, body);
     while let Some(bytes) = arriving.next().await? {
         incoming.write(bytes).await?;
@@ -225,8 +226,8 @@ impl<'a> Reading<'a> {
                 if self.uploads.len() >= MAX_REFERENCES {
                     return Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "upload-four"));
                 }
-                let (account, right) = (self.sender.account_id(), self.sender.right());
-                let mut incoming = self.studio.uploads.begin(account, right, Surface::Web, None).await?;
+                let (upload, right) = (self.sender.upload(), self.sender.right());
+                let mut incoming = self.studio.uploads.begin(upload, right, None).await?;
                 incoming.write(data).await?;
                 self.part = Part::File(Some(Box::new(incoming)));
             }
@@ -277,6 +278,12 @@ struct Shown {
     url: String,
     width: u32,
     height: u32,
+    is_mask: bool,
+    /// The name of the person whose upload it is, if the account has several and it is known: empty for somebody who has
+    /// left.
+    author: Option<String>,
+    /// Whether the visitor may delete it.
+    deletes: bool,
 }
 
 #[derive(Template)]
@@ -286,6 +293,16 @@ struct UploadsPage<'a> {
     uploads: Vec<Shown>,
     older: Option<Id>,
     most: i64,
+}
+
+impl UploadsPage<'_> {
+    fn initials(&self, author: &str) -> String {
+        initials(author)
+    }
+
+    fn author_name(&self, author: &str) -> String {
+        author_name(self.frame.t, author)
+    }
 }
 
 /// The place in the list of uploads.
@@ -302,25 +319,35 @@ pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<R
     let more = found.len() > PAGE as usize;
     found.truncate(PAGE as usize);
     let older = found.last().map(|upload| upload.id).filter(|_| more);
+    let people = studio.shared.store.list_people(Some(account)).await?;
+    let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
+    let several = people.len() > 1;
     let mut uploads = Vec::with_capacity(found.len());
-    for Upload { id, picture, .. } in found {
+    for Upload { id, picture, person_id, is_mask, .. } in found {
         let (width, height) = size(picture.width, picture.height);
         let url = super::cards::url(&visitor, &picture.name).await?;
-        uploads.push(Shown { id, reference: StoredReference::Upload(id).to_string(), url, width, height });
+        let reference = StoredReference::Upload(id).to_string();
+        let author = person_id.filter(|_| several).map(|id| name(id).unwrap_or_default());
+        let deletes = visitor.makes() && visitor.only_own().is_none_or(|own| person_id == Some(own));
+        uploads.push(Shown { id, reference, url, width, height, is_mask, author, deletes });
     }
     let frame = Frame::new("uploads", &visitor).await?;
     Ok(html(UploadsPage { frame, uploads, older, most: i64::from(MAX_UPLOADS) }.render()?))
 }
 
-/// Removes an upload.
+/// Removes an upload: a member's own, anyone's for an owner.
 pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     form.visitor.needs(Role::Member)?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
-    let account = form.visitor.session.person.account_id;
-    if !form.visitor.store().remove_upload(account, Surface::Web, id).await? {
-        return Err(PageError::not_found());
+    let (account, author) = (form.visitor.session.person.account_id, form.visitor.only_own());
+    let store = form.visitor.store();
+    if !store.remove_upload(account, Surface::Web, id, author).await? {
+        return Err(match store.find_upload(account, Surface::Web, id).await? {
+            Some(_) => PageError::forbidden("upload-refused"),
+            None => PageError::not_found(),
+        });
     }
-    tracing::info!(upload = %id, %account, person = %form.visitor.session.person.id, "upload removed by its owner");
+    tracing::info!(upload = %id, %account, person = %form.visitor.session.person.id, "upload removed");
     if is_of_script(&form.headers) {
         return Ok(secured(StatusCode::NO_CONTENT.into_response()));
     }

@@ -19,8 +19,8 @@ use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
 use tintype_store::{
-    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, NewSharedLink, Rescue,
-    Result, SignUp, Submission, Target,
+    AccountChange, Attachment, Call, CallEnd, Credential, DeleteSessions, KeyChange, NewKey, NewSharedLink, NewUpload,
+    Rescue, Result, SignUp, Submission, Target,
 };
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Point};
@@ -225,11 +225,12 @@ impl Scene {
     /// An upload, and another one whose row is all that is left of it.
     async fn upload(&self) {
         let (store, account) = (self.service.shared.store.clone(), self.account.id);
-        attempt(async move { store.begin_upload(account, Surface::Web, 10).await }).await;
+        attempt(async move { store.begin_upload(NewUpload::of(account, Surface::Web), 10).await }).await;
         let picture = Picture::from_rgb(2, 2, vec![200; 12]).expect("a picture").to_png();
         let (uploads, key) = (self.service.api.uploads.clone(), KeySecret::parse(&self.key).expect("a key").hash());
         attempt(async move {
-            let mut incoming = uploads.begin(account, tintype_store::Right::Key(key), Surface::Web, None).await?;
+            let mut incoming =
+                uploads.begin(NewUpload::of(account, Surface::Web), tintype_store::Right::Key(key), None).await?;
             incoming.write(picture.into()).await?;
             incoming.finish().await.map(drop)
         })

@@ -487,7 +487,11 @@ CREATE TABLE uploads (
     width      bigint,
     height     bigint,
     updated_at bigint NOT NULL,
-    removed_at bigint
+    removed_at bigint,
+    -- The person who uploaded it in the studio; null for one of an earlier release.
+    person_id  text COLLATE "C",
+    -- Whether it was painted: it says which part of a picture changes.
+    is_mask    boolean NOT NULL DEFAULT false
 );
 
 -- Lists of an account's uploads.

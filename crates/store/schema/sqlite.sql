@@ -475,7 +475,11 @@ CREATE TABLE uploads (
     width      INTEGER,
     height     INTEGER,
     updated_at INTEGER NOT NULL,
-    removed_at INTEGER
+    removed_at INTEGER,
+    -- The person who uploaded it in the studio; null for one of an earlier release.
+    person_id  TEXT,
+    -- Whether it was painted: it says which part of a picture changes.
+    is_mask    INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- Lists of an account's uploads.

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp,
-    Store, Taking, Target,
+    Store, Taking, Target, Upload,
 };
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
@@ -204,6 +204,8 @@ actions! {
     ResumeQueue = "audit-resume-queue",
     /// A person deleted a task that another one had created.
     DeleteTask = "audit-delete-task",
+    /// A person deleted an upload of another one.
+    RemoveUpload = "audit-remove-upload",
     /// A person shared a task or a board by a link. The detail is when the link expires.
     Share = "audit-share",
     /// A shared link was revoked.
@@ -286,6 +288,12 @@ impl Deed {
     pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
         let is_others = author.is_some() && author != actor.person_id;
         is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))
+    }
+
+    /// Of the removal of another person's upload. One's own, and one without an author, leaves no entry.
+    pub(super) fn of_removed_upload(upload: &Upload, actor: &Actor) -> Option<Self> {
+        let is_others = upload.person_id.is_some() && upload.person_id != actor.person_id;
+        is_others.then(|| Self::of(Action::RemoveUpload, upload.account_id).about(upload.id))
     }
 
     /// Of a shared link that was made, if it was.

@@ -77,7 +77,7 @@ pub use self::rights::{Right, SessionRight};
 pub use self::schema::{FIRST_VERSION, Schema};
 pub use self::shared_links::{NewSharedLink, SharedLink, SharedLinkCreation, SharedLinks, Target};
 pub use self::upkeep::Upkeep;
-pub use self::uploads::{Upload, UploadedPicture, Uploads};
+pub use self::uploads::{NewUpload, Upload, UploadedPicture, Uploads};
 
 /// Longest time by which a sweep is postponed. A sweep that is due later than that was postponed before the clock was
 /// set back, and counts as due.

@@ -19,6 +19,31 @@ pub struct Upload {
     pub picture: UploadedPicture,
     /// Time of its removal, which hides it from its owner. A task that was created before may use it still.
     pub removed_at: Option<Timestamp>,
+    /// The person who uploaded it in the studio, even if the person was removed since. An upload of the API has none, and
+    /// neither has one of an earlier release.
+    pub person_id: Option<Id>,
+    /// Whether it was painted as a mask.
+    pub is_mask: bool,
+}
+
+/// An upload to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewUpload {
+    /// The account that it will belong to.
+    pub account_id: Id,
+    /// The surface through which it comes.
+    pub surface: Surface,
+    /// The person who uploads it in the studio.
+    pub person_id: Option<Id>,
+    /// Whether it was painted as a mask.
+    pub is_mask: bool,
+}
+
+impl NewUpload {
+    /// A picture that nobody in particular brings.
+    pub fn of(account_id: Id, surface: Surface) -> Self {
+        Self { account_id, surface, person_id: None, is_mask: false }
+    }
 }
 
 /// The picture of an upload, as it is stored.
@@ -37,7 +62,7 @@ pub struct UploadedPicture {
 #[async_trait]
 pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
     /// Begins an upload. `None` if the account has `most` uploads, is disabled or does not exist.
-    async fn begin_upload(&self, account_id: Id, surface: Surface, most: u32) -> Result<Option<Id>>;
+    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>>;
 
     /// Finishes an upload, whose file is stored. `false` if it is unknown, finished or removed; nothing refers to the
     /// file then.
@@ -63,8 +88,9 @@ pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
         limit: u32,
     ) -> Result<Vec<Upload>>;
 
-    /// Removes the upload of this account and surface. Returns whether there was one.
-    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool>;
+    /// Removes the upload of this account and surface, if it is `author`'s; anyone's without an author. Returns whether
+    /// there was one. The audit log records the removal of another person's.
+    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool>;
 
     /// Removes the finished uploads of the studio that began before `finished_before`, and the others that began before
     /// `begun_before`: an upload of the API is for one task, which is submitted at once. Returns their number.

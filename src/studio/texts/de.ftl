@@ -113,6 +113,8 @@ upload-broken = Das Hochladen wurde unterbrochen. Versuchen Sie es noch einmal.
 form-filled = Das Formular hat jetzt die Angaben zu diesem Bild.
 upload-remove = Löschen
 upload-remove-sure = Das Bild wird endgültig gelöscht.
+upload-mask = Maske
+upload-refused = Nur Inhaber können hochgeladene Bilder anderer löschen.
 upload-four = Höchstens vier Vorlagen sind möglich.
 upload-too-large = Diese Datei ist größer als 20 MiB.
 upload-too-many = Dieses Konto hat die Höchstzahl hochgeladener Bilder erreicht. Löschen Sie einige.
@@ -136,7 +138,7 @@ mask-gone = Die Maske wurde gelöscht. Markieren Sie neu, oder erstellen Sie das
 mask-not-taken = Diese Voreinstellung unterstützt keine Maske mit so vielen Vorlagen. Entfernen Sie die Maske oder einige Vorlagen, oder wählen Sie eine andere Voreinstellung.
 board-none = Keine
 no-reference = Die Vorlage { $n } gibt es nicht mehr. Entfernen Sie sie und versuchen Sie es noch einmal.
-title-uploads = Ihre hochgeladenen Bilder
+title-uploads = Hochgeladene Bilder dieses Kontos
 uploads-lead = Bilder, die in diesem Konto als Vorlagen hochgeladen wurden. Sie werden nach einem Monat gelöscht. Ein Konto kann { $n } haben.
 uploads-empty = Noch nichts hochgeladen. Fügen Sie Bilder neben der Beschreibung hinzu.
 refunded = { $n ->
@@ -761,6 +763,7 @@ usage-by-person = Nach Person
 usage-api = API
 usage-former-person = Ehemaliges Mitglied
 audit-delete-task = Bild einer anderen Person gelöscht
+audit-remove-upload = Hochgeladenes Bild einer anderen Person gelöscht
 bin-lead-hours = { $n ->
     [one] Gelöschte Bilder bleiben eine Stunde hier. Danach werden sie endgültig gelöscht.
    *[other] Gelöschte Bilder bleiben { $n } Stunden hier. Danach werden sie endgültig gelöscht.

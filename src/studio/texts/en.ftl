@@ -113,6 +113,8 @@ upload-broken = Upload interrupted. Try again.
 form-filled = The form now has what this picture was created with.
 upload-remove = Delete
 upload-remove-sure = This deletes the picture for good.
+upload-mask = Mask
+upload-refused = Only owners can delete other people's uploads.
 upload-four = A picture can have at most four references.
 upload-too-large = This file is larger than 20 MiB.
 upload-too-many = This account has reached its limit of uploads. Delete some.
@@ -136,7 +138,7 @@ mask-gone = The mask was deleted. Paint it again, or create the picture without 
 mask-not-taken = This preset does not support masks with this many references. Remove the mask or some references, or choose another preset.
 board-none = None
 no-reference = Reference { $n } no longer exists. Remove it and try again.
-title-uploads = Your uploads
+title-uploads = Uploads of this account
 uploads-lead = Pictures that were uploaded to this account as references. They are deleted after a month. An account can have { $n }.
 uploads-empty = No uploads yet. Add pictures beside the prompt.
 refunded = { $n ->
@@ -761,6 +763,7 @@ usage-by-person = By person
 usage-api = API
 usage-former-person = Former member
 audit-delete-task = Someone else's picture deleted
+audit-remove-upload = Someone else's upload deleted
 bin-lead-hours = { $n ->
     [one] Deleted pictures stay here for one hour. Then they are erased.
    *[other] Deleted pictures stay here for { $n } hours. Then they are erased.

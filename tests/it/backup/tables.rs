@@ -11,7 +11,7 @@ use tintype_domain::person::Role;
 use tintype_store::sqlite::SqliteStore;
 use tintype_store::{
     BoardWrite, Fleet as _, Gallery as _, GalleryFilter, Invitations as _, NewInvitation, NewSession, NewSharedLink,
-    People as _, SharedLinks as _, Target, Tasks as _, UploadedPicture, Uploads as _,
+    NewUpload, People as _, SharedLinks as _, Target, Tasks as _, UploadedPicture, Uploads as _,
 };
 use tintype_system::clock::Clock;
 
@@ -74,7 +74,8 @@ async fn fill(data: &Path) {
     store.create_shared_link(link, 10).await.expect("a store");
     let last = tasks.last().copied().expect("a task");
     store.delete_tasks(account, &[last], None).await.expect("a store");
-    let upload = store.begin_upload(account, Surface::Web, 10).await.expect("a store").expect("room");
+    let new = NewUpload { person_id: Some(person.id), is_mask: true, ..NewUpload::of(account, Surface::Web) };
+    let upload = store.begin_upload(new, 10).await.expect("a store").expect("room");
     let picture = UploadedPicture { name: file_name(upload, 0), width: 64, height: 48 };
     assert!(store.finish_upload(upload, picture).await.expect("a store"));
     std::fs::create_dir_all(data.join("files/2026-11-21")).expect("a directory");

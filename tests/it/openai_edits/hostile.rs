@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype_config::{MAX_BODY, MAX_EDIT_BODY, MAX_UPLOAD, MAX_UPLOADS};
 use tintype_domain::model::{Id, Surface};
-use tintype_store::Right;
+use tintype_store::{NewUpload, Right};
 use tintype_system::clock::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -83,7 +83,12 @@ async fn a_sender_is_refused_before_a_byte_is_read() {
     assert_eq!(status_of(&mut unknown).await, 401);
     let full = service.caller("full", 100).await;
     for _ in 0..MAX_UPLOADS {
-        service.shared.store.begin_upload(full.account.id, Surface::Web, MAX_UPLOADS).await.expect("a store");
+        service
+            .shared
+            .store
+            .begin_upload(NewUpload::of(full.account.id, Surface::Web), MAX_UPLOADS)
+            .await
+            .expect("a store");
     }
     assert_eq!(announce(&full, FORM, 100, "").await, 400);
 }

@@ -12,8 +12,8 @@ use tintype_domain::endpoint::AddedBy;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{
-    AccountChange, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, PersonChange, Rank,
-    SharedLinkCreation, Target,
+    AccountChange, EndSessions, KeyChange, NewInvitation, NewSession, NewSharedLink, NewUpload, PersonChange, Rank,
+    SharedLinkCreation, Target, UploadedPicture,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -114,6 +114,16 @@ fn rows(service: &Service) -> Vec<String> {
     found
 }
 
+/// A finished upload of a person.
+async fn upload_of(service: &Service, account_id: Id, person: Id) -> Id {
+    let store = &service.shared.store;
+    let new = NewUpload { person_id: Some(person), ..NewUpload::of(account_id, Surface::Web) };
+    let upload = store.begin_upload(new, 10).await.expect("a store").expect("room");
+    let picture = UploadedPicture { name: format!("{upload}.png"), width: 64, height: 48 };
+    assert!(store.finish_upload(upload, picture).await.expect("a store"));
+    upload
+}
+
 /// An owner of an admin account, with something of everything that forms change.
 struct Scene<'a> {
     owner: Visitor<'a>,
@@ -163,6 +173,7 @@ impl<'a> Scene<'a> {
             ("/studio/invitations", invitation),
             ("/studio/sessions", session),
             ("/studio/tasks", task),
+            ("/studio/uploads", upload_of(service, account_id, colleague.id).await),
         ];
         let ids = ids.into_iter().map(|(prefix, id): (_, Id)| (prefix, id.to_string())).collect();
         let fields = [

@@ -8,6 +8,7 @@ use tintype_config::{MAX_BODY, MAX_UPLOAD, MAX_UPLOADS, ORPHAN_AGE, UPLOAD_LIFE}
 use tintype_domain::model::{FailureCause, Id, Status, Surface};
 use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
+use tintype_store::{Action, NewUpload, UploadedPicture};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -27,6 +28,11 @@ fn png() -> Bytes {
     writer.write_image_data(&[120, 90, 60].repeat(1_600 * 800)).expect("pixels");
     writer.finish().expect("a PNG");
     bytes.into()
+}
+
+/// A mask that is painted everywhere.
+fn white() -> Bytes {
+    Picture::from_rgb(64, 32, vec![255; 64 * 32 * 3]).expect("a picture").to_png().into()
 }
 
 impl Visitor<'_> {
@@ -295,7 +301,13 @@ async fn nobody_uses_the_pictures_of_another_account_or_surface() {
     let upload = ada.uploaded().await;
     let task = ada.create("a boat").await;
     service.work().await;
-    let of_api = service.shared.store.begin_upload(eve.account, Surface::Api, 10).await.expect("a store").expect("one");
+    let of_api = service
+        .shared
+        .store
+        .begin_upload(NewUpload::of(eve.account, Surface::Api), 10)
+        .await
+        .expect("a store")
+        .expect("one");
     let references =
         [format!("upload:{upload}"), format!("result:{task}/1"), format!("upload:{of_api}"), format!("upload:{task}")];
     for reference in &references {
@@ -327,7 +339,12 @@ async fn an_account_has_a_limited_number_of_uploads_and_deletes_them() {
     let ada = service.visitor("ada", 100).await;
     let id = ada.uploaded().await;
     for _ in 1..MAX_UPLOADS {
-        service.shared.store.begin_upload(ada.account, Surface::Web, MAX_UPLOADS).await.expect("a store");
+        service
+            .shared
+            .store
+            .begin_upload(NewUpload::of(ada.account, Surface::Web), MAX_UPLOADS)
+            .await
+            .expect("a store");
     }
     let refused = ada.upload(png()).await;
     assert!(refused.status == 422 && text(&refused).contains("Delete some"), "{refused:?}");
@@ -335,6 +352,54 @@ async fn an_account_has_a_limited_number_of_uploads_and_deletes_them() {
     assert_eq!((removed.status, removed.header("location")), (StatusCode::SEE_OTHER, "/studio/uploads"));
     assert_eq!(ada.get(&format!("/studio/uploads/{id}")).await.status, 404);
     ada.uploaded().await;
+}
+
+#[tokio::test]
+async fn members_delete_their_own_uploads_and_owners_all_on_the_record() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 100).await;
+    let alone = ada.uploaded().await;
+    let page = ada.page("/studio/uploads").await;
+    assert!(page.contains(">Uploads of this account</h1>") && !page.contains("<abbr"), "{page}");
+    let bob = service.visitor_as("ada", "bob van Berg", Role::Member).await;
+    let eve = service.visitor_as("ada", "eve", Role::Member).await;
+    let viewer = service.visitor_as("ada", "vic", Role::Viewer).await;
+    let of_bob = bob.uploaded().await;
+    let proof = bob.proof().await;
+    let mask = bob.upload_with(&format!("?mask_of=upload:{of_bob}"), white(), &[("x-proof", &proof)]).await;
+    let mask: Id = text(&mask).strip_prefix("upload:").and_then(|id| id.parse().ok()).expect("a mask");
+    // One of an earlier release has no author.
+    let store = &service.shared.store;
+    let old = store.begin_upload(NewUpload::of(ada.account, Surface::Web), 10).await.expect("a store").expect("room");
+    let picture = UploadedPicture { name: format!("{old}.png"), width: 64, height: 48 };
+    assert!(store.finish_upload(old, picture).await.expect("a store"));
+    let button = |id: Id| format!("formaction=\"/studio/uploads/{id}/remove\"");
+    for (visitor, own) in
+        [(&ada, &[alone, of_bob, mask, old][..]), (&bob, &[of_bob, mask][..]), (&eve, &[][..]), (&viewer, &[][..])]
+    {
+        let (page, name) = (visitor.page("/studio/uploads").await, &visitor.person.name);
+        for id in [alone, of_bob, mask, old] {
+            assert_eq!(page.contains(&button(id)), own.contains(&id), "{name}: {id}: {page}");
+        }
+        assert!(page.contains("title=\"bob van Berg\">BV</abbr>"), "{name}: {page}");
+        assert!(page.contains(">Mask<") && !page.contains(&format!("reference=upload:{mask}")), "{name}: {page}");
+    }
+    let remove = async |visitor: &Visitor<'_>, id: Id| visitor.send(&format!("/studio/uploads/{id}/remove"), &[]).await;
+    for id in [alone, of_bob, mask, old] {
+        let refused = remove(&eve, id).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{refused:?}");
+        assert!(text(&refused).contains("Only owners can delete other people"), "{refused:?}");
+        assert_eq!(remove(&viewer, id).await.status, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(store.list_uploads(ada.account, Surface::Web, None, 10).await.expect("a store").len(), 4);
+    assert_eq!(remove(&bob, mask).await.status, StatusCode::SEE_OTHER);
+    for id in [alone, of_bob, old] {
+        assert_eq!(remove(&ada, id).await.status, StatusCode::SEE_OTHER);
+    }
+    let log = store.audit_entries(Some(ada.account), None, 100).await.expect("a store");
+    let removals = log.iter().filter(|entry| entry.deed.action == Action::RemoveUpload);
+    let removals: Vec<_> = removals.map(|entry| (entry.actor.name.as_str(), entry.deed.subject.as_deref())).collect();
+    assert_eq!(removals, [("ada", Some(of_bob.as_str()))]);
 }
 
 /// A form as a browser without the script sends it.

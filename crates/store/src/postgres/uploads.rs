@@ -5,7 +5,8 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::columns::{number, word};
-use crate::{Result, Upload, UploadedPicture, Uploads};
+use super::connection::{Parameter, Transaction};
+use crate::{Deed, NewUpload, Result, Upload, UploadedPicture, Uploads};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -16,11 +17,12 @@ const BEGIN: &str = "
     WITH account AS MATERIALIZED (
         SELECT id FROM accounts WHERE id = $2 AND disabled_at IS NULL FOR NO KEY UPDATE
     )
-    INSERT INTO uploads (id, account_id, surface, updated_at)
-    SELECT $1, id, $3, $4 FROM account
+    INSERT INTO uploads (id, account_id, surface, updated_at, person_id, is_mask)
+    SELECT $1, id, $3, $4, $6, $7 FROM account
     WHERE (SELECT count(*) FROM uploads WHERE account_id = $2 AND removed_at IS NULL) < $5 RETURNING id";
 
-const UPLOAD: &str = "SELECT id, account_id, surface, name, width, height, removed_at FROM uploads";
+/// The columns of an [`Upload`].
+const COLUMNS: &str = "id, account_id, surface, name, width, height, removed_at, person_id, is_mask";
 
 fn upload(row: &Row) -> Result<Upload> {
     Ok(Upload {
@@ -33,15 +35,19 @@ fn upload(row: &Row) -> Result<Upload> {
             height: number(row, "height")?,
         },
         removed_at: row.try_get("removed_at")?,
+        person_id: row.try_get("person_id")?,
+        is_mask: row.try_get("is_mask")?,
     })
 }
 
 #[async_trait]
 impl Uploads for PostgresStore {
-    async fn begin_upload(&self, account_id: Id, surface: Surface, most: u32) -> Result<Option<Id>> {
+    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
         let begin = async {
             let (id, now) = (self.database.new_id(), self.database.now());
-            let parameters = [&id as _, &account_id as _, &surface.as_str() as _, &now as _, &i64::from(most) as _];
+            let NewUpload { account_id, surface, person_id, is_mask } = new;
+            let (surface, most) = (surface.as_str(), i64::from(most));
+            let parameters: [Parameter<'_>; 7] = [&id, &account_id, &surface, &now, &most, &person_id, &is_mask];
             Ok((!self.statement(BEGIN, &parameters).await?.is_empty()).then_some(id))
         };
         self.write(Effect::BeginUpload, begin).await
@@ -65,7 +71,9 @@ impl Uploads for PostgresStore {
     }
 
     async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
-        let sql = format!("{UPLOAD} WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
+        );
         self.database.read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(upload).transpose()
     }
 
@@ -77,7 +85,7 @@ impl Uploads for PostgresStore {
         limit: u32,
     ) -> Result<Vec<Upload>> {
         let sql = format!(
-            "{UPLOAD} WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL AND name IS NOT NULL
+            "SELECT {COLUMNS} FROM uploads WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL AND name IS NOT NULL
              ORDER BY id DESC LIMIT $4"
         );
         // "~" sorts after every id.
@@ -86,14 +94,18 @@ impl Uploads for PostgresStore {
         rows.iter().map(upload).collect()
     }
 
-    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
-        let sql = "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
-            AND name IS NOT NULL AND removed_at IS NULL RETURNING id";
-        let remove = async {
-            let now = self.database.now();
-            Ok(!self.statement(sql, &[&id, &account_id, &surface.as_str(), &now]).await?.is_empty())
+    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
+        let sql = format!(
+            "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
+             AND name IS NOT NULL AND removed_at IS NULL AND ($5::text IS NULL OR person_id = $5) RETURNING {COLUMNS}"
+        );
+        let remove = async |begun: &Transaction<'_>| {
+            let (surface, now) = (surface.as_str(), self.database.now());
+            let removed = begun.query_opt(&sql, &[&id, &account_id, &surface, &now, &author]).await?;
+            Ok(removed.as_ref().map(upload).transpose()?)
         };
-        self.write(Effect::RemoveUploads, remove).await
+        let deed = |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, self.actor.as_deref()?);
+        Ok(self.write(Effect::RemoveUploads, self.recorded(remove, deed)).await?.is_some())
     }
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
@@ -108,7 +120,9 @@ impl Uploads for PostgresStore {
     }
 
     async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>> {
-        let sql = format!("{UPLOAD} WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
+        );
         self.database.read(&sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(upload).collect()
     }
 

@@ -26,6 +26,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/sqlite/0107_shared_links.sql"),
         include_str!("../../migrations/sqlite/0108_symbols.sql"),
         include_str!("../../migrations/sqlite/0109_invitations.sql"),
+        include_str!("../../migrations/sqlite/0110_uploaders.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension as _, Row, params};
 use super::SqliteStore;
 use super::columns::word;
 use super::writer::Writing;
-use crate::{Result, Upload, UploadedPicture, Uploads};
+use crate::{Deed, NewUpload, Result, Upload, UploadedPicture, Uploads};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -18,19 +18,22 @@ fn upload(row: &Row<'_>) -> rusqlite::Result<Upload> {
         surface: word(row, "surface")?,
         picture: UploadedPicture { name: row.get("name")?, width: row.get("width")?, height: row.get("height")? },
         removed_at: row.get("removed_at")?,
+        person_id: row.get("person_id")?,
+        is_mask: row.get("is_mask")?,
     })
 }
 
 #[async_trait]
 impl Uploads for SqliteStore {
-    async fn begin_upload(&self, account_id: Id, surface: Surface, most: u32) -> Result<Option<Id>> {
+    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
         let begin = move |writing: &mut Writing| {
             let now = writing.clock.now();
             let id = writing.ids.next(now);
-            let sql = "INSERT INTO uploads (id, account_id, surface, updated_at)
-                SELECT ?1, id, ?3, ?4 FROM accounts WHERE id = ?2 AND disabled_at IS NULL
+            let NewUpload { account_id, surface, person_id, is_mask } = new;
+            let sql = "INSERT INTO uploads (id, account_id, surface, updated_at, person_id, is_mask)
+                SELECT ?1, id, ?3, ?4, ?6, ?7 FROM accounts WHERE id = ?2 AND disabled_at IS NULL
                 AND (SELECT count(*) FROM uploads WHERE account_id = ?2 AND removed_at IS NULL) < ?5";
-            let parameters = params![id, account_id, surface.as_str(), now, most];
+            let parameters = params![id, account_id, surface.as_str(), now, most, person_id, is_mask];
             let begun = writing.connection.prepare_cached(sql)?.execute(parameters)?;
             Ok((begun > 0).then_some(id))
         };
@@ -75,14 +78,17 @@ impl Uploads for SqliteStore {
         })
     }
 
-    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<bool> {
+    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
         let sql = "UPDATE uploads SET removed_at = ?4
-            WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND name IS NOT NULL AND removed_at IS NULL";
+            WHERE id = ?1 AND account_id = ?2 AND surface = ?3 AND name IS NOT NULL AND removed_at IS NULL
+            AND (?5 IS NULL OR person_id = ?5) RETURNING *";
         let remove = move |writing: &mut Writing| {
-            let parameters = params![id, account_id, surface.as_str(), writing.clock.now()];
-            Ok(writing.connection.prepare_cached(sql)?.execute(parameters)? > 0)
+            let parameters = params![id, account_id, surface.as_str(), writing.clock.now(), author];
+            writing.connection.prepare_cached(sql)?.query_row(parameters, upload).optional()
         };
-        self.write(Effect::RemoveUploads, remove).await
+        let actor = self.actor.clone();
+        let deed = move |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
+        Ok(self.write(Effect::RemoveUploads, self.recorded(remove, deed)).await?.is_some())
     }
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {

@@ -196,6 +196,7 @@ macro_rules! suite {
                 uploads {
                     an_upload_is_seen_by_its_account_and_surface_once_it_is_finished,
                     an_account_has_a_limited_number_of_uploads,
+                    an_upload_keeps_its_author_and_others_remove_it_on_the_record,
                     a_removed_upload_is_held_until_its_file_is_gone,
                     old_uploads_are_removed_and_unfinished_ones_sooner,
                     the_uploads_of_a_deleted_account_are_removed,

@@ -12,8 +12,8 @@ use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::{
     Acceptance, AccountChange, AccountCreation, BoardWrite, Cancellation, EntryFilter, GalleryFilter, NewEndpoint,
-    NewInvitation, NewKey, NewSharedLink, Newcomer, Result, Store, Submission, Target, TaskState, UploadedPicture,
-    UsageBy, UsageFilter,
+    NewInvitation, NewKey, NewSharedLink, NewUpload, Newcomer, Result, Store, Submission, Target, TaskState,
+    UploadedPicture, UsageBy, UsageFilter,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -203,12 +203,13 @@ async fn gallery(store: &dyn Store, account: Id, tasks: &[Id]) -> Result<()> {
 }
 
 async fn uploads(store: &dyn Store, account: Id) -> Result<()> {
-    let upload = store.begin_upload(account, Surface::Web, 9).await?.expect("there is room");
+    let upload = store.begin_upload(NewUpload::of(account, Surface::Web), 9).await?.expect("there is room");
     store.finish_upload(upload, UploadedPicture { name: "boat.png".into(), width: 1, height: 1 }).await?;
     store.count_uploads(account).await?;
     store.held_upload(account, Surface::Web, upload).await?;
     store.list_uploads(account, Surface::Web, None, 9).await?;
     store.list_uploads(account, Surface::Web, Some(upload), 9).await?;
-    store.remove_upload(account, Surface::Web, upload).await?;
+    store.remove_upload(account, Surface::Web, upload, Some(account)).await?;
+    store.remove_upload(account, Surface::Web, upload, None).await?;
     Ok(())
 }

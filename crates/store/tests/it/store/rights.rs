@@ -8,8 +8,8 @@ use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::person::{Person, Role, Token, TokenHash};
 use tintype_store::{
-    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, Origin, PersonChange, PersonCreation,
-    Proof, Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
+    AccountChange, DeleteSessions, EndSessions, KeyChange, NewKey, NewSession, NewUpload, Origin, PersonChange,
+    PersonCreation, Proof, Result, Right, SessionRight, StartLimit, Store, StoreError, StrikeRule, Submission,
 };
 use tintype_system::clock::Timestamp;
 
@@ -85,7 +85,7 @@ async fn writes(store: &Arc<dyn Store>, account: Id, other: Id) -> usize {
             .map(drop),
         store.change_person(other, PersonChange::Role(Role::Viewer)).await.map(drop),
         store.create_link(other, Token::random().hash(), store.now()).await.map(drop),
-        store.begin_upload(account, Surface::Web, 100).await.map(drop),
+        store.begin_upload(NewUpload::of(account, Surface::Web), 100).await.map(drop),
         store.create_board(account, None, Token::random().reveal(), 100).await.map(drop),
         store.star_tasks(account, other, &[other], true).await.map(drop),
         store.delete_tasks(account, &[other], None).await.map(drop),

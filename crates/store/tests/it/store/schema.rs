@@ -206,6 +206,9 @@ fn older_sqlite(fx: &Fixture, ada: Id, refused: Id) {
     database.execute("DROP INDEX deletions_of_account", []).expect("SQL");
     database.execute("DROP INDEX deletions_final", []).expect("SQL");
     database.execute("ALTER TABLE deletions DROP COLUMN is_final", []).expect("SQL");
+    for later in ["person_id", "is_mask"] {
+        database.execute(&format!("ALTER TABLE uploads DROP COLUMN {later}"), []).expect("SQL");
+    }
     for later in ["cause", "settings", "person_id"] {
         database.execute(&format!("ALTER TABLE tasks DROP COLUMN {later}"), []).expect("SQL");
     }
@@ -220,6 +223,7 @@ fn older_postgres(fx: &Fixture, ada: Id, refused: Id) {
     cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
     cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
     for statement in [
+        format!("ALTER TABLE {schema}.uploads DROP COLUMN person_id, DROP COLUMN is_mask"),
         format!("DROP TABLE {schema}.invitations"),
         format!("DROP TABLE {schema}.shared_links"),
         format!("ALTER TABLE {schema}.boards DROP COLUMN person_id"),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tintype_domain::model::{Id, Surface};
-use tintype_store::{AccountChange, CompletedTask, Result, TaskFiles, Upload, UploadedPicture};
+use tintype_store::{AccountChange, Action, Actor, CompletedTask, NewUpload, Result, TaskFiles, Upload};
+use tintype_store::{UploadedPicture, Via};
 use tintype_system::clock::Timestamp;
 
 use super::fixture::{Fixture, MILLISECOND};
@@ -18,13 +19,21 @@ fn picture(name: &str) -> UploadedPicture {
 impl Fixture {
     async fn begun(&self, account: Id, surface: Surface) -> Result<Id> {
         self.clock.advance(MILLISECOND);
-        Ok(self.store.begin_upload(account, surface, MOST).await?.expect("a place"))
+        Ok(self.store.begin_upload(NewUpload::of(account, surface), MOST).await?.expect("a place"))
     }
 
     async fn upload(&self, account: Id, surface: Surface, name: &str) -> Result<Upload> {
         let id = self.begun(account, surface).await?;
         assert!(self.store.finish_upload(id, picture(name)).await?);
-        Ok(Upload { id, account_id: account, surface, picture: picture(name), removed_at: None })
+        Ok(Upload {
+            id,
+            account_id: account,
+            surface,
+            picture: picture(name),
+            removed_at: None,
+            person_id: None,
+            is_mask: false,
+        })
     }
 }
 
@@ -40,7 +49,7 @@ pub async fn an_upload_is_seen_by_its_account_and_surface_once_it_is_finished(fi
     assert_eq!((first.id, first.account_id, &first.picture), (id, ada, &picture("a.png")));
     for (account, surface) in [(eve, Surface::Web), (ada, Surface::Api)] {
         assert_eq!(fixture.store.held_upload(account, surface, id).await?, None);
-        assert!(!fixture.store.remove_upload(account, surface, id).await?);
+        assert!(!fixture.store.remove_upload(account, surface, id, None).await?);
     }
     let second = fixture.upload(ada, Surface::Web, "second.png").await?;
     fixture.upload(ada, Surface::Api, "of the API.png").await?;
@@ -58,13 +67,54 @@ pub async fn an_account_has_a_limited_number_of_uploads(fixture: &Fixture) -> Re
     fixture.upload(ada, Surface::Api, "second.png").await?;
     fixture.begun(ada, Surface::Web).await?;
     assert_eq!(fixture.store.count_uploads(ada).await?, MOST);
-    assert_eq!(fixture.store.begin_upload(ada, Surface::Web, MOST).await?, None);
+    assert_eq!(fixture.store.begin_upload(NewUpload::of(ada, Surface::Web), MOST).await?, None);
     fixture.begun(eve, Surface::Web).await?;
-    assert!(fixture.store.remove_upload(ada, Surface::Web, first.id).await?);
+    assert!(fixture.store.remove_upload(ada, Surface::Web, first.id, None).await?);
     fixture.begun(ada, Surface::Web).await?;
     fixture.store.change_account(eve, AccountChange::Disable).await?;
-    assert_eq!(fixture.store.begin_upload(eve, Surface::Web, MOST).await?, None, "a disabled account");
-    assert_eq!(fixture.store.begin_upload(first.id, Surface::Web, MOST).await?, None, "no account");
+    assert_eq!(fixture.store.begin_upload(NewUpload::of(eve, Surface::Web), MOST).await?, None, "a disabled account");
+    assert_eq!(fixture.store.begin_upload(NewUpload::of(first.id, Surface::Web), MOST).await?, None, "no account");
+    Ok(())
+}
+
+pub async fn an_upload_keeps_its_author_and_others_remove_it_on_the_record(fixture: &Fixture) -> Result<()> {
+    let ada = fixture.account("ada", 0).await?;
+    let (owner, member) = (fixture.person(ada, "owner").await?.id, fixture.person(ada, "member").await?.id);
+    let mut ids = Vec::new();
+    for (author, is_mask) in [(Some(member), false), (Some(owner), true), (None, false)] {
+        fixture.clock.advance(MILLISECOND);
+        let new = NewUpload { person_id: author, is_mask, ..NewUpload::of(ada, Surface::Web) };
+        let id = fixture.store.begin_upload(new, MOST).await?.expect("a place");
+        assert!(fixture.store.finish_upload(id, picture("a.png")).await?);
+        let upload = fixture.store.find_upload(ada, Surface::Web, id).await?.expect("an upload");
+        assert_eq!((upload.person_id, upload.is_mask), (author, is_mask));
+        ids.push(id);
+    }
+    let remove = async |person, id, author| {
+        let actor = Actor { name: "grace".into(), person_id: Some(person), via: Via::Studio, source: None };
+        fixture.store.acting(actor).remove_upload(ada, Surface::Web, id, author).await
+    };
+    let left = async || -> Result<Vec<Id>> {
+        Ok(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?.iter().map(|upload| upload.id).collect())
+    };
+    assert!(!remove(member, ids[1], Some(member)).await?, "it is the owner's");
+    assert!(!remove(member, ids[2], Some(member)).await?, "it is nobody's");
+    assert!(!remove(owner, ids[0], Some(owner)).await?, "it is the member's");
+    assert_eq!(left().await?, [ids[2], ids[1], ids[0]]);
+    assert_eq!(fixture.store.audit_entries(Some(ada), None, 10).await?, []);
+    // The author stays when the person goes.
+    fixture.store.remove_person(member).await?;
+    let kept = fixture.store.find_upload(ada, Surface::Web, ids[0]).await?.expect("an upload");
+    assert_eq!(kept.person_id, Some(member));
+    for id in &ids {
+        assert!(remove(owner, *id, None).await?);
+        assert!(!remove(owner, *id, None).await?, "once");
+    }
+    assert_eq!(left().await?, []);
+    let entries = fixture.store.audit_entries(Some(ada), None, 10).await?;
+    let deeds: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    let first = ids[0].to_string();
+    assert_eq!(deeds, [(Action::RemoveUpload, Some(first))], "of the others one is the owner's, one nobody's");
     Ok(())
 }
 
@@ -73,8 +123,8 @@ pub async fn a_removed_upload_is_held_until_its_file_is_gone(fixture: &Fixture) 
     let upload = fixture.upload(ada, Surface::Web, "a.png").await?;
     fixture.store.forget_upload(upload.id).await?;
     assert!(fixture.store.find_upload(ada, Surface::Web, upload.id).await?.is_some(), "only a removed one is deleted");
-    assert!(fixture.store.remove_upload(ada, Surface::Web, upload.id).await?);
-    assert!(!fixture.store.remove_upload(ada, Surface::Web, upload.id).await?);
+    assert!(fixture.store.remove_upload(ada, Surface::Web, upload.id, None).await?);
+    assert!(!fixture.store.remove_upload(ada, Surface::Web, upload.id, None).await?);
     let removed = Upload { removed_at: Some(fixture.store.now()), ..upload };
     assert_eq!(fixture.store.find_upload(ada, Surface::Web, removed.id).await?, None);
     assert_eq!(fixture.store.list_uploads(ada, Surface::Web, None, 10).await?, []);
