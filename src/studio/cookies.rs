@@ -14,11 +14,13 @@ pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype" };
 pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc" };
 /// Holds a secret until its person has seen it.
 pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret" };
-/// Holds the page requested before the sign-in.
+/// Holds the page requested before the sign-in; after [`LOST`], the page with a form that was not taken.
 pub(super) const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted" };
 /// Holds the chosen language. It decides nothing that matters, so it needs no TLS.
 pub(super) const LANGUAGE: &str = "tintype-language";
 
+/// Marks the page with a form that came without a session. No page begins with it, encoded or not.
+const LOST: char = '.';
 /// How long that page is remembered.
 const WANTED_SECONDS: u64 = 60 * 60;
 /// Longest address that is kept, in bytes.
@@ -80,9 +82,20 @@ pub(super) fn with_wanted(response: Response<Body>, visit: &Visit, page: &str) -
     WANTED.set(response, visit, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
 }
 
+/// Remembers the page with a form that was not taken, because its session has ended.
+pub(super) fn with_lost(response: Response<Body>, visit: &Visit, page: &str) -> Response<Body> {
+    WANTED.set(response, visit, &format!("{LOST}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), WANTED_SECONDS)
+}
+
+/// Whether the sign-in leads to a page with a form that was not taken.
+pub(super) fn has_lost(headers: &HeaderMap, visit: &Visit) -> bool {
+    WANTED.read(headers, visit).is_some_and(|page| page.starts_with(LOST))
+}
+
 /// The page requested before the sign-in, which leads there.
 pub(super) fn landing(headers: &HeaderMap, visit: &Visit) -> Option<String> {
-    let page = BASE64_URL_SAFE_NO_PAD.decode(WANTED.read(headers, visit)?).ok()?;
+    let page = WANTED.read(headers, visit)?.trim_start_matches(LOST);
+    let page = BASE64_URL_SAFE_NO_PAD.decode(page).ok()?;
     studio_page(&String::from_utf8(page).ok()?)
 }
 

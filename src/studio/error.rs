@@ -9,11 +9,11 @@ use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode, header};
 use axum::response::{IntoResponse, Redirect};
 
-use super::cookies::{studio_page, with_wanted};
+use super::cookies::{studio_page, with_lost, with_wanted};
 use super::page::{html, secured};
 use super::session::visit;
 use super::texts::Texts;
-use super::{SECOND_FACTOR, SIGN_IN, Visit};
+use super::{SECOND_FACTOR, SIGN_IN, SIGN_OUT, Visit};
 use crate::files::FilesError;
 use tintype_store::StoreError;
 
@@ -30,8 +30,17 @@ pub struct PageError {
     pub retry_after: Option<u64>,
     /// The page on which the person has to do something first.
     first: Option<&'static str>,
-    /// The page that the person asked for, to which the sign-in leads.
-    wanted: Option<Box<(Visit, String)>>,
+    /// The page to which the sign-in leads.
+    wanted: Option<Box<Wanted>>,
+}
+
+/// A page to which a sign-in leads.
+#[derive(Debug, Clone)]
+struct Wanted {
+    visit: Visit,
+    page: String,
+    /// Whether it has a form that was not taken, instead of being the page that the person asked for.
+    is_lost: bool,
 }
 
 impl PageError {
@@ -76,7 +85,22 @@ impl PageError {
             && is_page
             && let Ok(visit) = visit(parts)
         {
-            self.wanted = studio_page(&parts.uri.to_string()).map(|page| Box::new((visit, page)));
+            let page = studio_page(&parts.uri.to_string());
+            self.wanted = page.map(|page| Box::new(Wanted { visit, page, is_lost: false }));
+        }
+        self
+    }
+
+    /// The same, for a form that a page of the studio has sent: the sign-in says that it was not taken, and leads to its page.
+    /// Whoever signs out has lost nothing.
+    pub(super) fn losing(mut self, parts: &Parts) -> Self {
+        let referrer = parts.headers.get(header::REFERER).and_then(|referrer| referrer.to_str().ok());
+        if self.first == Some(SIGN_IN)
+            && parts.uri.path() != SIGN_OUT
+            && let Ok(visit) = visit(parts)
+        {
+            let page = referrer.and_then(studio_page);
+            self.wanted = page.map(|page| Box::new(Wanted { visit, page, is_lost: true }));
         }
         self
     }
@@ -114,7 +138,8 @@ impl IntoResponse for PageError {
         if let Some(page) = self.first {
             let response = secured(Redirect::to(page).into_response());
             return match self.wanted.as_deref() {
-                Some((visit, wanted)) => with_wanted(response, visit, wanted),
+                Some(Wanted { visit, page, is_lost: true }) => with_lost(response, visit, page),
+                Some(Wanted { visit, page, is_lost: false }) => with_wanted(response, visit, page),
                 None => response,
             };
         }

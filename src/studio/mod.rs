@@ -130,6 +130,8 @@ pub const HOME: &str = "/studio";
 pub const SECOND_FACTOR: &str = "/studio/second-factor";
 /// The page on which people sign in.
 pub const SIGN_IN: &str = "/studio/sign-in";
+/// The form that ends a session.
+const SIGN_OUT: &str = "/studio/sign-out";
 
 /// A request as `crate::http` saw it.
 #[derive(Debug, Clone)]

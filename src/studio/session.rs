@@ -213,7 +213,7 @@ impl<'a> Sender<'a> {
 
     async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         check_origin(studio, parts)?;
-        let early = Visitor::read(parts, studio, need).await?;
+        let early = Visitor::read(parts, studio, need).await.map_err(|error| error.losing(parts))?;
         let counted = studio.limits.count_form(early.session.person.id).await;
         if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
             studio.shared.metrics.rate_limited.inc();
@@ -244,15 +244,18 @@ impl<'a> Sender<'a> {
 
     /// Refuses a body without the secret of the session's forms.
     pub(super) fn check_proof(&self, proof: Option<&str>) -> std::result::Result<(), PageError> {
-        if proof.is_some_and(|proof| same(proof, &self.early.proof)) {
-            return Ok(());
+        match proof {
+            Some(proof) if same(proof, &self.early.proof) => Ok(()),
+            None | Some("") => Err(PageError::forbidden("error-origin")),
+            // One of another session: the browser says that the form is of this origin.
+            Some(_) => Err(PageError::forbidden("error-old-form")),
         }
-        Err(PageError::forbidden("error-origin"))
     }
 
     /// The person, once the whole body has arrived, with the rights of that moment.
     pub(super) async fn arrived(self) -> std::result::Result<Visitor, PageError> {
-        Visitor::read(self.parts, &self.early.studio, self.need).await
+        let arrived = Visitor::read(self.parts, &self.early.studio, self.need).await;
+        arrived.map_err(|error| error.losing(self.parts))
     }
 }
 

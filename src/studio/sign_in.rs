@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::cookies::{SECRET, SESSION, WANTED, landing};
+use super::cookies::{SECRET, SESSION, WANTED, has_lost, landing};
 use super::error::PageError;
 use super::page::{html, secured};
 use super::second_factor::ask_for_code;
@@ -63,12 +64,14 @@ struct LinkPage<'a> {
 pub async fn sign_in(
     State(studio): State<Arc<Studio>>,
     visitor: Result<Visitor, PageError>,
+    Extension(visit): Extension<Visit>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     if visitor.is_ok() {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
-    Ok(html(SignInPage::new(&studio, &headers, "", None).render()?))
+    let notice = has_lost(&headers, &visit).then_some("session-ended");
+    Ok(html(SignInPage::new(&studio, &headers, "", notice).render()?))
 }
 
 /// Signs in with name and password. Whether the name exists shows neither in the answer nor in its time. Failures of one

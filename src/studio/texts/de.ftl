@@ -83,6 +83,7 @@ oidc-only = Sie können sich nur mit dieser Identität anmelden. Setzen Sie ein 
 link-lead = Dieser Link meldet Sie einmal als { $word } an.
 link-used = Dieser Link wurde schon benutzt oder ist abgelaufen. Bitten Sie um einen neuen.
 signed-out = Sie sind abgemeldet.
+session-ended = Ihre Sitzung ist beendet. Der letzte Schritt wurde nicht gespeichert.
 to-sign-in = Zur Anmeldung
 
 prompt = Beschreiben Sie ein Bild
@@ -308,6 +309,7 @@ error-title = Etwas ist schiefgegangen
 error-not-found = Diese Seite gibt es nicht, oder sie gehört nicht Ihnen.
 error-request = Das Formular war nicht lesbar. Gehen Sie zurück, laden Sie die Seite neu und versuchen Sie es noch einmal.
 error-origin = Das Formular kam von einer anderen Seite. Öffnen Sie das Studio in diesem Browser und versuchen Sie es noch einmal.
+error-old-form = Sie haben sich seither neu angemeldet. Laden Sie die Seite neu, und senden Sie noch einmal.
 error-https = Das Studio funktioniert nur über HTTPS.
 error-internal = Bei uns ist etwas schiefgegangen. Es wurde nichts abgebucht. Versuchen Sie es noch einmal.
 error-rate = Zu viele Versuche. Warten Sie eine Minute und versuchen Sie es noch einmal.

@@ -83,6 +83,7 @@ oidc-only = This identity is your only way to sign in. Set a password before you
 link-lead = This link signs you in as { $word }, once.
 link-used = This link has been used or has expired. Ask for a new one.
 signed-out = You are signed out.
+session-ended = Your session has ended. Your last step was not saved.
 to-sign-in = Go to the sign-in page
 
 prompt = Describe a picture
@@ -308,6 +309,7 @@ error-title = Something went wrong
 error-not-found = This page does not exist, or it is not yours.
 error-request = The form could not be read. Go back, reload the page and try again.
 error-origin = The form came from another page. Open the studio in this browser and try again.
+error-old-form = You have signed in again since this page was loaded. Reload it and send it again.
 error-https = The studio works over HTTPS only.
 error-internal = Something went wrong on our side. Nothing was charged. Try again.
 error-rate = Too many attempts. Wait a minute and try again.

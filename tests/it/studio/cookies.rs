@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use tintype_domain::person::Role;
+use tintype_store::PersonChange;
 
 use super::text;
 use crate::rigs::service::Service;
@@ -69,6 +70,45 @@ async fn a_sign_in_leads_to_the_page_that_was_asked_for() {
     assert_eq!((entered.status, entered.header("location")), (StatusCode::SEE_OTHER, GALLERY));
     let lines: Vec<_> = entered.headers.get_all("set-cookie").iter().map(|line| line.to_str().expect("text")).collect();
     assert!(lines.len() == 2 && lines[1].starts_with("tintype-wanted=; Path=/; Max-Age=0"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_form_of_an_ended_session_is_not_lost_without_a_word() {
+    const ENDED: &str = "Your session has ended. Your last step was not saved.";
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let proof = ada.proof().await;
+    let new = PersonChange::Password("$new".into());
+    service.shared.store.change_person(ada.person.id, new).await.expect("a store");
+    let page = ("referer", "http://localhost/studio/boards?x=1");
+    for script in [&[page][..], &[page, ("x-requested-with", "studio")]] {
+        let lost = ada.send_with("/studio/boards", &[("name", "Boats")], &proof, script).await;
+        assert_eq!((lost.status, lost.header("location")), (StatusCode::SEE_OTHER, "/studio/sign-in"));
+        let cookie = set_cookie(&lost);
+        let said = service.call("GET", "/studio/sign-in", &[("cookie", cookie)], "").await;
+        assert!(text(&said).contains(ENDED), "{said:?}");
+        let headers = [("cookie", cookie), ("accept-language", "de")];
+        let said = service.call("GET", "/studio/sign-in", &headers, "").await;
+        assert!(
+            text(&said).contains("Ihre Sitzung ist beendet. Der letzte Schritt wurde nicht gespeichert."),
+            "{said:?}"
+        );
+        let entered = service.call("POST", &service.link(&ada.person).await, &[("cookie", cookie)], "").await;
+        assert_eq!((entered.status, entered.header("location")), (StatusCode::SEE_OTHER, "/studio/boards?x=1"));
+    }
+    // Another origin's address leads nowhere but to a page of this server, and nothing was lost with a sign-out.
+    for (path, referrer) in [
+        ("/studio/boards", "https://evil.example/x"),
+        ("/studio/boards", "javascript:alert(1)"),
+        ("/studio/sign-out", page.1),
+    ] {
+        let answer = ada.send_with(path, &[("name", "Boats")], &proof, &[("referer", referrer)]).await;
+        assert!(answer.status == StatusCode::SEE_OTHER && !answer.headers.contains_key("set-cookie"), "{answer:?}");
+    }
+    // Whoever only asks for a page has lost nothing.
+    let asked = service.call("GET", GALLERY, &[("accept", "text/html")], "").await;
+    let page = service.call("GET", "/studio/sign-in", &[("cookie", set_cookie(&asked))], "").await;
+    assert!(!text(&page).contains(ENDED), "{page:?}");
 }
 
 #[tokio::test]
