@@ -28,7 +28,7 @@ pub const TASK: &str = "/api/v1/images/task/{id}";
 pub const ACCOUNT: &str = "/api/v1/account";
 
 /// The routes.
-pub static ROUTES: [Route; 114] = [
+pub static ROUTES: [Route; 115] = [
     api(Method::POST, GENERATE, RateLimit::Submit, |method| on(method, api::images::generate)),
     api(Method::GET, TASKS, RateLimit::Read, |method| on(method, api::images::list)),
     api(Method::GET, TASK, RateLimit::Read, |method| on(method, api::images::find)),
@@ -126,6 +126,7 @@ pub static ROUTES: [Route; 114] = [
     page(Method::GET, "/studio/operator/strikes", |method| on(method, studio::operator_strikes)),
     page(Method::GET, "/studio/operator/audit", |method| on(method, studio::operator_audit)),
     page(Method::POST, "/studio/sign-out", |method| on(method, studio::sign_out)),
+    page(Method::GET, "/studio/", |method| on(method, studio::page_not_found)),
     page(Method::GET, "/studio/{*path}", |method| on(method, studio::page_not_found)),
     page(Method::POST, "/studio/{*path}", |method| on(method, studio::form_not_found)),
     door(Method::GET, "/studio/sign-in", |method| on(method, studio::sign_in)),

@@ -1,5 +1,7 @@
 //! The bin: deleted tasks, which can be restored until their time is over or their deletion is made final.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
@@ -86,6 +88,18 @@ pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Respons
     let frame = Frame::new("gallery", &visitor).await?;
     let page = BinPage { frame, tasks, older: found.older, before, all: place.all == "1", stay };
     Ok(html(page.render()?))
+}
+
+/// Whether a task lies in the bin, and the visitor may restore it.
+pub(super) async fn holds(visitor: &Visitor, task: Id) -> Result<bool, PageError> {
+    if !visitor.makes() {
+        return Ok(false);
+    }
+    let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+    // Ids begin with a time: the first ones of this page were created in the millisecond of the task.
+    let after = Id::floor(task.timestamp().saturating_add(Duration::from_millis(1)));
+    let found = store.bin(account, visitor.only_own(), Some(after), PAGE).await?;
+    Ok(found.records.iter().any(|record| record.task.id == task))
 }
 
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.

@@ -22,7 +22,7 @@ use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
 use super::snippets::Snippets;
-use super::{HOME, Studio, boards, failures, uploads};
+use super::{HOME, Studio, bin, boards, failures, uploads};
 use tintype_domain::model::{CREDITS_PER_IMAGE, Id, Surface};
 use tintype_domain::person::Role;
 use tintype_domain::preset::Chosen;
@@ -265,7 +265,10 @@ pub async fn picture(
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let id = id.parse().map_err(|_| PageError::not_found())?;
-    let record = own(&visitor, id).await?.ok_or_else(PageError::not_found)?;
+    let Some(record) = own(&visitor, id).await? else {
+        let is_in_bin = bin::holds(&visitor, id).await?;
+        return Err(if is_in_bin { PageError::in_bin() } else { PageError::not_found() });
+    };
     let mut card = card(&visitor, record).await?;
     if is_of_script(&headers) && shown.tile.is_some() {
         card.selects = shown.gallery.is_some() && visitor.makes();

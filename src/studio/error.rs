@@ -17,6 +17,9 @@ use super::{SECOND_FACTOR, SIGN_IN, SIGN_OUT, Visit};
 use crate::files::FilesError;
 use tintype_store::StoreError;
 
+/// The name of the text for a picture in the bin.
+const IN_BIN: &str = "picture-in-bin";
+
 /// An error of a page. `crate::http` writes it, and logs its cause with the id of the request.
 #[derive(Debug, Clone)]
 pub struct PageError {
@@ -50,6 +53,11 @@ impl PageError {
 
     pub(super) fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "error-not-found")
+    }
+
+    /// For the address of a picture that the person may restore.
+    pub(super) fn in_bin() -> Self {
+        Self::new(StatusCode::NOT_FOUND, IN_BIN)
     }
 
     pub(super) fn bad_request() -> Self {
@@ -155,7 +163,10 @@ impl IntoResponse for PageError {
 struct ErrorPage<'a> {
     t: &'a Texts,
     sentence: &'a str,
-    request_id: &'a str,
+    /// The id for the operator, unless the person's own address led nowhere.
+    request_id: Option<&'a str>,
+    /// Whether what the person looks for lies in the bin.
+    is_in_bin: bool,
 }
 
 /// The name of the text for an error that arose outside of the studio, whose sentence is one of the API.
@@ -171,7 +182,12 @@ fn text_of(status: StatusCode) -> &'static str {
 /// The page of an error. `text` is the name of a text, or else a sentence that is not shown.
 pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &str) -> Response<Body> {
     let text = if texts.has(text) { text } else { text_of(status) };
-    let page = ErrorPage { t: texts, sentence: &texts.get(text), request_id };
+    let page = ErrorPage {
+        t: texts,
+        sentence: &texts.get(text),
+        request_id: (status != StatusCode::NOT_FOUND).then_some(request_id),
+        is_in_bin: text == IN_BIN,
+    };
     page.render().map_or_else(|_| Response::new(Body::from(request_id.to_owned())), html)
 }
 

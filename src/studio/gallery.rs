@@ -171,6 +171,8 @@ struct GalleryPage<'a> {
     people: Vec<Person>,
     /// The board that is shown.
     board: Option<Board>,
+    /// Whether the wanted board is gone, or somebody else's.
+    is_gone: bool,
     deleted: Vec<Id>,
     cards: Vec<Card<'a>>,
     older: Option<String>,
@@ -260,6 +262,7 @@ pub async fn gallery(
     let page = GalleryPage {
         frame: Frame::with_queue("gallery", &visitor).await?,
         board: boards.iter().find(|board| Some(board.id) == filter.board).cloned(),
+        is_gone: !is_seen,
         deleted: ids(&search.deleted),
         narrowing,
         search,

@@ -1,11 +1,21 @@
 //! Addresses below the studio that no page has. A page that somebody may not know of answers like them.
 
+use axum::body::Body;
+use axum::http::{Response, Uri};
+use axum::response::{IntoResponse as _, Redirect};
+
 use super::error::PageError;
+use super::page::secured;
 use super::session::{Form, Visitor};
 
-/// A page.
-pub async fn page_not_found(_: Visitor) -> PageError {
-    PageError::not_found()
+/// A page. One with a slash too many leads to the page without it.
+pub async fn page_not_found(_: Visitor, uri: Uri) -> Result<Response<Body>, PageError> {
+    let path = uri.path().trim_end_matches('/');
+    if path == uri.path() {
+        return Err(PageError::not_found());
+    }
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    Ok(secured(Redirect::permanent(&format!("{path}{query}")).into_response()))
 }
 
 /// The target of a form.

@@ -202,6 +202,25 @@ async fn a_form_from_another_site_is_refused() {
 }
 
 #[tokio::test]
+async fn a_page_with_a_slash_too_many_leads_to_the_page() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    for (path, page) in [
+        ("/studio/", "/studio"),
+        ("/studio/?prompt=a%20boat", "/studio?prompt=a%20boat"),
+        ("/studio/gallery/?q=x", "/studio/gallery?q=x"),
+        ("/studio//", "/studio"),
+        ("/studio/nowhere/", "/studio/nowhere"),
+    ] {
+        let answer = ada.get(path).await;
+        assert_eq!((answer.status, answer.header("location")), (StatusCode::PERMANENT_REDIRECT, page), "{path}");
+    }
+    let nowhere = ada.get("/studio/nowhere").await;
+    assert_eq!(nowhere.status, StatusCode::NOT_FOUND);
+    assert!(text(&nowhere).contains("This page does not exist") && !text(&nowhere).contains("operator"), "{nowhere:?}");
+}
+
+#[tokio::test]
 async fn a_form_arrives_through_a_proxy_that_names_another_host() {
     let service = Service::start_with(&["--public-url", "https://images.example.com"]).await;
     let ada = service.visitor("ada", 10).await;

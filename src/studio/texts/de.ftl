@@ -307,6 +307,7 @@ session-agent = Browser
 
 error-title = Etwas ist schiefgegangen
 error-not-found = Diese Seite gibt es nicht, oder sie gehört nicht Ihnen.
+picture-in-bin = Dieses Bild liegt im Papierkorb.
 error-request = Das Formular war nicht lesbar. Gehen Sie zurück, laden Sie die Seite neu und versuchen Sie es noch einmal.
 error-origin = Das Formular kam von einer anderen Seite. Öffnen Sie das Studio in diesem Browser und versuchen Sie es noch einmal.
 error-old-form = Sie haben sich seither neu angemeldet. Laden Sie die Seite neu, und senden Sie noch einmal.
@@ -807,6 +808,7 @@ audit-unshare = Geteilter Link widerrufen
 board-private = Nur für mich sichtbar
 board-publish = Mit dem Team teilen
 board-gone = Diese Sammlung gibt es nicht mehr. Wählen Sie eine andere.
+board-unseen = Diese Sammlung gibt es nicht mehr, oder nur die Person sieht sie, die sie angelegt hat.
 board-mine = privat
 board-count = { $n ->
     [one] { $n } Bild

@@ -307,6 +307,7 @@ session-agent = Browser
 
 error-title = Something went wrong
 error-not-found = This page does not exist, or it is not yours.
+picture-in-bin = This picture is in the bin.
 error-request = The form could not be read. Go back, reload the page and try again.
 error-origin = The form came from another page. Open the studio in this browser and try again.
 error-old-form = You have signed in again since this page was loaded. Reload it and send it again.
@@ -807,6 +808,7 @@ audit-unshare = Shared link revoked
 board-private = Visible only to me
 board-publish = Share with the team
 board-gone = This board no longer exists. Choose another one.
+board-unseen = This board is gone, or visible only to the person who made it.
 board-mine = private
 board-count = { $n ->
     [one] { $n } picture

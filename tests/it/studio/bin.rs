@@ -146,13 +146,25 @@ async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
     for (visitor, status) in [(&ada, 200), (&eve, 200), (&bob, 404), (&viewer, 404)] {
         assert_eq!(visitor.get(&thumbnail).await.status, status, "{}", visitor.person.name);
     }
+    // Whoever may restore it is told where it is.
+    let address = format!("/studio/tasks/{of_eve}");
+    for (visitor, is_told) in [(&ada, true), (&eve, true), (&bob, false), (&viewer, false)] {
+        let (page, name) = (visitor.get(&address).await, &visitor.person.name);
+        assert_eq!(page.status, StatusCode::NOT_FOUND, "{name}");
+        assert_eq!(super::text(&page).contains("This picture is in the bin."), is_told, "{name}: {page:?}");
+        assert_eq!(super::text(&page).contains("href=\"/studio/bin\""), is_told, "{name}: {page:?}");
+        assert!(!super::text(&page).contains("operator"), "{name}: {page:?}");
+    }
     let other = service.visitor("mallory", 10).await;
+    assert!(!super::text(&other.get(&address).await).contains("in the bin"));
     assert_eq!(other.get(&thumbnail).await.status, 404);
     for change in ["restore", "erase"] {
         assert_eq!(bob.bin(change, &[of_eve]).await, StatusCode::SEE_OTHER);
         assert_eq!(other.bin(change, &[of_eve]).await, StatusCode::SEE_OTHER);
     }
     bob.bin("empty", &[]).await;
+    let gone = ada.get(&format!("/studio/tasks/{of_bob}")).await;
+    assert!(super::text(&gone).contains("This page does not exist"), "its deletion is final: {gone:?}");
     assert!(eve.sees(BIN, of_eve).await, "it is neither restored nor erased by others");
     eve.bin("restore-all", &[]).await;
     assert!(eve.sees("/studio/gallery", of_eve).await);
