@@ -180,6 +180,16 @@ impl Presets {
         ))
     }
 
+    /// Whether the engine with this name takes references, or any engine; one that nobody knows may. `reported` are the
+    /// engines of all workers.
+    pub fn takes_references(&self, engine: Option<&str>, reported: &[EngineState]) -> bool {
+        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = engines.by_name.iter().map(|(name, takes)| (name.as_str(), takes.masks.max_references));
+        let others = reported.iter().map(|other| (other.name.as_str(), other.max_references as usize));
+        let mut most = known.chain(others).filter(|(name, _)| engine.is_none_or(|wanted| wanted == *name)).peekable();
+        most.peek().is_none() || most.any(|(_, most)| most > 0)
+    }
+
     /// All presets, by name.
     pub fn all(&self) -> Arc<Vec<Preset>> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);

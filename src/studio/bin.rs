@@ -18,7 +18,6 @@ use super::references::thumbnail;
 use super::session::{Form, Visitor};
 use crate::service::thumbnails;
 use tintype_domain::model::{Id, Status};
-use tintype_domain::person::Role;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::TaskRecord;
 use tintype_system::clock::Timestamp;
@@ -78,7 +77,7 @@ struct BinPage<'a> {
 
 /// The page.
 pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let shared = &visitor.studio.shared;
     let (account, before) = (visitor.session.person.account_id, place.before.parse().ok());
     let found = shared.store.bin(account, visitor.only_own(), before, PAGE).await?;
@@ -105,7 +104,7 @@ pub(super) async fn holds(visitor: &Visitor, task: Id) -> Result<bool, PageError
 /// Restores tasks, or makes their deletion final: the chosen ones, or all that the person may.
 pub async fn change_bin(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     let visitor = &form.visitor;
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let (account, author, person) = (visitor.session.person.account_id, visitor.only_own(), visitor.session.person.id);
     let (store, change) = (visitor.store(), action(&word)?);
     let purge = async |tasks: &[Id]| -> Result<(), PageError> {

@@ -15,7 +15,6 @@ use super::references;
 use super::session::{Form, Visitor};
 use tintype_config::{MAX_BOARD_NAME, MAX_BOARDS};
 use tintype_domain::model::Id;
-use tintype_domain::person::Role;
 use tintype_domain::stored_reference::StoredReference;
 use tintype_store::{Board, BoardWrite, GalleryFilter, MOST_COUNTED, TaskState};
 
@@ -99,7 +98,7 @@ fn written(form: &Form, outcome: BoardWrite) -> Result<Response<Body>, PageError
 
 /// Makes a board.
 pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
+    form.visitor.changes()?;
     let person = &form.visitor.session.person;
     let owner = form.fields.get("private").map(|_| person.id);
     let made = form.visitor.store().create_board(person.account_id, owner, name(&form)?, MAX_BOARDS).await?;
@@ -108,7 +107,7 @@ pub async fn create_board(form: Form) -> Result<Response<Body>, PageError> {
 
 /// Renames or removes a board, or shows a private one to the team.
 pub async fn change_board(Path((id, word)): Path<(String, String)>, form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
+    form.visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (store, person) = (form.visitor.store(), &form.visitor.session.person);
     match action(&word)? {

@@ -370,6 +370,7 @@ async fn read(visitor: &Visitor, fields: &Fields, filled: &mut Filled) -> Result
                 MaskFault::Gone => t.get("mask-gone").into_owned(),
                 MaskFault::NoReference => t.count("no-reference", 1_u32).into_owned(),
                 MaskFault::NotTaken => t.get("mask-not-taken").into_owned(),
+                MaskFault::NoReferences => t.get("references-not-taken").into_owned(),
                 MaskFault::Unfit | MaskFault::Store(_) => t.get("mask-unfit").into_owned(),
             }));
         }
@@ -497,7 +498,7 @@ pub async fn cancel(
     form: Form,
 ) -> Result<Response<Body>, PageError> {
     let visitor = &form.visitor;
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (account, author) = (visitor.session.person.account_id, visitor.only_own());
     let outcome = studio.shared.endings.cancel(visitor.right(), account, Surface::Web, id, author).await?;

@@ -24,7 +24,7 @@ use super::session::{Form, Visitor};
 use super::texts::Texts;
 use tintype_config::{MAX_BOARD_NAME, MAX_CHOSEN};
 use tintype_domain::model::{Id, Status, Surface};
-use tintype_domain::person::{Person, Role};
+use tintype_domain::person::Person;
 use tintype_domain::request::AspectRatio;
 use tintype_store::{Board, GalleryFilter, GalleryPage as Found, TaskRecord, TaskState};
 use tintype_system::clock::Timestamp;
@@ -292,7 +292,7 @@ pub(super) fn chosen(form: &Form) -> Vec<Id> {
 
 /// Gives stars to chosen tasks, takes them away, deletes or restores them, or puts them on a board.
 pub async fn change(Path(word): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
+    form.visitor.changes()?;
     let (store, account) = (form.visitor.store(), form.visitor.session.person.account_id);
     let (tasks, me) = (chosen(&form), form.visitor.session.person.id);
     let tell = |what, tasks| form.visitor.studio.live.tell(account, Marks { what, person: me, tasks });

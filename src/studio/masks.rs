@@ -16,6 +16,8 @@ pub(super) enum MaskFault {
     NoReference,
     /// The chosen preset has no engine for it.
     NotTaken,
+    /// The chosen preset takes no references at all.
+    NoReferences,
     Store(StoreError),
 }
 
@@ -53,6 +55,10 @@ pub(super) async fn read(
     }
     let engines = store.engines().await?;
     let presets = &visitor.studio.shared.presets;
+    let most = presets.of_form(fields.text("preset")).and_then(|preset| preset.references);
+    if most == Some(0) || !presets.takes_references(engine.as_deref(), &engines) {
+        return Err(MaskFault::NoReferences);
+    }
     match presets.engine_for_mask(engine, references.len(), &engines) {
         Ok(engine) => Ok(Some((mask.to_string(), engine))),
         Err(NoEngineForMask::NotTaken(_) | NoEngineForMask::TooManyReferences(_)) => Err(MaskFault::NotTaken),

@@ -92,6 +92,11 @@ impl Visitor {
         Err(PageError::forbidden(if role == Role::Owner { "owner-refused" } else { "viewer-refused" }))
     }
 
+    /// Refuses a viewer, for a change that creates nothing.
+    pub(super) fn changes(&self) -> std::result::Result<(), PageError> {
+        if self.makes() { Ok(()) } else { Err(PageError::forbidden("viewer-change-refused")) }
+    }
+
     /// Refuses a person who may not manage the account: who is no owner, or whom the content policy has suspended, since
     /// keys and new people would be ways around that.
     pub(super) fn manages(&self) -> std::result::Result<(), PageError> {

@@ -23,7 +23,6 @@ use crate::files::FileName;
 use crate::service::thumbnails;
 use tintype_config::MAX_SHARED_LINKS;
 use tintype_domain::model::{Id, Status};
-use tintype_domain::person::Role;
 use tintype_store::{GalleryFilter, NewSharedLink, SharedLink, SharedLinkCreation, Target, TaskRecord, TaskState};
 
 const LINKS: &str = "/studio/links";
@@ -76,7 +75,7 @@ pub async fn links(
     Query(place): Query<Place>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     let mut found = store.list_shared_links(account, visitor.only_own(), place.before.parse().ok(), PAGE + 1).await?;
     let more = found.len() > PAGE as usize;
@@ -105,7 +104,7 @@ pub async fn links(
 /// Makes a link, and leads to the list, which shows it.
 pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, .. } = form;
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let target = match (fields.text("task").parse(), fields.text("board").parse()) {
         (Ok(task), _) => Target::Task(task),
         (_, Ok(board)) => Target::Board(board),
@@ -136,7 +135,7 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
 /// Revokes a link. A second click finds it revoked, and says no more.
 pub async fn revoke(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
     let visitor = &form.visitor;
-    visitor.needs(Role::Member)?;
+    visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.session.person.account_id;
     if visitor.store().revoke_shared_link(account, id, visitor.only_own()).await? {

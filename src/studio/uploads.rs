@@ -337,7 +337,7 @@ pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<R
 
 /// Removes an upload: a member's own, anyone's for an owner.
 pub async fn remove(Path(id): Path<String>, form: Form) -> Result<Response<Body>, PageError> {
-    form.visitor.needs(Role::Member)?;
+    form.visitor.changes()?;
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let (account, author) = (form.visitor.session.person.account_id, form.visitor.only_own());
     let store = form.visitor.store();

@@ -342,6 +342,21 @@ async fn a_role_limits_a_person() {
     let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1")];
     assert_eq!(viewer.send("/studio/tasks", &fields).await.status, StatusCode::FORBIDDEN);
     assert_eq!(viewer.send(&format!("/studio/tasks/{id}/cancel"), &[]).await.status, StatusCode::FORBIDDEN);
+    // What creates nothing is refused in other words.
+    let task = format!("task-{id}");
+    for path in [
+        "/studio/gallery/star",
+        "/studio/gallery/delete",
+        "/studio/boards",
+        "/studio/boards/FAAAAAAAAAAAAAAAAAAAA/remove",
+        "/studio/bin/empty",
+        "/studio/links",
+        "/studio/uploads/FAAAAAAAAAAAAAAAAAAAA/remove",
+    ] {
+        let refused = viewer.send(path, &[(&task, "1"), ("name", "Boats")]).await;
+        assert_eq!(refused.status, StatusCode::FORBIDDEN, "{path}");
+        assert!(text(&refused).contains("Viewers cannot change anything. Ask an owner."), "{path}: {refused:?}");
+    }
     for person in [&member, &viewer] {
         assert_eq!(person.get("/studio/keys").await.status, StatusCode::FORBIDDEN);
         assert_eq!(person.send("/studio/keys", &[("name", "mine")]).await.status, StatusCode::FORBIDDEN);

@@ -137,6 +137,7 @@ mask-empty = Noch ist nichts markiert. Markieren Sie den Teil, der sich ändern 
 mask-unfit = Die Maske gehört zu einem anderen Bild. Entfernen Sie sie, oder markieren Sie neu.
 mask-gone = Die Maske wurde gelöscht. Markieren Sie neu, oder erstellen Sie das Bild ohne sie.
 mask-not-taken = Diese Voreinstellung unterstützt keine Maske mit so vielen Vorlagen. Entfernen Sie die Maske oder einige Vorlagen, oder wählen Sie eine andere Voreinstellung.
+references-not-taken = Diese Voreinstellung nimmt keine Vorlagen. Entfernen Sie sie, oder wählen Sie eine andere.
 board-none = Keine
 no-reference = Die Vorlage { $n } gibt es nicht mehr. Entfernen Sie sie und versuchen Sie es noch einmal.
 title-uploads = Hochgeladene Bilder dieses Kontos
@@ -208,6 +209,7 @@ too-many-failed = Zu viele Bilder dieses Kontos sind fehlgeschlagen. Versuchen S
 overloaded = Die Warteschlange ist im Moment zu lang für ein weiteres Bild. Versuchen Sie es in { $n } s noch einmal.
 unknown-outcome = Der Server konnte Ihre Anfrage nicht bestätigen. Sehen Sie sich Ihre neuesten Bilder an, bevor Sie es noch einmal versuchen.
 viewer-refused = Sie können hier Bilder ansehen. Bitten Sie einen Inhaber dieses Kontos, wenn Sie auch welche erstellen möchten.
+viewer-change-refused = Betrachter können nichts ändern. Fragen Sie einen Inhaber.
 owner-refused = Das können nur Inhaber dieses Kontos.
 
 failure-policy = Die Inhaltsrichtlinie erlaubt das nicht.

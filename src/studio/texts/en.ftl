@@ -137,6 +137,7 @@ mask-empty = Nothing is painted yet. Paint the part that should change.
 mask-unfit = The mask was painted on another picture. Remove it, or paint it again.
 mask-gone = The mask was deleted. Paint it again, or create the picture without it.
 mask-not-taken = This preset does not support masks with this many references. Remove the mask or some references, or choose another preset.
+references-not-taken = This preset takes no references. Remove them, or choose another preset.
 board-none = None
 no-reference = Reference { $n } no longer exists. Remove it and try again.
 title-uploads = Uploads of this account
@@ -208,6 +209,7 @@ too-many-failed = Too many pictures of this account have failed. Try again in { 
 overloaded = The queue is too long for another picture at the moment. Try again in { $n } s.
 unknown-outcome = The server could not confirm your request. Look at your latest pictures before you try again.
 viewer-refused = You can view pictures here. Ask an owner of this account if you want to create some.
+viewer-change-refused = Viewers cannot change anything. Ask an owner.
 owner-refused = Only owners of this account can do that.
 
 failure-policy = The content policy does not allow this.

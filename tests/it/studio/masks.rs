@@ -5,7 +5,9 @@ use std::fs;
 use bytes::Bytes;
 use hyper::StatusCode;
 use tintype_domain::model::{Id, Status, Surface};
+use tintype_engine::EngineInfo;
 use tintype_engine::picture::Picture;
+use tintype_sketch::Sketch;
 
 use super::browser::{Person, first, photograph};
 use super::{Visitor, text};
@@ -108,6 +110,25 @@ async fn a_mask_that_does_not_fit_is_refused_before_the_charge() {
     let fields = [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", &*wide), ("mask", &*mask)];
     let refused = text(&ada.send("/studio/tasks", &fields).await).to_owned();
     assert!(refused.contains("name=\"mask\" value=\"\"") && refused.contains("on another picture"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_preset_without_references_is_named_as_such_and_not_as_one_without_masks() {
+    let service = Service::start_on_sqlite(&[]).await;
+    let ada = service.visitor("ada", 100).await;
+    let (_, task) = ada.edit("", &[]).await;
+    service.work().await;
+    let reference = format!("result:{}/1", task.expect("a task"));
+    let (_, mask) = ada.paint(&reference, half(8, 8)).await;
+    for (max_references, reason) in [(0, "This preset takes no references."), (1, "does not support masks")] {
+        let words = EngineInfo { max_references, masks: false, ..Sketch::info() };
+        service.shared.presets.know(std::iter::once(("words".to_owned(), &words)), true);
+        let fields =
+            [("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", &*reference), ("mask", &*mask)];
+        let refused = ada.send("/studio/tasks", &fields).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(text(&refused).contains(reason), "{reason}: {refused:?}");
+    }
 }
 
 #[tokio::test]
