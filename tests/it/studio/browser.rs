@@ -161,7 +161,7 @@ fn every_page_shows_its_content() {
         ("/studio/activity", "No program has created a task"),
         ("/studio/docs", "Create a task"),
         ("/studio/keys", "first key"),
-        ("/studio/credits", "opening balance"),
+        ("/studio/credits", "Opening balance"),
         ("/studio/usage", "Usage"),
         ("/studio/sessions", "This browser"),
         ("/studio/people", "default"),

@@ -203,7 +203,7 @@ async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
     assert!(lines[1].contains(",charge,-2,103,imgmodel-"), "{csv}");
     assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
     let page = ada.page("/studio/credits").await;
-    assert!(page.contains("103") && page.contains("opening balance"), "{page}");
+    assert!(page.contains("103") && page.contains("Opening balance"), "{page}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::system::{Sysinfo, sysinfo};
 
@@ -15,6 +15,7 @@ const CHILD_SHARE: f64 = 0.8;
 const UNKNOWN_MEMORY: u64 = 8 << 30;
 /// Time for a program that tells about this machine.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The most bytes of what it prints that are read.
 const MAX_PRINTED: u64 = 4096;
 
@@ -45,17 +46,19 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
-    let deadline = Instant::now() + PROGRAM_LIMIT;
+    let mut looks = PROGRAM_LIMIT.as_millis() / LOOK_EVERY.as_millis();
     while child.try_wait().ok()?.is_none() {
-        if Instant::now() > deadline {
+        if looks == 0 {
             tracing::warn!(
                 program,
                 "a program that tells the memory of GPUs did not end: set --engine-device-memory if the models of this machine need a limit"
             );
             drop(child.kill());
+            drop(child.wait());
             return None;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        looks -= 1;
+        std::thread::sleep(LOOK_EVERY);
     }
     let mut text = String::new();
     child.stdout?.take(MAX_PRINTED).read_to_string(&mut text).ok()?;
