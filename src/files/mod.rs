@@ -401,18 +401,14 @@ impl Files {
             Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Exists),
             Err(error) => Err(FilesError::from(error)),
         };
-        match create().await? {
-            Creation::Exists => Ok(Creation::Exists),
-            // Some stores ignore the condition without a word.
-            Creation::Done => match create().await? {
-                Creation::Exists => Ok(Creation::Done),
-                Creation::Done => {
-                    // The next start would take it for a sign that all is well.
-                    self.objects().delete(&self.key(MARKER)).await?;
-                    Err(FilesError(REPLACES.into()))
-                }
-            },
+        let created = create().await?;
+        // Some stores ignore the condition without a word.
+        if created == Creation::Done && self.directory().is_none() && create().await? == Creation::Done {
+            // The next start would take it for a sign that all is well.
+            self.objects().delete(&self.key(MARKER)).await?;
+            return Err(FilesError(REPLACES.into()));
         }
+        Ok(created)
     }
 
     /// Replaces the marker of this store durably.
