@@ -11,7 +11,6 @@ use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
 use super::page::{DAY, Frame, html, secured};
 use super::session::Visitor;
-use tintype_domain::ledger::OPENING_NOTE;
 use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
 use tintype_domain::text;
 use tintype_store::EntryFilter;

@@ -13,6 +13,7 @@ use jiff::tz::TimeZone;
 use super::error::Written;
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
+use tintype_domain::ledger::OPENING_NOTE;
 use tintype_domain::model::EntryKind;
 use tintype_domain::person::Role;
 use tintype_store::Result;
@@ -135,6 +136,11 @@ pub(super) fn role_text(role: impl Borrow<Role>) -> &'static str {
         Role::Member => "role-member",
         Role::Owner => "role-owner",
     }
+}
+
+/// The note of a ledger entry, for the reader: that of the opening balance is the program's own.
+pub(super) fn note(texts: &Texts, note: &str) -> String {
+    if note == OPENING_NOTE { texts.get("credits-opening").into_owned() } else { note.to_owned() }
 }
 
 /// The name of the text for a kind of ledger entries.

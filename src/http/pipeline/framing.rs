@@ -1,8 +1,9 @@
 //! Checks the head of a request for what the HTTP library silently repairs.
 //!
 //! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
-//! given twice, a length beside chunks, or another transfer coding than chunks, which nobody here decodes. Only heads that a connection waited for are checked, not pipelined ones:
-//! proxies do not pipeline, and a client that does could deceive only itself.
+//! given twice, a length beside chunks, or another transfer coding than chunks, which nobody here decodes. Only heads that
+//! a connection waited for are checked, not pipelined ones: proxies do not pipeline, and a client that does could deceive
+//! only itself.
 
 /// Most bytes of a head that are checked. The HTTP library refuses larger ones.
 const MAX_HEADER: usize = 64 * 1024;

@@ -52,8 +52,11 @@ fn assert_german(page: &str, cause: FailureCause) {
 async fn the_opening_balance_has_a_german_name() {
     let service = Service::start().await;
     let ada = service.visitor("admin", 100).await;
-    let page = german(&ada, "/studio/credits").await;
-    assert!(page.contains("Anfangsguthaben") && !page.contains("opening balance"), "{page}");
+    let of_operator = format!("/studio/operator/accounts/{}", ada.person.account_id);
+    for path in ["/studio/credits", &of_operator] {
+        let page = german(&ada, path).await;
+        assert!(page.contains("Anfangsguthaben") && !page.contains("opening balance"), "{path}: {page}");
+    }
 }
 
 #[tokio::test]

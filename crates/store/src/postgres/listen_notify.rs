@@ -29,8 +29,8 @@ const IDS_PER_NOTIFICATION: usize = 300;
 const MAX_IDS: usize = 10_000;
 /// Most news that wait to be sent or read; then the oldest are lost.
 const MAX_WAITING_NEWS: usize = 1_000;
-/// The name of the channel, as short as `LISTEN` makes it.
-const CHANNEL: &str = "SELECT ('tintype_' || current_schema())::name::text";
+/// The name of the channel in SQL, as short as `LISTEN` makes it.
+const CHANNEL: &str = "('tintype_' || current_schema())::name::text";
 /// Submits, or endings, within this time share one notification.
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
@@ -200,7 +200,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
     };
     let announcing = async {
         // The channel belongs to the schema, as the tables do.
-        let channel: String = client.query_one(CHANNEL, &[]).await?.try_get(0)?;
+        let channel: String = client.query_one(&format!("SELECT {CHANNEL}"), &[]).await?.try_get(0)?;
         client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
         *told = false;
         // Notifications sent before this moment were missed.
@@ -254,8 +254,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
 /// Tells all processes with the commit that a task has ended: the process of an operator's command ends too soon to tell it
 /// later.
 pub(super) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
-    let sql = "SELECT pg_notify(('tintype_' || current_schema())::name::text, $1)";
-    begun.execute(sql, &[&format!("- {task_id}")]).await?;
+    begun.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
     Ok(())
 }
 
