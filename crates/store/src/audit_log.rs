@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::driver::Transaction;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp,
     Store, Taking, Target, Upload,
 };
+use crate::failure::Failure;
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
@@ -505,6 +507,17 @@ impl Deed {
         let ended = ended?;
         Some(Self::of(Action::FailTask, ended.account_id).about(ended.task_id).with(sentence))
     }
+}
+
+/// Adds an entry, in the transaction of the change.
+pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, deed: &Deed) -> std::result::Result<(), Failure> {
+    let sql = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    let Actor { name, person_id, via, source } = actor;
+    let Deed { action, account_id, subject, detail } = deed;
+    let (id, via, action) = (begun.new_id(), via.as_str(), action.as_str());
+    begun.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
+    Ok(())
 }
 
 #[cfg(test)]

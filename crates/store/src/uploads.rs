@@ -2,9 +2,11 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::driver::{Driven, Row, Transaction};
+use super::{Deed, Result};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// A stored upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,4 +103,112 @@ pub trait Uploads: std::fmt::Debug + Send + Sync + 'static {
 
     /// Deletes a removed upload, whose file is gone.
     async fn forget_upload(&self, id: Id) -> Result<()>;
+}
+
+/// The columns of an [`Upload`].
+const COLUMNS: &str = "id, account_id, surface, name, width, height, removed_at, person_id, is_mask";
+
+fn upload(row: &Row) -> Result<Upload> {
+    Ok(Upload {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        surface: row.word("surface")?,
+        picture: UploadedPicture { name: row.get("name")?, width: row.number("width")?, height: row.number("height")? },
+        removed_at: row.get("removed_at")?,
+        person_id: row.get("person_id")?,
+        is_mask: row.get("is_mask")?,
+    })
+}
+
+#[async_trait]
+impl<S: Driven> Uploads for S {
+    async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
+        let begin = async move |begun: &Transaction<'_>| {
+            let NewUpload { account_id, surface, person_id, is_mask } = new;
+            // Several that begin at once wait for each other here, and see each other in the next statement.
+            begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
+            let sql = "INSERT INTO uploads (id, account_id, surface, updated_at, person_id, is_mask)
+                SELECT $1, id, $3, $4, $6, $7 FROM accounts WHERE id = $2 AND disabled_at IS NULL
+                AND (SELECT count(*) FROM uploads WHERE account_id = $2 AND removed_at IS NULL) < $5";
+            let (id, surface, now, most) = (begun.new_id(), surface.as_str(), begun.now(), i64::from(most));
+            let added = begun.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
+            Ok((added > 0).then_some(id))
+        };
+        self.driver().write(Effect::BeginUpload, begin).await
+    }
+
+    async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool> {
+        let sql = "UPDATE uploads SET name = $2, width = $3, height = $4, updated_at = $5
+            WHERE id = $1 AND name IS NULL AND removed_at IS NULL RETURNING id";
+        let UploadedPicture { name, width, height } = picture;
+        let (width, height, now) = (i64::from(width), i64::from(height), self.driver().now());
+        let finished = self.driver().statement(Effect::FinishUpload, sql, &[&id, &name, &width, &height, &now]).await?;
+        Ok(!finished.is_empty())
+    }
+
+    async fn count_uploads(&self, account_id: Id) -> Result<u32> {
+        let sql = "SELECT count(*) AS uploads FROM uploads WHERE account_id = $1 AND removed_at IS NULL";
+        let counted = self.driver().read_one(sql, &[&account_id]).await?;
+        counted.map_or(Ok(0), |row| row.number("uploads"))
+    }
+
+    async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
+        );
+        self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(upload).transpose()
+    }
+
+    async fn list_uploads(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<Upload>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM uploads WHERE account_id = $1 AND surface = $2 AND id < $3
+             AND removed_at IS NULL AND name IS NOT NULL ORDER BY id DESC LIMIT $4"
+        );
+        // "~" sorts after every id.
+        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let rows = self.driver().read(&sql, &[&account_id, &surface.as_str(), &before, &i64::from(limit)]).await?;
+        rows.iter().map(upload).collect()
+    }
+
+    async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
+        let remove = async move |begun: &Transaction<'_>| {
+            let sql = format!(
+                "UPDATE uploads SET removed_at = $4 WHERE id = $1 AND account_id = $2 AND surface = $3
+                 AND name IS NOT NULL AND removed_at IS NULL AND (person_id = $5 OR CAST($5 AS text) IS NULL)
+                 RETURNING {COLUMNS}"
+            );
+            let (surface, now) = (surface.as_str(), begun.now());
+            let removed = begun.query_opt(&sql, &[&id, &account_id, &surface, &now, &author]).await?;
+            Ok(removed.as_ref().map(upload).transpose()?)
+        };
+        let actor = self.driver().actor();
+        let deed = move |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
+        Ok(self.driver().change(Effect::RemoveUploads, remove, deed).await?.is_some())
+    }
+
+    async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
+        let sql = "UPDATE uploads SET removed_at = $3 WHERE removed_at IS NULL
+            AND id < CASE WHEN name IS NULL OR surface = 'api' THEN CAST($2 AS text) ELSE CAST($1 AS text) END
+            RETURNING id";
+        let (finished, begun, now) = (Id::floor(finished_before), Id::floor(begun_before), self.driver().now());
+        Ok(self.driver().statement(Effect::RemoveUploads, sql, &[&finished, &begun, &now]).await?.len())
+    }
+
+    async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
+        );
+        self.driver().read(&sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(upload).collect()
+    }
+
+    async fn forget_upload(&self, id: Id) -> Result<()> {
+        let sql = "DELETE FROM uploads WHERE id = $1 AND removed_at IS NOT NULL";
+        self.driver().statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)
+    }
 }

@@ -5,9 +5,9 @@ use tokio_postgres::Row;
 
 use super::columns::{account, word};
 use super::connection::Transaction;
-use super::failure::Failure;
 use super::schema::LOCK;
 use super::{PostgresStore, keys, ledger};
+use crate::failure::Failure;
 use crate::ledger::NewEntry;
 use crate::{AccountChange, AccountCreation, Accounts, Deed, NewKey, Rank, Result, StoreError, Taking};
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};

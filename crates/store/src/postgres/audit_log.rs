@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::columns::word;
 use super::connection::{Parameter, Transaction};
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::{Actor, AuditEntry, AuditLog, Deed, Result, Right, Store};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;

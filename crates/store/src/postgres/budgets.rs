@@ -4,8 +4,8 @@ use tokio_postgres::Row;
 
 use super::columns::word;
 use super::connection::{Database, Transaction};
-use super::failure::Failure;
 use crate::Result;
+use crate::failure::Failure;
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::PostgresStore;
 use super::connection::{Parameter, Transaction};
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::{Attachment, Call, CallEnd, Calls, Result};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;

@@ -16,7 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connect::{BY_INDEX, describe, session};
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::{Cause, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -38,13 +38,13 @@ const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
 
 /// A parameter of a statement.
-pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
+pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// A connection that is encrypted if the URL asks for it.
 type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// The server of a store, with its clock and the source of ids.
-pub(super) struct Database {
+pub(crate) struct Database {
     /// Connections for writing statements, which are planned by indexes ([`BY_INDEX`]).
     writers: Pool,
     /// Connections for reading statements, which the planner may plan as it likes.
@@ -108,7 +108,7 @@ impl Database {
     }
 
     /// Creates an id with the server's time.
-    pub(super) fn new_id(&self) -> Id {
+    pub(crate) fn new_id(&self) -> Id {
         self.ids.next(self.now())
     }
 
@@ -158,7 +158,7 @@ impl Database {
     }
 
     /// Runs one reading statement.
-    pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+    pub(crate) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         Ok(self.query(&self.readers, sql, Some(parameters), Failure::without_effect).await?.1)
     }
 
@@ -265,10 +265,10 @@ impl Database {
 /// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together
 /// reach the server together. `try_join!` must poll them in order (`biased`): once one has failed, the server refuses
 /// those after it with an error that explains nothing.
-pub(super) struct Transaction<'a>(&'a Client);
+pub(crate) struct Transaction<'a>(&'a Client);
 
 impl Transaction<'_> {
-    pub(super) async fn query(
+    pub(crate) async fn query(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],
@@ -296,7 +296,7 @@ impl Transaction<'_> {
     }
 
     /// Returns the number of rows that were changed.
-    pub(super) async fn execute(
+    pub(crate) async fn execute(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],

@@ -9,9 +9,9 @@ use tokio_postgres::Row;
 
 use super::columns::{TASK, number, task, word};
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::queue::millis;
 use super::{PostgresStore, audit_log, endpoints};
+use crate::failure::Failure;
 use crate::{
     Action, Actor, AttemptEnd, AttemptFailure, AttemptWrite, Deed, Deliveries, DeliveryClaim, DueEndpoint,
     LONGEST_WAIT, Result, StoreError, Verdict,

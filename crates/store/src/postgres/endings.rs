@@ -7,9 +7,9 @@ use tokio_postgres::Row;
 
 use super::columns::word;
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::queue::millis;
 use super::{deliveries, failed_prompts, ledger};
+use crate::failure::Failure;
 use crate::ledger::NewEntry;
 use crate::{Cancellation, Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
 use tintype_domain::event::EventType;

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::columns::{of_account, word};
 use super::connection::{Parameter, Transaction};
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::{Action, Deed, EndpointChange, EndpointCreation, Endpoints, NewEndpoint, Result};
 use tintype_domain::endpoint::{DisabledFor, Endpoint};
 use tintype_domain::model::Id;

@@ -1,8 +1,8 @@
 //! The prompts of failed tasks, which are kept for some time.
 
 use super::connection::{Database, Transaction};
-use super::failure::Failure;
 use crate::Result;
+use crate::failure::Failure;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 

@@ -3,8 +3,8 @@
 use rusqlite::types::Value;
 use tokio_postgres::Transaction;
 
-use super::failure::Failure;
 use super::{PostgresStore, audit};
+use crate::failure::Failure;
 use crate::sqlite::Snapshot;
 use crate::{Audit, Result, StoreError};
 

@@ -5,9 +5,9 @@ use tokio_postgres::Row;
 
 use super::columns::word;
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::gallery::lock;
 use super::{PostgresStore, audit_log, people};
+use crate::failure::Failure;
 use crate::{Acceptance, Accepting, Actor, Deed, Invitation, Invitations, NewInvitation, PersonCreation, Result};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};

@@ -1,9 +1,9 @@
 //! Statements for people who join an account by a rule.
 
 use super::connection::{Database, Transaction};
-use super::failure::Failure;
 use super::people::{self, person};
 use super::{audit_log, identities, sign_up};
+use crate::failure::Failure;
 use crate::{Actor, Deed, Joining, Newcomer, PersonCreation};
 use tintype_domain::identity::Identity;
 

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use super::connection::{Database, Parameter, Transaction};
 use super::deliveries;
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::ledger::{NewEntry, from_json};
 use crate::{Result, StoreError};
 use tintype_domain::event::{self, EventType};

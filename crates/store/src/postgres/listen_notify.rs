@@ -17,7 +17,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Database, Transaction};
-use super::failure::Failure;
+use crate::failure::Failure;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;
 

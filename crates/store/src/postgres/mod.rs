@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::claim::ServedLast;
-use self::connection::Database;
+pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
 use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError};
@@ -31,7 +31,6 @@ mod deliveries;
 mod endings;
 mod endpoints;
 mod failed_prompts;
-mod failure;
 mod gallery;
 mod identities;
 mod import;
@@ -54,7 +53,6 @@ mod submit;
 mod sweep;
 mod tasks;
 mod upkeep;
-mod uploads;
 mod url;
 mod workers;
 
@@ -66,7 +64,7 @@ pub use self::schema::SCHEMA;
 pub struct PostgresStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
-    actor: Option<Arc<Actor>>,
+    pub(crate) actor: Option<Arc<Actor>>,
     /// The right that each write needs.
     right: Option<Right>,
 }
@@ -82,7 +80,7 @@ impl Deref for PostgresStore {
 /// The parts that the stores of all actors share.
 #[derive(Debug)]
 pub struct Parts {
-    database: Arc<Database>,
+    pub(crate) database: Arc<Database>,
     faults: Faults,
     announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
@@ -107,7 +105,8 @@ async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Res
     let unusable = |error: String| OpenError::Unusable { name: "PostgreSQL database".into(), error };
     let (config, trust) = connect::configuration(url).map_err(unusable)?;
     let tls = connect::tls(&config, &trust, ca).map_err(unusable)?;
-    let database = Database::new(config, tls, clock).map_err(|error| unusable(failure::words(error).to_string()))?;
+    let database =
+        Database::new(config, tls, clock).map_err(|error| unusable(crate::failure::words(error).to_string()))?;
     pooler::refuse(&database).await?;
     Ok(database)
 }
@@ -184,7 +183,7 @@ impl PostgresStore {
     }
 
     /// Does `write` between its two fault points.
-    async fn write<T>(&self, effect: Effect, write: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) async fn write<T>(&self, effect: Effect, write: impl Future<Output = Result<T>>) -> Result<T> {
         self.faults.pass(Point::before(effect)).await?;
         let outcome = write.await;
         let passed = self.faults.pass(Point::after(effect)).await;

@@ -5,8 +5,8 @@ use tokio_postgres::Row;
 
 use super::columns::{of_account, suspension, word};
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::{PostgresStore, audit_log, joining, second_factor, sign_up};
+use crate::failure::Failure;
 use crate::{
     Action, Actor, Candidate, Deed, DeleteSessions, EndSessions, FactorRemoval, Joining, NewSession, Newcomer, People,
     PersonChange, PersonCreation, Proof, Result, SignUp, SigningUp, StrikeRule,

@@ -9,8 +9,8 @@ use deadpool_postgres::Client;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::connection::Database;
-use super::failure::Failure;
 use super::schema::unusable;
+use crate::failure::Failure;
 use crate::{OpenError, StoreError};
 
 /// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client

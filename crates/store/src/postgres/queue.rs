@@ -16,8 +16,8 @@ use tokio_postgres::Row;
 use super::columns::{number, to_json, word};
 use super::connection::{Parameter, Transaction};
 use super::endings::{GivenUp, LEASED, Loss};
-use super::failure::Failure;
 use super::{PostgresStore, claim, deliveries, endings, keys, listen_notify, progress};
+use crate::failure::Failure;
 use crate::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite,
     Queue, QueueDepth, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,

@@ -5,8 +5,8 @@ use tokio_postgres::Row;
 use super::PostgresStore;
 use super::columns::{KEY, api_key};
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::people::{PERSON, person};
+use crate::failure::Failure;
 use crate::{Right, StoreError};
 
 /// Whether a right holds.
@@ -54,7 +54,7 @@ impl Locks {
 
 impl PostgresStore {
     /// Runs `work` in one transaction, if the right by which this store acts still holds.
-    pub(super) async fn transaction<T>(
+    pub(crate) async fn transaction<T>(
         &self,
         work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
     ) -> std::result::Result<T, Failure> {
@@ -70,7 +70,7 @@ impl PostgresStore {
     }
 
     /// Runs one writing statement, if the right by which this store acts still holds.
-    pub(super) async fn statement(
+    pub(crate) async fn statement(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Transaction;
 
 use super::connection::Database;
-use super::failure::{Failure, words};
+use crate::failure::{Failure, words};
 use crate::{OpenError, Schema};
 
 /// The schema in force, and the changes since the first release.

@@ -1,8 +1,8 @@
 //! Statements for second factors.
 
 use super::connection::{Database, Transaction};
-use super::failure::Failure;
 use super::people::{PERSON, person};
+use crate::failure::Failure;
 use crate::{FactorRemoval, Result, StoreError};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};

@@ -1,9 +1,9 @@
 //! Statements for sign-ups.
 
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::Failure;
 use super::people::person;
 use super::{audit_log, identities};
+use crate::failure::Failure;
 use crate::people::SIGN_UP_NOTE;
 use crate::{Actor, Credential, Deed, Result, SignUp, SigningUp, StoreError};
 use tintype_domain::identity::Identity;

@@ -11,9 +11,9 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 use tokio::try_join;
 
 use super::connection::{Database, Parameter, Transaction};
-use super::failure::{Failure, words};
 use super::rights::Locks;
 use super::{budgets, calls, columns, ledger, rights};
+use crate::failure::{Failure, words};
 use crate::ledger::{NewEntry, to_json};
 use crate::{Origin, Result, StartLimit, StoreError, Submission};
 use tintype_domain::budget::Allowance;

@@ -5,8 +5,8 @@ use tokio_postgres::types::ToSql;
 
 use super::connection::{Database, Transaction};
 use super::endings::{GivenUp, Loss, select_lost};
-use super::failure::Failure;
 use super::queue::millis;
+use crate::failure::Failure;
 use crate::fleet::engines_in_json;
 use crate::{LONGEST_LEASE, Rescue, Rescued, Result};
 use tintype_domain::model::Id;

@@ -79,7 +79,7 @@ const POSTPONE: &str = "
 impl Database {
     /// Estimate of the server's time, which this process advances with its own monotonic clock. Setting the clock of
     /// this machine therefore has no effect.
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         if self.clock.is_manual() {
             return self.clock.now();
         }

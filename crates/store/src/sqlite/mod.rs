@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use self::writer::{Writer, Writing};
+use self::writer::Writer;
+pub(crate) use self::writer::Writing;
 use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, IdSource};
@@ -52,7 +53,6 @@ mod snapshot;
 mod strikes;
 mod tasks;
 mod upkeep;
-mod uploads;
 mod writer;
 
 use self::connection::{Readers, connect};
@@ -66,9 +66,9 @@ pub use self::snapshot::Snapshot;
 pub struct SqliteStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
-    actor: Option<Arc<Actor>>,
+    pub(crate) actor: Option<Arc<Actor>>,
     /// The right that each write needs.
-    right: Option<Right>,
+    pub(crate) right: Option<Right>,
 }
 
 impl Deref for SqliteStore {
@@ -91,7 +91,7 @@ pub struct Parts {
     readers: Readers,
     /// Held while a long read runs.
     long_reads: Arc<tokio::sync::Semaphore>,
-    clock: Clock,
+    pub(crate) clock: Clock,
     faults: Faults,
     /// The last report of each worker of this process, and its time.
     workers: Mutex<BTreeMap<Id, (WorkerReport, Timestamp)>>,
@@ -181,19 +181,19 @@ impl SqliteStore {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
-    async fn write<T, F>(&self, effect: Effect, write: F) -> Result<T>
+    pub(crate) async fn write<T, F>(&self, effect: Effect, mut write: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
     {
-        self.write_with(effect, self.right, write).await
+        self.write_with(effect, self.right, move |writing| Ok(write(writing)?)).await
     }
 
     /// Writes between the two fault points of `effect`, if `right` holds.
-    async fn write_with<T, F>(&self, effect: Effect, right: Option<Right>, write: F) -> Result<T>
+    pub(crate) async fn write_with<T, F>(&self, effect: Effect, right: Option<Right>, write: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
         self.faults.pass(Point::before(effect)).await?;
         let outcome = self.write_by_right(right, write).await;
@@ -241,7 +241,7 @@ impl SqliteStore {
         Ok(read.map_err(|error| StoreError::Other(Cause::new(error)))??)
     }
 
-    fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         Ok(self.readers.read(query)?)
     }
 }

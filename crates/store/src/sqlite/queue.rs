@@ -367,12 +367,14 @@ impl Queue for SqliteStore {
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
-        self.write_by_right(self.right, self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)))).await
+        let mut pause = self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)));
+        self.write_by_right(self.right, move |writing| Ok(pause(writing)?)).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        self.write_by_right(self.right, self.recorded(resume, deed)).await
+        let mut resume = self.recorded(resume, deed);
+        self.write_by_right(self.right, move |writing| Ok(resume(writing)?)).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

@@ -25,13 +25,13 @@ impl SqliteStore {
     pub(super) async fn write_by_right<T, F>(&self, right: Option<Right>, mut write: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
-        let Some(right) = right else { return self.writer.write(write).await };
+        let Some(right) = right else { return self.writer.run(write).await };
         let write = move |writing: &mut Writing| {
             let holds = holds(&writing.connection, &right, writing.clock.now())?;
             holds.then(|| write(writing)).transpose()
         };
-        self.writer.write(write).await?.ok_or(StoreError::Revoked)
+        self.writer.run(write).await?.ok_or(StoreError::Revoked)
     }
 }

@@ -302,7 +302,7 @@ impl Tasks for SqliteStore {
             if start.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            submit(writing, account_id, &origin, surface, &request, max_unfinished)
+            Ok(submit(writing, account_id, &origin, surface, &request, max_unfinished)?)
         };
         self.write_with(Effect::Submit, right, submit).await
     }

@@ -30,10 +30,10 @@ const CHECKPOINT_PAGES: usize = 4_096;
 const CHECKPOINT_IDLE: Duration = Duration::from_secs(1);
 
 /// Everything that a write can use.
-pub(super) struct Writing {
-    pub(super) connection: Connection,
-    pub(super) clock: Clock,
-    pub(super) ids: IdSource,
+pub(crate) struct Writing {
+    pub(crate) connection: Connection,
+    pub(crate) clock: Clock,
+    pub(crate) ids: IdSource,
     /// The account that was served last, by the limit of references of the claim; the next such claim starts after it.
     pub(super) last_served: HashMap<(String, u32), String>,
     pub(super) faults: Faults,
@@ -74,17 +74,17 @@ struct Pending<T, F> {
 impl<T, F> Write for Pending<T, F>
 where
     T: Send,
-    F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send,
+    F: FnMut(&mut Writing) -> Result<T> + Send,
 {
     fn run(&mut self, writing: &mut Writing) -> bool {
-        let succeeded = self.outcome.insert((self.write)(writing).map_err(StoreError::from)).is_ok();
+        let succeeded = self.outcome.insert((self.write)(writing)).is_ok();
         // On a full disk SQLite may roll back the whole transaction by itself, even during a write that tolerates
         // errors. Later writes of the batch would then commit on their own.
         succeeded && !writing.connection.is_autocommit()
     }
 
     fn run_in_savepoint(&mut self, writing: &mut Writing) {
-        self.outcome = Some(in_savepoint(writing, &mut self.write).map_err(StoreError::from));
+        self.outcome = Some(in_savepoint(writing, &mut self.write));
     }
 
     fn answer(self: Box<Self>, committed: Result<()>) {
@@ -127,12 +127,21 @@ impl Writer {
         Ok(Self { writes: Some(writes), thread: Some(thread) })
     }
 
-    /// Runs `write` and returns its result once it is durable. A failed write has no effect, neither on the database
-    /// nor on other writes of its batch.
-    pub(super) async fn write<T, F>(&self, write: F) -> Result<T>
+    /// [`Writer::run`] of statements alone.
+    pub(super) async fn write<T, F>(&self, mut write: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.run(move |writing| Ok(write(writing)?)).await
+    }
+
+    /// Runs `write` and returns its result once it is durable. A failed write has no effect, neither on the database
+    /// nor on other writes of its batch.
+    pub(super) async fn run<T, F>(&self, write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { write, outcome: None, reply });
@@ -282,10 +291,10 @@ fn roll_back(connection: &Connection) {
 }
 
 /// Runs `write` in a savepoint, which undoes it if it fails.
-pub(super) fn in_savepoint<T>(
+pub(super) fn in_savepoint<T, E: From<rusqlite::Error>>(
     writing: &mut Writing,
-    write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
-) -> rusqlite::Result<T> {
+    write: impl FnOnce(&mut Writing) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     writing.connection.prepare_cached("SAVEPOINT one")?.execute([])?;
     let outcome = write(writing);
     if writing.connection.is_autocommit() {
@@ -295,7 +304,7 @@ pub(super) fn in_savepoint<T>(
     if let Err(error) = undone.and_then(|()| execute(&writing.connection, "RELEASE one")) {
         // Without the rollback, a part of the write would be committed with the batch.
         roll_back(&writing.connection);
-        return Err(error);
+        return Err(error.into());
     }
     outcome
 }

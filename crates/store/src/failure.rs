@@ -9,7 +9,7 @@ const BUSY: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOC
 
 /// Why a statement has no result.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The server rolled it back.
     Refused(StoreError),
     /// The server rolled it back because of another transaction, which held a lock for too long.
@@ -22,7 +22,7 @@ pub(super) enum Failure {
 }
 
 /// The cause of an error, without its outcome.
-pub(super) fn words(error: StoreError) -> Cause {
+pub(crate) fn words(error: StoreError) -> Cause {
     match error {
         StoreError::Full(cause) | StoreError::Other(cause) | StoreError::Unknown(cause) => cause,
         StoreError::Revoked => error.to_string().into(),
@@ -41,6 +41,13 @@ impl From<Failure> for StoreError {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    /// SQLite undoes a statement that fails.
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Refused(error.into())
     }
 }
 
@@ -71,7 +78,7 @@ impl From<tokio_postgres::Error> for StoreError {
 
 impl Failure {
     /// The same for a statement without effect until now, which another connection can repeat.
-    pub(super) fn without_effect(self) -> Self {
+    pub(crate) fn without_effect(self) -> Self {
         match self {
             Self::Unknown(error) => Self::Broken(error),
             failure => failure,

@@ -1,0 +1,330 @@
+//! What both databases do with the same statement.
+//!
+//! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does not
+//! follow from its first use needs a `CAST`.
+
+use std::borrow::Cow;
+use std::pin::pin;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+
+use super::postgres::{self, PostgresStore};
+use super::sqlite::{self, SqliteStore};
+use super::{Actor, Deed, Result, StoreError, audit_log};
+use crate::failure::Failure;
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// A parameter of a statement.
+pub(crate) trait Parameter: Sync {
+    fn for_sqlite(&self) -> &dyn rusqlite::ToSql;
+    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync);
+}
+
+impl<T: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync> Parameter for T {
+    fn for_sqlite(&self) -> &dyn rusqlite::ToSql {
+        self
+    }
+
+    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync) {
+        self
+    }
+}
+
+/// A row that a statement returned.
+#[derive(Debug)]
+pub(crate) enum Row {
+    Sqlite(Arc<[String]>, Vec<Value>),
+    Postgres(tokio_postgres::Row),
+}
+
+/// The error for a column with a value that this code never writes.
+fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Other(format!("the column {column} contains an invalid value: {error}").into())
+}
+
+impl Row {
+    /// The value of a column.
+    pub(crate) fn get<T>(&self, column: &str) -> Result<T>
+    where
+        T: rusqlite::types::FromSql + for<'a> tokio_postgres::types::FromSql<'a>,
+    {
+        match self {
+            Self::Postgres(row) => Ok(row.try_get(column)?),
+            Self::Sqlite(columns, values) => {
+                let place = columns.iter().position(|name| name == column);
+                let value = place.and_then(|place| values.get(place)).map(ValueRef::from);
+                let value = value.ok_or_else(|| StoreError::Other(format!("no column is called {column}").into()))?;
+                T::column_result(value).map_err(|error| odd(column, error))
+            }
+        }
+    }
+
+    /// A column with the word of an enum variant.
+    pub(crate) fn word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<T> {
+        self.get::<String>(column)?.parse().map_err(|error| odd(column, error))
+    }
+
+    /// A number whose width differs from that of the domain type.
+    pub(crate) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<T> {
+        self.get::<i64>(column)?.try_into().map_err(|error| odd(column, error))
+    }
+}
+
+/// Prepares a statement for SQLite, which takes `$1` for the name of a parameter.
+fn prepare<'a>(
+    connection: &'a rusqlite::Connection,
+    sql: &str,
+    parameters: impl IntoIterator<Item = impl rusqlite::ToSql>,
+) -> rusqlite::Result<rusqlite::CachedStatement<'a>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    for (number, parameter) in (1..).zip(parameters) {
+        let named = statement.parameter_index(&format!("${number}"))?;
+        let index = named.ok_or_else(|| rusqlite::Error::InvalidParameterName(format!("${number}")))?;
+        statement.raw_bind_parameter(index, parameter)?;
+    }
+    Ok(statement)
+}
+
+/// Runs a statement on a connection to SQLite and returns all its rows.
+fn query(
+    connection: &rusqlite::Connection,
+    sql: &str,
+    parameters: impl IntoIterator<Item = impl rusqlite::ToSql>,
+) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = prepare(connection, sql, parameters)?;
+    let columns: Arc<[String]> = statement.column_names().map(str::to_owned).collect();
+    let row = |row: &rusqlite::Row<'_>| {
+        let values = (0..columns.len()).map(|place| row.get(place)).collect::<rusqlite::Result<_>>()?;
+        Ok(Row::Sqlite(columns.clone(), values))
+    };
+    statement.raw_query().mapped(row).collect()
+}
+
+/// A transaction that has begun.
+pub(crate) enum Transaction<'a> {
+    Sqlite(Mutex<&'a mut sqlite::Writing>),
+    Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>),
+}
+
+impl Transaction<'_> {
+    pub(crate) fn now(&self) -> Timestamp {
+        match self {
+            Self::Sqlite(writing) => writing.lock().unwrap_or_else(PoisonError::into_inner).clock.now(),
+            Self::Postgres(database, _) => database.now(),
+        }
+    }
+
+    pub(crate) fn new_id(&self) -> Id {
+        match self {
+            Self::Sqlite(writing) => {
+                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+                writing.ids.next(writing.clock.now())
+            }
+            Self::Postgres(database, _) => database.new_id(),
+        }
+    }
+
+    /// Runs a statement and returns its rows.
+    pub(crate) async fn query(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+    ) -> std::result::Result<Vec<Row>, Failure> {
+        match self {
+            Self::Sqlite(writing) => {
+                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(query(&writing.connection, sql, for_sqlite(parameters))?)
+            }
+            Self::Postgres(_, begun) => {
+                let rows = begun.query(sql, &for_postgres(parameters)).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+        }
+    }
+
+    /// The first row of [`Transaction::query`], if any.
+    pub(crate) async fn query_opt(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+    ) -> std::result::Result<Option<Row>, Failure> {
+        Ok(self.query(sql, parameters).await?.into_iter().next())
+    }
+
+    /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this one
+    /// has ended. SQLite has one writer at a time anyway.
+    pub(crate) async fn lock(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+    ) -> std::result::Result<Option<Row>, Failure> {
+        let sql = match self {
+            Self::Sqlite(_) => Cow::Borrowed(sql),
+            Self::Postgres(..) => Cow::Owned(format!("{sql} FOR NO KEY UPDATE")),
+        };
+        self.query_opt(&sql, parameters).await
+    }
+
+    /// Runs a statement and returns the number of rows that it changed.
+    pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> std::result::Result<u64, Failure> {
+        match self {
+            Self::Sqlite(writing) => {
+                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(prepare(&writing.connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
+            }
+            Self::Postgres(_, begun) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
+        }
+    }
+}
+
+fn for_sqlite<'a>(parameters: &[&'a dyn Parameter]) -> impl Iterator<Item = &'a dyn rusqlite::ToSql> {
+    parameters.iter().map(|parameter| parameter.for_sqlite())
+}
+
+fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter<'a>> {
+    parameters.iter().map(|parameter| parameter.for_postgres()).collect()
+}
+
+/// The outcome of work on SQLite, which never waits.
+fn at_once<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => unreachable!("nothing but a statement is awaited in a transaction"),
+    }
+}
+
+/// The database of a store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Driver<'a> {
+    Sqlite(&'a SqliteStore),
+    Postgres(&'a PostgresStore),
+}
+
+/// A store whose statements reach a database through its driver.
+pub(crate) trait Driven: std::fmt::Debug + Send + Sync + 'static {
+    fn driver(&self) -> Driver<'_>;
+}
+
+impl Driven for SqliteStore {
+    fn driver(&self) -> Driver<'_> {
+        Driver::Sqlite(self)
+    }
+}
+
+impl Driven for PostgresStore {
+    fn driver(&self) -> Driver<'_> {
+        Driver::Postgres(self)
+    }
+}
+
+impl Driver<'_> {
+    /// The one whose changes the audit log records.
+    pub(crate) fn actor(self) -> Option<Arc<Actor>> {
+        match self {
+            Self::Sqlite(store) => store.actor.clone(),
+            Self::Postgres(store) => store.actor.clone(),
+        }
+    }
+
+    pub(crate) fn now(self) -> Timestamp {
+        match self {
+            Self::Sqlite(store) => store.clock.now(),
+            Self::Postgres(store) => store.database.now(),
+        }
+    }
+
+    /// Runs one reading statement.
+    pub(crate) async fn read(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),
+            Self::Postgres(store) => {
+                let rows = store.database.read(sql, &for_postgres(parameters)).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+        }
+    }
+
+    /// The first row of [`Driver::read`], if any.
+    pub(crate) async fn read_one(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Option<Row>> {
+        Ok(self.read(sql, parameters).await?.into_iter().next())
+    }
+
+    /// Runs one writing statement, if the right of this store still holds, and returns its rows.
+    pub(crate) async fn statement(
+        self,
+        effect: Effect,
+        sql: &'static str,
+        parameters: &[&dyn Parameter],
+    ) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(store) => {
+                let owned = |parameter: &&dyn Parameter| {
+                    Ok(match parameter.for_sqlite().to_sql()? {
+                        ToSqlOutput::Owned(value) => value,
+                        ToSqlOutput::Borrowed(value) => {
+                            value.try_into().map_err(rusqlite::types::FromSqlError::other)?
+                        }
+                        _ => unreachable!("parameters are plain values"),
+                    })
+                };
+                let values: Vec<Value> = parameters.iter().map(owned).collect::<rusqlite::Result<_>>()?;
+                store.write(effect, move |writing| query(&writing.connection, sql, &values)).await
+            }
+            Self::Postgres(store) => {
+                let parameters = for_postgres(parameters);
+                let statement = async { Ok(store.statement(sql, &parameters).await?) };
+                Ok(store.write(effect, statement).await?.into_iter().map(Row::Postgres).collect())
+            }
+        }
+    }
+
+    /// Does `work` in one transaction, if the right of this store still holds. SQLite may do it twice: after another
+    /// write of the same commit has failed.
+    pub(crate) async fn write<T, W>(self, effect: Effect, mut work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
+    {
+        match self {
+            Self::Sqlite(store) => {
+                let write = move |writing: &mut sqlite::Writing| {
+                    let begun = Transaction::Sqlite(Mutex::new(writing));
+                    at_once(work(&begun)).map_err(StoreError::from)
+                };
+                store.write_with(effect, store.right, write).await
+            }
+            Self::Postgres(store) => {
+                let work = async |begun: &postgres::Transaction<'_>| {
+                    work(&Transaction::Postgres(&store.database, begun)).await
+                };
+                store.write(effect, async { Ok(store.transaction(work).await?) }).await
+            }
+        }
+    }
+
+    /// [`Driver::write`] of a change that the audit log records in the same transaction, if somebody acts and `deed`
+    /// finds that it changed something.
+    pub(crate) async fn change<T, W, D>(self, effect: Effect, mut work: W, deed: D) -> Result<T>
+    where
+        T: Send + Sync + 'static,
+        W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
+        D: Fn(&T) -> Option<Deed> + Send + 'static,
+    {
+        let actor = self.actor();
+        let recorded = async move |begun: &Transaction<'_>| {
+            let outcome = work(begun).await?;
+            if let Some(actor) = &actor
+                && let Some(deed) = deed(&outcome)
+            {
+                audit_log::record(begun, actor, &deed).await?;
+            }
+            Ok(outcome)
+        };
+        self.write(effect, recorded).await
+    }
+}
