@@ -9,7 +9,7 @@ use tintype_domain::model::Id;
 
 /// Whether an account that holds `held` of `total` units may take `more` while others hold `of_others`: it may have one
 /// portion, and up to half of what the others leave.
-pub(super) fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
+pub fn fits(total: usize, held: usize, of_others: usize, more: usize) -> bool {
     let free = total.saturating_sub(of_others).saturating_sub(held);
     more <= free && (held == 0 || held + more <= total.saturating_sub(of_others) / 2)
 }

@@ -4,25 +4,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tintype_engine::picture::Picture;
-use tokio::sync::Semaphore;
 
 use crate::files::{FileName, FilesError};
 use crate::service::Shared;
+use crate::service::shares::Shares;
+use tintype_domain::model::Id;
 use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// The longest side of a thumbnail, in pixels: a card of the studio on a screen with two pixels for each point.
 pub const SIDE: u32 = 640;
 /// Quality of WebP, from 0 to 100.
 const QUALITY: f32 = 78.0;
-/// Thumbnails that are made at the same time.
-const MAX_MAKING: usize = 2;
+/// Thumbnails that are made at the same time: two for an account, while no other one waits for any.
+const MAX_MAKING: usize = 4;
 
 /// Makes and serves thumbnails.
 #[derive(Debug)]
 pub struct Thumbnails {
     shared: Arc<Shared>,
     decoder: Decoder,
-    making: Semaphore,
+    making: Shares,
 }
 
 /// A thumbnail could not be made.
@@ -42,19 +43,25 @@ pub enum ThumbnailError {
 impl Thumbnails {
     /// Makes thumbnails of pictures that `decoder` decodes.
     pub fn new(shared: Arc<Shared>, decoder: Decoder) -> Self {
-        Self { shared, decoder, making: Semaphore::new(MAX_MAKING) }
+        Self { shared, decoder, making: Shares::new(MAX_MAKING) }
     }
 
-    /// The thumbnail of a picture, as WebP; `None` if there is no such picture. The caller may see the picture.
+    /// Places of thumbnails that are made.
+    pub fn making(&self) -> &Shares {
+        &self.making
+    }
+
+    /// The thumbnail of a picture of an account, as WebP; `None` if there is no such picture. The caller may see the picture.
+    /// Accounts take turns.
     ///
     /// # Errors
     /// [`ThumbnailError`].
-    pub async fn of(&self, name: FileName<'_>) -> Result<Option<Bytes>, ThumbnailError> {
+    pub async fn of(&self, account_id: Id, name: FileName<'_>) -> Result<Option<Bytes>, ThumbnailError> {
         let files = &self.shared.files;
         if let Some(kept) = files.thumbnail(name).await? {
             return Ok(Some(kept));
         }
-        let _making = self.making.acquire().await.expect("the semaphore is never closed");
+        let _making = self.making.take(account_id, 1).await;
         // Somebody else may have made it meanwhile.
         if let Some(kept) = files.thumbnail(name).await? {
             return Ok(Some(kept));

@@ -73,7 +73,11 @@ pub async fn cover(visitor: Visitor, Path(id): Path<String>) -> Result<Response<
 /// A name of a board that a person gave.
 fn name(form: &Form) -> Result<&str, PageError> {
     let name = form.fields.text("name").trim();
-    let fits = !name.is_empty() && name.chars().count() <= MAX_BOARD_NAME && !name.chars().any(char::is_control);
+    // Shared pages show it to strangers, whom it must not mislead by the order of its characters.
+    let is_odd = |char: char| {
+        char.is_control() || matches!(char, '\u{200b}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    let fits = !name.is_empty() && name.chars().count() <= MAX_BOARD_NAME && !name.chars().any(is_odd);
     if fits { Ok(name) } else { Err(PageError::new(StatusCode::UNPROCESSABLE_ENTITY, "board-name")) }
 }
 

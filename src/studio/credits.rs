@@ -1,10 +1,13 @@
 //! The balance of the account, its use, and its ledger.
 
+use std::io;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
 use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
+use futures::{StreamExt as _, stream};
 use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
@@ -20,8 +23,8 @@ use tintype_system::clock::Timestamp;
 const PAGE: u32 = 50;
 /// Most grants that the page shows.
 const GRANTS: u32 = 50;
-/// Most entries of a download.
-const MAX_ROWS: u32 = 100_000;
+/// Entries of a download that are read at a time.
+const ROWS: u32 = 1_000;
 /// Periods of the chart, in days, the usual one first.
 const PERIODS: [u32; 2] = [30, 90];
 
@@ -121,20 +124,33 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
     Ok(Chart::new(visitor.texts, "credits-use", (Step::Day, Measure::Count), &series))
 }
 
-/// The ledger as CSV (RFC 4180), newest first, with the filters of the page.
+/// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
+/// session lasts.
 pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
-    let account = visitor.session.person.account_id;
-    let entries = visitor.studio.shared.store.entries(account, wanted.filter()?, None, MAX_ROWS).await?;
-    let mut csv = "id,time,kind,amount,balance,task_id,note\r\n".to_owned();
-    for entry in entries {
-        let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();
-        let LedgerEntry { id, kind, amount, balance, created_at, note, .. } = entry;
-        let note = text::csv_field(note.as_deref().unwrap_or_default());
-        csv.push_str(&format!("{id},{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str()));
-    }
-    let mut response = secured(Response::new(Body::from(csv)));
+    visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
+    let filter = wanted.filter()?;
+    let head = stream::iter([io::Result::Ok("id,time,kind,amount,balance,task_id,note\r\n".to_owned())]);
+    let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
+        let Some(before) = from else { return Ok(None) };
+        if !visitor.is_here().await.map_err(io::Error::other)? {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
+        let entries = store.entries(account, filter, before, ROWS).await.map_err(io::Error::other)?;
+        let next = entries.last().map(|entry| Some(entry.id)).filter(|_| entries.len() == ROWS as usize);
+        Ok(Some((entries.into_iter().map(line).collect::<String>(), (visitor, next))))
+    });
+    let mut response = secured(Response::new(Body::from_stream(head.chain(rest))));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"credits.csv\""));
     Ok(response)
+}
+
+/// An entry as a line of the download.
+fn line(entry: LedgerEntry) -> String {
+    let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();
+    let LedgerEntry { id, kind, amount, balance, created_at, note, .. } = entry;
+    let note = text::csv_field(note.as_deref().unwrap_or_default());
+    format!("{id},{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str())
 }

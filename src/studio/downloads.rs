@@ -113,15 +113,10 @@ impl Chosen {
     }
 }
 
-/// Sends the pictures one after the other, and then a table of them. Nothing is read ahead of a slow reader but the next
-/// picture.
-async fn write(
-    shared: &Shared,
-    account: Id,
-    pictures: Vec<Chosen>,
-    details: bool,
-    mut sender: mpsc::Sender<io::Result<Bytes>>,
-) {
+/// Sends the pictures one after the other, and then a table of them, as long as the session lasts. Nothing is read ahead of
+/// a slow reader but the next picture.
+async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut sender: mpsc::Sender<io::Result<Bytes>>) {
+    let (shared, account) = (&visitor.studio.shared, visitor.session.person.account_id);
     let mut listed = Vec::new();
     // PNGs hardly become smaller.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
@@ -129,6 +124,7 @@ async fn write(
     let mut archive = ZipWriter::new_stream(written.clone());
     let sent = async {
         for chosen in pictures {
+            here(visitor).await?;
             // A picture that was deleted meanwhile is left out.
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
@@ -141,6 +137,7 @@ async fn write(
         archive.start_file(TABLE, options).map_err(io::Error::other)?;
         archive.write_all(PictureFile::csv_header().as_bytes())?;
         for chosen in listed {
+            here(visitor).await?;
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             archive.write_all(picture.csv_line(&chosen.name).as_bytes())?;
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
@@ -152,9 +149,23 @@ async fn write(
     if let Err(error) = sent
         && error.kind() != io::ErrorKind::BrokenPipe
     {
-        tracing::error!(%error, "could not read a picture for a download, which ends early; see the file store");
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => tracing::info!("a download ended early, because its session has ended"),
+            _ => {
+                tracing::error!(%error, "could not read a picture for a download, which ends early; see the file store")
+            }
+        }
         // The reader learns that the file is not whole.
         drop(sender.send(Err(error)).await);
+    }
+}
+
+/// An error once the session has ended.
+async fn here(visitor: &Visitor) -> io::Result<()> {
+    if visitor.is_here().await.map_err(io::Error::other)? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
     }
 }
 
@@ -293,7 +304,7 @@ pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>)
     let name = if is_one { format!("{of_one}.zip") } else { "pictures.zip".into() };
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(async move {
-        write(&shared, account, pictures, details, sender).await;
+        write(&visitor, pictures, details, sender).await;
         drop(download);
     });
     let mut response = Response::new(Body::from_stream(receiver));

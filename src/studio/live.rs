@@ -12,22 +12,24 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Shared;
+use crate::service::shares::fits;
 use crate::service::tasks::Tasks;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
 
-/// Interval at which the unfinished tasks of watched accounts are read.
+/// Interval at which the unfinished tasks of watched accounts are read, and whether the sessions of open pages last.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which it is checked whether the sessions of open pages have ended.
-const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Most changes that wait for a slow page; a page that falls behind reloads its tasks.
 const MAX_WAITING: usize = 256;
 /// Most tasks in one message to other processes.
 const TASKS_OF_NEWS: usize = 250;
-/// Most pages that watch in one process, and with one session. Each holds a connection.
+/// Most pages that watch in one process. Each holds a connection.
 pub(super) const MAX_WATCHERS: usize = 2_048;
+/// Most of them with one session.
 const MAX_WATCHERS_OF_SESSION: usize = 8;
+/// Most of them of one person.
+pub const MAX_WATCHERS_OF_PERSON: usize = 64;
 
 /// A change that pages of an account show.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,11 +142,18 @@ struct Watched {
 }
 
 /// A session with open pages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WatchedSession {
+    person: Id,
     watchers: usize,
     /// Cancelled when the session has ended.
     ended: CancellationToken,
+}
+
+impl WatchedSession {
+    fn new(person: Id) -> Self {
+        Self { person, watchers: 0, ended: CancellationToken::new() }
+    }
 }
 
 /// An open page. Dropping it ends the watch.
@@ -174,11 +183,11 @@ impl Live {
         let (account, person) = (by.account_id, by.id);
         let live = &studio.live;
         let mut watched = live.watched();
-        if !watched.has_room(session) {
+        if !watched.has_room(session, by) {
             return None;
         }
         watched.watchers += 1;
-        let of_session = watched.sessions.entry(session).or_default();
+        let of_session = watched.sessions.entry(session).or_insert_with(|| WatchedSession::new(person));
         of_session.watchers += 1;
         let ended = of_session.ended.clone();
         let sender = watched.accounts.entry(account).or_insert_with(|| broadcast::Sender::new(MAX_WAITING));
@@ -223,8 +232,6 @@ impl Live {
     /// Watches until `stop`.
     pub(super) async fn run(&self, stop: CancellationToken) {
         let mut endings = self.shared.endings.subscribe();
-        let mut checks = tokio::time::interval(CHECK_EVERY);
-        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // An interval, because a new sleep for each turn would never end beside frequent news.
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -241,8 +248,10 @@ impl Live {
                 },
                 () = self.news.notified() => self.look().await,
                 news = self.shared.store.news_elsewhere() => self.hear(&news),
-                _ = looks.tick(), if watched => self.look().await,
-                _ = checks.tick(), if watched => self.check_sessions().await,
+                _ = looks.tick(), if watched => {
+                    self.check_sessions().await;
+                    self.look().await;
+                }
             }
         }
         self.closing.cancel();
@@ -325,10 +334,15 @@ impl Live {
 }
 
 impl Watched {
-    /// Whether one more page of a session may watch.
-    fn has_room(&self, session: TokenHash) -> bool {
+    /// Whether one more page of a session may watch. An account has no more than half of what the others leave.
+    fn has_room(&self, session: TokenHash, by: &Person) -> bool {
         let of_session = self.sessions.get(&session).map_or(0, |session| session.watchers);
-        self.watchers < MAX_WATCHERS && of_session < MAX_WATCHERS_OF_SESSION
+        let of_person = self.sessions.values().filter(|session| session.person == by.id);
+        let of_person: usize = of_person.map(|session| session.watchers).sum();
+        let of_account = self.accounts.get(&by.account_id).map_or(0, broadcast::Sender::receiver_count);
+        of_session < MAX_WATCHERS_OF_SESSION
+            && of_person < MAX_WATCHERS_OF_PERSON
+            && fits(MAX_WATCHERS, of_account, self.watchers - of_account, 1)
     }
 
     fn tell(&self, account: Id, change: Change) {
@@ -371,18 +385,6 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tintype_domain::person::Token;
-
-    #[test]
-    fn streams_are_bounded_by_session_and_by_process() {
-        let (full, other) = (Token::random().hash(), Token::random().hash());
-        let busy = WatchedSession { watchers: MAX_WATCHERS_OF_SESSION, ..WatchedSession::default() };
-        let mut watched = Watched { watchers: MAX_WATCHERS - 1, ..Watched::default() };
-        watched.sessions.insert(full, busy);
-        assert!(!watched.has_room(full) && watched.has_room(other));
-        watched.watchers += 1;
-        assert!(!watched.has_room(other));
-    }
 
     #[test]
     fn news_of_any_number_of_tasks_fit_into_messages() {

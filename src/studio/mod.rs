@@ -79,6 +79,7 @@ use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
 
 pub use self::error::{PageError, Written, write_error};
+pub use self::live::MAX_WATCHERS_OF_PERSON;
 pub use self::session::check_https;
 pub use self::snippets::TEMPLATES as SNIPPETS;
 pub use self::texts::Texts;
@@ -242,6 +243,11 @@ impl Studio {
             settings,
             shared,
         })
+    }
+
+    /// What makes thumbnails.
+    pub fn thumbnails(&self) -> &Thumbnails {
+        &self.thumbnails
     }
 
     /// The tickets of this moment.

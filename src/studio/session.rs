@@ -17,6 +17,7 @@ use super::error::PageError;
 use super::page::DAY;
 use super::texts::Texts;
 use super::{Studio, Visit};
+use crate::service::limits::Allowance;
 use crate::service::people::SESSION_LIFE;
 use tintype_config::{MAX_BODY, RequiredFor};
 use tintype_domain::model::{Account, Id, Surface};
@@ -55,6 +56,11 @@ impl Visitor {
         &self.session.person.name
     }
 
+    /// Whether the session still lasts, for an answer that is sent for long.
+    pub(super) async fn is_here(&self) -> Result<bool> {
+        Ok(!self.studio.shared.store.live_sessions(&[self.token_hash]).await?.is_empty())
+    }
+
     /// The account whose tasks and credits the person uses.
     pub(super) async fn account(&self) -> Result<Option<Account>> {
         self.studio.shared.store.find_account(self.session.person.account_id.as_str()).await
@@ -82,6 +88,13 @@ impl Visitor {
             source: self.visit.source.map(|source| source.to_string()),
         });
         store.with_right(self.right())
+    }
+
+    /// Refuses a person who has used up a limit.
+    pub(super) fn refuse_if(&self, counted: Option<Allowance>) -> std::result::Result<(), PageError> {
+        let Some(seconds) = counted.and_then(|counted| counted.retry_after) else { return Ok(()) };
+        self.studio.shared.metrics.rate_limited.inc();
+        Err(PageError::too_often(seconds))
     }
 
     /// Refuses a person with less than a role.
@@ -143,7 +156,9 @@ impl Visitor {
         if !parts.method.is_safe() {
             return Err(PageError::caused_by(EarlyVisitor));
         }
-        Self::read(parts, studio, need).await.map_err(|error| error.wanting(parts))
+        let visitor = Self::read(parts, studio, need).await.map_err(|error| error.wanting(parts))?;
+        let counted = studio.limits.count_page(visitor.session.person.id).await;
+        visitor.refuse_if(counted).map(|()| visitor)
     }
 }
 
@@ -219,11 +234,7 @@ impl<'a> Sender<'a> {
     async fn with(parts: &'a Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         check_origin(studio, parts)?;
         let early = Visitor::read(parts, studio, need).await.map_err(|error| error.losing(parts))?;
-        let counted = studio.limits.count_form(early.session.person.id).await;
-        if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
-            studio.shared.metrics.rate_limited.inc();
-            return Err(PageError::too_often(seconds));
-        }
+        early.refuse_if(studio.limits.count_form(early.session.person.id).await)?;
         Ok(Self { early, parts, need })
     }
 
@@ -309,7 +320,7 @@ impl Form {
     async fn read(request: Request, studio: Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
         let (parts, body) = request.into_parts();
         let sender = Sender::with(&parts, &studio, need).await?;
-        let fields = Fields::read(&studio, &parts, body).await?;
+        let fields = Fields::read_up_to(MAX_BODY, &studio, &parts, body).await?;
         sender.check_proof(fields.get(PROOF))?;
         let visitor = sender.arrived().await?;
         Ok(Self { visitor, fields, headers: parts.headers })
@@ -321,14 +332,24 @@ impl Form {
 pub(super) struct Fields(HashMap<String, String>);
 
 impl Fields {
-    /// Reads a form of at most 512 KiB; of a repeated field the last one counts.
+    /// Reads a form that anyone may send, of at most 8 KiB: what strangers send waits in memory.
     pub(super) async fn read(studio: &Studio, parts: &Parts, body: Body) -> std::result::Result<Self, PageError> {
+        Self::read_up_to(8 * 1024, studio, parts, body).await
+    }
+
+    /// Reads a form of at most `most` bytes; of a repeated field the last one counts.
+    async fn read_up_to(
+        most: usize,
+        studio: &Studio,
+        parts: &Parts,
+        body: Body,
+    ) -> std::result::Result<Self, PageError> {
         let form = "application/x-www-form-urlencoded";
         let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(form) {
             return Err(PageError::bad_request());
         }
-        let body = tokio::time::timeout(studio.settings.body_total, axum::body::to_bytes(body, MAX_BODY)).await;
+        let body = tokio::time::timeout(studio.settings.body_total, axum::body::to_bytes(body, most)).await;
         let body = body.ok().and_then(std::result::Result::ok).ok_or_else(PageError::bad_request)?;
         Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
     }

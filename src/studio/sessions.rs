@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_session};
@@ -87,6 +88,10 @@ pub async fn sessions(visitor: Visitor, Query(done): Query<Done>) -> Result<Resp
 /// Sets the password of the person, who stays signed in here alone.
 pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, fields, headers } = form;
+    if !visitor.session.person.has_password {
+        // A password of the thief's own would confirm everything else.
+        visitor.confirm(fields.text(CONFIRMATION)).await?;
+    }
     let (present, new) = (fields.text("present").to_owned(), fields.text("new").to_owned());
     let (people, person) = (&visitor.studio.people, &visitor.session.person);
     // No name begins with NUL, so attempts to sign in by this name do not count here.

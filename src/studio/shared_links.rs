@@ -250,13 +250,14 @@ pub async fn shared(
     Ok(public(html(SharedPage { t: Texts::of(&headers), title, pictures, older }.render()?)))
 }
 
-/// The file name of a picture that a link shows.
-async fn find(studio: &Studio, token: &str, task: &str, number: &str) -> Result<String, PageError> {
+/// The account and the file name of a picture that a link shows.
+async fn find(studio: &Studio, token: &str, task: &str, number: &str) -> Result<(Id, String), PageError> {
     let found = studio.tickets().await?.shared(token).zip(task.parse::<Id>().ok()).zip(number.parse::<usize>().ok());
     let ((link, task), number) = found.ok_or_else(PageError::not_found)?;
     let record = studio.shared.store.find_shared_task(link, task).await?.ok_or_else(PageError::not_found)?;
     let Status::Completed(names) = record.task.status else { return Err(PageError::not_found()) };
-    number.checked_sub(1).and_then(|index| names.get(index).cloned()).ok_or_else(PageError::not_found)
+    let name = number.checked_sub(1).and_then(|index| names.get(index).cloned()).ok_or_else(PageError::not_found)?;
+    Ok((record.task.account_id, name))
 }
 
 /// A picture that a link shows.
@@ -264,7 +265,7 @@ pub async fn shared_file(
     State(studio): State<Arc<Studio>>,
     Path((token, task, number)): Path<(String, String, String)>,
 ) -> Result<Response<Body>, PageError> {
-    let stored = find(&studio, &token, &task, &number).await?;
+    let (_, stored) = find(&studio, &token, &task, &number).await?;
     let name = FileName::parse(&stored).ok_or_else(PageError::not_found)?;
     Ok(public(stream_file(&studio.shared, name, Vec::new(), 0).await?))
 }
@@ -274,6 +275,6 @@ pub async fn shared_thumbnail(
     State(studio): State<Arc<Studio>>,
     Path((token, task, number)): Path<(String, String, String)>,
 ) -> Result<Response<Body>, PageError> {
-    let stored = find(&studio, &token, &task, &number).await?;
-    Ok(public(thumbnail(&studio, &stored).await?))
+    let (account, stored) = find(&studio, &token, &task, &number).await?;
+    Ok(public(thumbnail(&studio, account, &stored).await?))
 }

@@ -359,7 +359,7 @@ pub async fn upload_thumbnail(visitor: Visitor, Path(id): Path<String>) -> Resul
     let id: Id = id.parse().map_err(|_| PageError::not_found())?;
     let account = visitor.session.person.account_id;
     let found = visitor.studio.shared.store.find_upload(account, Surface::Web, id).await?;
-    thumbnail(&visitor.studio, &found.ok_or_else(PageError::not_found)?.picture.name).await
+    thumbnail(&visitor.studio, account, &found.ok_or_else(PageError::not_found)?.picture.name).await
 }
 
 /// The thumbnail of a picture of a task.
@@ -383,13 +383,14 @@ pub async fn result_thumbnail(
         return Err(PageError::not_found());
     };
     let name = number.checked_sub(1).and_then(|index| names.get(index)).ok_or_else(PageError::not_found)?;
-    thumbnail(&visitor.studio, name).await
+    thumbnail(&visitor.studio, account, name).await
 }
 
-/// The thumbnail of a picture that the caller may see. It never changes, and belongs into no cache but the browser's.
-pub(super) async fn thumbnail(studio: &Studio, name: &str) -> Result<Response<Body>, PageError> {
+/// The thumbnail of a picture of an account, which the caller may see. It never changes, and belongs into no cache but the
+/// browser's.
+pub(super) async fn thumbnail(studio: &Studio, account: Id, name: &str) -> Result<Response<Body>, PageError> {
     let name = FileName::parse(name).ok_or_else(PageError::not_found)?;
-    let webp = studio.thumbnails.of(name).await?.ok_or_else(PageError::not_found)?;
+    let webp = studio.thumbnails.of(account, name).await?.ok_or_else(PageError::not_found)?;
     let mut response = Response::new(Body::from(webp));
     let fixed = [
         (header::CONTENT_TYPE, "image/webp"),

@@ -114,11 +114,7 @@ impl UsagePage<'_> {
 async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
     let studio = &visitor.studio;
-    let counted = studio.limits.count_report(visitor.session.person.id).await;
-    if let Some(seconds) = counted.and_then(|counted| counted.retry_after) {
-        studio.shared.metrics.rate_limited.inc();
-        return Err(PageError::too_often(seconds));
-    }
+    visitor.refuse_if(studio.limits.count_report(visitor.session.person.id).await)?;
     let store = &visitor.studio.shared.store;
     let filter = UsageFilter {
         account_id: Some(visitor.session.person.account_id),

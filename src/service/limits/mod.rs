@@ -28,6 +28,8 @@ const WEBHOOKS: u32 = 30;
 pub const REPORTS: u32 = 30;
 /// Forms that a person may send in that time, uploads among them. Each writes, and most are kept in the audit log for a year.
 pub const FORMS: u32 = 240;
+/// Pages, pictures and streams that a person may ask for in that time: a quick look through two thousand pictures.
+pub const PAGES: u32 = 3_000;
 /// Views of one shared link in that time. Each is counted in the database, whoever looks.
 pub const VIEWS: u32 = 600;
 /// The same for all links of an account.
@@ -50,6 +52,8 @@ pub enum RateLimit {
     AccountRead,
     /// A form that a person sends in the studio.
     Form,
+    /// A page, picture or stream that a person asks for in the studio.
+    Page,
 }
 
 impl RateLimit {
@@ -61,6 +65,7 @@ impl RateLimit {
             Self::AccountSubmit => "account-submit",
             Self::AccountRead => "account-read",
             Self::Form => "form",
+            Self::Page => "page",
         }
     }
 
@@ -69,7 +74,7 @@ impl RateLimit {
         match self {
             Self::Submit | Self::AccountSubmit => Self::AccountSubmit,
             Self::Read | Self::AccountRead => Self::AccountRead,
-            Self::Form => Self::Form,
+            Self::Form | Self::Page => self,
         }
     }
 }
@@ -170,6 +175,7 @@ impl RateLimits {
             RateLimit::AccountSubmit => self.account_submit_rate,
             RateLimit::AccountRead => self.account_read_rate,
             RateLimit::Form => FORMS,
+            RateLimit::Page => PAGES,
         };
         (limit > 0).then_some(limit)
     }
@@ -231,6 +237,11 @@ impl RateLimits {
             return of_link;
         }
         self.count_under(account, RateLimit::Read, VIEWS_OF_ACCOUNT).await
+    }
+
+    /// Counts one page, picture or stream that a person asks for in the studio.
+    pub async fn count_page(&self, person_id: Id) -> Option<Allowance> {
+        self.count_under(person_id, RateLimit::Page, PAGES).await
     }
 
     /// Counts one form that a person sends in the studio.

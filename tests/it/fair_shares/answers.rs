@@ -46,7 +46,7 @@ fn all_of(shares: &Shares, account: &Caller<'_>, portion: usize, other: &Caller<
 }
 
 /// Runs a call until it waits for a share.
-async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T> + Unpin) {
+pub(super) async fn awaits<T>(shares: &Shares, mut call: impl Future<Output = T> + Unpin) {
     while !shares.is_awaited() {
         assert!((&mut call).now_or_never().is_none(), "the call did not wait");
         tokio::task::yield_now().await;

@@ -2,24 +2,29 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use axum::body::Body;
 use futures::stream::FuturesUnordered;
-use hyper::StatusCode;
+use futures::{FutureExt as _, StreamExt as _};
+use hyper::{Request, StatusCode};
 use serde_json::json;
-use tintype::service::limits::{REPORTS, VIEWS};
+use tintype::http::router;
+use tintype::service::limits::{PAGES, REPORTS, VIEWS};
 use tintype::service::rejections::ALLOWANCE;
 use tintype::service::sign_in_attempts::CODE_ALLOWANCE;
 use tintype::service::uploads::MAX_ARRIVING_OF_ACCOUNT;
+use tintype::studio::MAX_WATCHERS_OF_PERSON;
 use tintype_domain::model::Surface;
 use tintype_domain::person::Role;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::StrikeRule;
+use tower_service::Service as _;
 
+use super::answers::awaits;
 use crate::openai_edits::data_url;
 use crate::openai_edits::hostile::{FORM, status_of};
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
-use crate::rigs::visitor::text;
+use crate::rigs::visitor::{Visitor, text};
 use crate::studio::guesses::PASSWORD;
 use crate::studio::oidc::{ADDRESSES, FORBIDDEN, Scene, refused, with_false_code};
 use crate::studio::second_factor::Ada as WithFactor;
@@ -169,6 +174,70 @@ async fn forms_of_the_studio() {
 }
 
 #[tokio::test]
+async fn pages_of_the_studio() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let bob = service.visitor_as("ada", "bob", Role::Member).await;
+    for _ in 0..PAGES {
+        assert_eq!(ada.get("/studio/tasks/FAAAAAAAAAAAAAAAAAAA0/pictures/1").await.status, StatusCode::NOT_FOUND);
+    }
+    let refused = ada.get("/studio/gallery").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (TOO_MANY, "1"), "{refused:?}");
+    bob.page("/studio/gallery").await;
+    service.clock.advance(Duration::from_secs(1));
+    ada.page("/studio/gallery").await;
+}
+
+#[tokio::test]
+async fn streams_of_open_pages() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let (bob, eve) = (service.visitor_as("ada", "bob", Role::Member).await, service.visitor("eve", 10).await);
+    let mut open = Vec::new();
+    let mut session = ada.cookie.clone();
+    for number in 0..=MAX_WATCHERS_OF_PERSON {
+        if number % 8 == 0 {
+            let signed_in = service.call("POST", &service.link(&ada.person).await, &[], "").await;
+            session = signed_in.header("set-cookie").split(';').next().expect("a cookie").to_owned();
+        }
+        let (status, stream) = streams(&service, &session).await;
+        let expected = if number < MAX_WATCHERS_OF_PERSON { StatusCode::OK } else { TOO_MANY };
+        assert_eq!(status, expected, "{number}");
+        open.push(stream);
+    }
+    for other in [bob, eve] {
+        assert_eq!(streams(&service, &other.cookie).await.0, StatusCode::OK);
+    }
+}
+
+/// The begin of a stream of an open page.
+async fn streams(service: &Service, cookie: &str) -> (StatusCode, Body) {
+    let host = service.address.to_string();
+    let request = Request::get("/studio/events").header("host", host).header("cookie", cookie).body(Body::empty());
+    let mut router = router(service.api.clone(), service.readiness.clone());
+    let answer = router.call(request.expect("a request")).await.expect("an answer");
+    (answer.status(), answer.into_body())
+}
+
+#[tokio::test]
+async fn thumbnails() {
+    let service = Service::start().await;
+    let (ada, bob) = (service.visitor("ada", 10).await, service.visitor("bob", 10).await);
+    let thumbnail =
+        async |visitor: &Visitor<'_>| format!("/studio/tasks/{}/pictures/1", visitor.finished("a boat").await);
+    let (of_ada, of_bob) = (thumbnail(&ada).await, thumbnail(&bob).await);
+    let making = service.api.studio.thumbnails().making();
+    let held: Vec<_> = std::iter::from_fn(|| making.take(ada.account, 1).now_or_never()).collect();
+    assert_eq!(held.len(), 2);
+    let mut waiting = Box::pin(ada.get(&of_ada));
+    awaits(making, &mut waiting).await;
+    assert_eq!(bob.get(&of_bob).await.status, StatusCode::OK);
+    assert!(making.is_awaited());
+    drop(held);
+    assert_eq!(waiting.await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn usage_reports() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 10).await;
@@ -182,6 +251,11 @@ async fn usage_reports() {
     }
     service.clock.advance(Duration::from_secs(2));
     ada.page("/studio/usage").await;
+    // A download of the ledger counts, too.
+    service.clock.advance(Duration::from_secs(2));
+    ada.page("/studio/credits.csv").await;
+    assert_eq!(ada.get("/studio/credits.csv").await.status, TOO_MANY);
+    bob.page("/studio/credits.csv").await;
 }
 
 #[tokio::test]

@@ -2,9 +2,14 @@
 
 use std::io::{Cursor, Read as _};
 
-use hyper::StatusCode;
+use axum::body::{Body, BodyDataStream};
+use futures::StreamExt as _;
+use hyper::{Request, StatusCode};
 use serde_json::Value;
+use tintype::http::router;
 use tintype_domain::model::{Id, Status, Surface};
+use tintype_store::EndSessions;
+use tower_service::Service as _;
 use zip::ZipArchive;
 
 use super::browser::Person;
@@ -129,6 +134,56 @@ async fn a_zip_names_its_pictures_and_lists_them() {
     let mut png = Vec::new();
     archive.by_name("owls-1.png").expect("a picture").read_to_end(&mut png).expect("bytes");
     assert_eq!(exif(&png)["Description"], "Owls");
+}
+
+impl Visitor<'_> {
+    /// The body of a page, which is made only as far as somebody reads it.
+    async fn read(&self, path: &str) -> BodyDataStream {
+        let host = self.service.address.to_string();
+        let request = Request::get(path).header("host", host).header("cookie", &self.cookie).body(Body::empty());
+        let mut router = router(self.service.api.clone(), self.service.readiness.clone());
+        let answer = router.call(request.expect("a request")).await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.into_body().into_data_stream()
+    }
+}
+
+#[tokio::test]
+async fn downloads_end_with_the_session() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let ada = service.visitor("ada", 1_200).await;
+    let mut tasks = Vec::new();
+    for _ in 0..5 {
+        tasks.push(ada.completed("Owls", "1").await.to_string());
+    }
+    for entry in 0..1_000 {
+        service.shared.store.grant(ada.account, 1, Some(&entry.to_string())).await.expect("a store");
+    }
+    let mut zip = ada.read(&format!("/studio/gallery.zip?tasks={}", tasks.join("+"))).await;
+    let mut csv = ada.read("/studio/credits.csv").await;
+    zip.next().await.expect("a picture").expect("bytes");
+    csv.next().await.expect("a head").expect("text");
+    csv.next().await.expect("some entries").expect("text");
+    let store = &service.shared.store;
+    let session = store.list_sessions(ada.person.id).await.expect("a store").remove(0);
+    store.end_sessions(ada.person.id, EndSessions::One(session.id)).await.expect("a store");
+    // One picture was read before.
+    let pictures: Vec<_> = zip.collect().await;
+    assert!(pictures.len() <= 3 && pictures.last().is_some_and(Result::is_err), "{}", pictures.len());
+    assert!(csv.next().await.expect("an error").is_err());
+}
+
+#[tokio::test]
+async fn the_ledger_is_downloaded_whole() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 5).await;
+    for entry in 0..2_000 {
+        service.shared.store.grant(ada.account, 1, Some(&format!("grant {entry}"))).await.expect("a store");
+    }
+    let csv = ada.page("/studio/credits.csv").await;
+    let lines: Vec<_> = csv.lines().collect();
+    assert_eq!(lines.len(), 1 + 2_000 + 1);
+    assert!(lines[1].contains("\"grant 1999\"") && lines[1_001].contains("\"grant 999\""), "{}", lines[1_001]);
 }
 
 #[tokio::test]

@@ -221,3 +221,17 @@ async fn the_form_for_a_password_does_not_let_anybody_guess_the_present_one() {
     service.clock.advance(Duration::from_secs(60));
     assert_eq!(ada.send("/studio/password", &right).await.status, StatusCode::SEE_OTHER);
 }
+
+/// A password of the thief's own would confirm all that a stolen session could not.
+#[tokio::test]
+async fn a_session_that_was_left_open_sets_no_first_password() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    service.clock.advance(Duration::from_secs(11 * 60));
+    let refused = ada.send("/studio/password", &[("new", "a ferry at dusk, and 7 gulls")]).await;
+    assert!(refused.status == StatusCode::FORBIDDEN && text(&refused).contains("last ten minutes"), "{refused:?}");
+    assert!(ada.page("/studio/sessions").await.contains("last ten minutes"));
+    let eve = service.visitor("eve", 10).await;
+    let set = eve.send("/studio/password", &[("new", "a ferry at dusk, and 7 gulls")]).await;
+    assert_eq!(set.status, StatusCode::SEE_OTHER);
+}

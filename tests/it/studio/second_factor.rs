@@ -439,3 +439,16 @@ async fn confirmations_are_limited_before_anything_is_hashed() {
     assert!(wrong.iter().all(|status| *status == StatusCode::FORBIDDEN), "{statuses:?}");
     assert_eq!(often, [StatusCode::TOO_MANY_REQUESTS]);
 }
+
+#[tokio::test]
+async fn a_first_password_beside_a_second_factor_needs_a_code() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let (secret, _) = ada.turn_on("").await;
+    service.clock.advance(STEP);
+    assert!(ada.page("/studio/sessions").await.contains("name=\"confirmation\""));
+    for (code, status) in [("", 403), ("000000", 403), (secret.code(service.clock.now()).as_str(), 303)] {
+        let answer = ada.send("/studio/password", &[("new", PASSWORD), ("confirmation", code)]).await;
+        assert_eq!(answer.status, status, "{code}: {answer:?}");
+    }
+}
