@@ -54,6 +54,9 @@ impl Header {
     /// If the bytes are no whole safetensors file. The sentence begins with `path`.
     pub fn read(path: &str, data: &[u8]) -> Result<Self> {
         let damaged = |reason: String| Error::Model(format!("{path} is damaged or no safetensors file: {reason}"));
+        if is_pointer(data) {
+            return Err(pointer(path));
+        }
         let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| damaged(error.to_string()))?;
         let begin = header.checked_add(8).filter(|begin| *begin <= data.len());
         let begin = begin.ok_or_else(|| damaged("the header is longer than the file".into()))?;
@@ -73,6 +76,17 @@ impl Header {
         }
         Ok(Self { begin, entries, notes: metadata.metadata().clone().unwrap_or_default() })
     }
+}
+
+/// Whether a file holds the address of a large one, which Git LFS has not fetched.
+pub(crate) fn is_pointer(beginning: &[u8]) -> bool {
+    beginning.starts_with(b"version https://git-lfs")
+}
+
+pub(crate) fn pointer(path: &str) -> Error {
+    Error::Model(format!(
+        "{path} is a pointer of Git LFS instead of the file itself: run `git lfs pull` in its repository"
+    ))
 }
 
 /// The type of the fractions that a graph computes with.

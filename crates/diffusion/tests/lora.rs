@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use half::f16;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, prepare, verify};
@@ -262,7 +264,7 @@ fn the_scales_of_a_header_count() {
     let picture_with = |notes: serde_json::Value| {
         let path = case.write(&usual());
         let bytes = std::fs::read(&path).expect("a file");
-        let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("weights");
+        let tensors = SafeTensors::deserialize(&bytes).expect("weights");
         let named = tensors.names().into_iter().map(|name| (name, tensors.tensor(name).expect("a tensor")));
         let notes = [("lora_adapter_metadata".to_owned(), notes.to_string())].into();
         safetensors::serialize_to_file(named, Some(notes), &path).expect("a file");
@@ -280,6 +282,40 @@ fn the_scales_of_a_header_count() {
     for damaged in [json!([]), json!("x"), json!(null)] {
         assert!(matches!(picture_with(damaged), Err(Error::Lora(text)) if text.contains("lora_adapter_metadata")));
     }
+}
+
+#[test]
+fn an_alpha_may_be_a_number_of_any_type() {
+    let case = Case::new();
+    let twice = picture(&case.options(case.write(&usual()), 2.0));
+    for (dtype, bytes) in [
+        (Dtype::I64, 4_i64.to_le_bytes().to_vec()),
+        (Dtype::F64, 4_f64.to_le_bytes().to_vec()),
+        (Dtype::I32, 4_i32.to_le_bytes().to_vec()),
+        (Dtype::U8, vec![4]),
+        (Dtype::BF16, half::bf16::from_f32(4.0).to_le_bytes().to_vec()),
+    ] {
+        let path = case.write(&usual());
+        let file = std::fs::read(&path).expect("a file");
+        let tensors = SafeTensors::deserialize(&file).expect("weights");
+        let alpha = TensorView::new(dtype, vec![1], &bytes).expect("a tensor");
+        let tensors = tensors.iter().map(|(name, view)| (name.to_owned(), view));
+        let all = tensors.chain([(format!("{TARGET}.alpha"), alpha)]);
+        safetensors::serialize_to_file(all, None, &path).expect("a file");
+        assert!(picture(&case.options(path, 1.0)) == twice, "{dtype:?}");
+    }
+}
+
+#[test]
+fn a_pointer_of_git_lfs_is_told_from_a_file() {
+    let case = Case::new();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa\nsize 133\n";
+    let path = case.path("some.safetensors");
+    std::fs::write(&path, pointer).expect("a file");
+    let sentence = refusal("sd15", &case.options(path.clone(), 1.0));
+    assert!(sentence.contains("git lfs pull"), "{sentence}");
+    let error = Pipeline::open(&path, &Options::default()).expect_err("no model").to_string();
+    assert!(error.contains("git lfs pull"), "{error}");
 }
 
 #[test]
@@ -356,7 +392,7 @@ fn weights_in_8_bits_are_made_of_merged_ones() {
     let case = Case::new();
     let path = case.write(&usual());
     let narrow = |loras: &Options| Options { precision: Precision::W8A8, ..loras.clone() };
-    let rules = Rules { bits: Bits::Eight, smallest: 4 };
+    let rules = Rules { bits: Bits::of_this_machine(), smallest: 4 };
     let render = |options: &Options| {
         let suit = WeightPreparation { options, rules, progress: &mut |_| {} };
         render(&mut Pipeline::open_with(&model("sd15"), suit).expect("a model"))

@@ -170,9 +170,8 @@ fn guidance_in_one_run_gives_the_numbers_of_two() {
         let size = (two.iter().map(|x| x * x).sum::<f32>() / two.len() as f32).sqrt();
         let apart = one.iter().zip(&two).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         println!("{name}: {apart:e} of {size}");
-        // A GPU adds up in another order.
-        let most = if device() == Device::Cpu { 1e-4 } else { 1e-3 };
-        assert!(apart < most * size, "{name}: {apart:e} of {size}");
+        // GPUs, and processors without wide vectors, add up in another order for two prompts.
+        assert!(apart < 1e-3 * size, "{name}: {apart:e} of {size}");
     }
 }
 

@@ -150,8 +150,12 @@ fn a_layer_in_8_bits_is_close_to_32() {
         let layer = Layer::new(dtype, |_, _| 1.0, |_, _| 1.0);
         let eight = layer.error(EIGHT);
         let seven = layer.error(SEVEN);
-        assert!(eight > 1e-4 && eight < 0.015, "{dtype}: {eight}");
-        assert!(seven > eight && seven < 0.025, "{dtype}: {seven}");
+        assert!(seven < 0.025, "{dtype}: {seven}");
+        match Bits::of_this_machine() {
+            Bits::Eight => assert!(eight > 1e-4 && eight < 0.015 && seven > eight, "{dtype}: {eight} {seven}"),
+            // Its sums overflow, which is why it takes 7.
+            Bits::Seven => assert!(eight > seven, "{dtype}: {eight} {seven}"),
+        }
     }
 }
 
@@ -171,19 +175,22 @@ fn a_layer_in_8_bits_is_the_same_on_onnx_runtime() {
 
 #[test]
 fn rows_and_outputs_that_stand_out_cost_the_others_nothing() {
+    let rules = Rules { bits: Bits::of_this_machine(), smallest: 1 };
+    // A step in 7 bits is twice as wide.
+    let step = if rules.bits == Bits::Seven { 2.0 } else { 1.0 };
     let rows = |row, _| if row % 10 == 3 { 1000.0 } else { 1.0 };
-    let error = Layer::new("F32", rows, |_, _| 1.0).error(EIGHT);
-    assert!(error < 0.015, "rows: {error}");
+    let error = Layer::new("F32", rows, |_, _| 1.0).error(rules);
+    assert!(error < 0.015 * step, "rows: {error}");
     let layer = Layer::new("F32", |_, _| 1.0, |output, _| if output % 10 == 3 { 1000.0 } else { 1.0 });
-    let (wide, narrow) = (layer.run(&layer.weights()), layer.run(&layer.quantise(EIGHT).expect("weights")));
+    let (wide, narrow) = (layer.run(&layer.weights()), layer.run(&layer.quantise(rules).expect("weights")));
     for output in 0..OUTPUTS {
         let of = |numbers: &[f32]| -> Vec<f32> { numbers.iter().copied().skip(output).step_by(OUTPUTS).collect() };
         let error = distance(&of(&wide), &of(&narrow));
-        assert!(error < 0.02, "output {output}: {error}");
+        assert!(error < 0.02 * step, "output {output}: {error}");
     }
     // One of the inputs: its numbers take the steps from the others of the row.
-    let error = Layer::new("F32", |_, input| if input == 5 { 30.0 } else { 1.0 }, |_, _| 1.0).error(EIGHT);
-    assert!(error < 0.05, "input: {error}");
+    let error = Layer::new("F32", |_, input| if input == 5 { 30.0 } else { 1.0 }, |_, _| 1.0).error(rules);
+    assert!(error < 0.05 * step, "input: {error}");
 }
 
 #[test]
@@ -373,7 +380,7 @@ fn parity() -> PathBuf {
 
 #[test]
 fn pictures_in_8_bits_are_close_to_32() {
-    pictures_in_8_bits_are_close_to_32_on(&Runtime::Rten, Bits::Eight);
+    pictures_in_8_bits_are_close_to_32_on(&Runtime::Rten, Bits::of_this_machine());
 }
 
 /// The pictures of processors without VNNI, on whichever this is.
@@ -384,7 +391,7 @@ fn pictures_in_7_bits_are_close_to_32() {
 
 #[test]
 fn pictures_in_8_bits_are_close_to_32_on_onnx_runtime() {
-    pictures_in_8_bits_are_close_to_32_on(&onnxruntime(), Bits::Eight);
+    pictures_in_8_bits_are_close_to_32_on(&onnxruntime(), Bits::of_this_machine());
 }
 
 fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {

@@ -45,6 +45,8 @@ pub struct Lora {
     pub weight: f64,
 }
 
+const NOT_FINITE: &str = "holds numbers that are not finite: the file is damaged, or its training failed";
+
 /// Numbers in a mapped file.
 #[derive(Debug, Clone)]
 struct Numbers {
@@ -327,9 +329,7 @@ impl LoraFile {
         let bytes = self.weights.bytes(entry);
         let is_finite = |bytes: &[u8]| floats(bytes, entry.dtype).iter().all(|number| number.is_finite());
         if !bytes.chunks(1 << 16).all(is_finite) {
-            return Err(
-                self.wrong(key, "holds numbers that are not finite: the file is damaged, or its training failed")
-            );
+            return Err(self.wrong(key, NOT_FINITE));
         }
         Ok(Numbers { bytes, dtype: entry.dtype })
     }
@@ -340,12 +340,13 @@ impl LoraFile {
         let part_of = |alpha: f64| alpha / rank;
         let share = match alpha {
             Some(key) => {
-                let numbers = self.numbers(key)?;
-                let size = if numbers.dtype == Dtype::F32 { 4 } else { 2 };
-                if numbers.bytes.len() != size {
-                    return Err(self.wrong(key, "is not a single number: the file is damaged"));
+                let entry = self.weights.get(key).ok_or_else(|| self.wrong(key, "is missing"))?;
+                let alpha = single_number(self.weights.bytes(entry), entry.dtype);
+                let alpha = alpha.ok_or_else(|| self.wrong(key, "is not a single number: the file is damaged"))?;
+                if !alpha.is_finite() {
+                    return Err(self.wrong(key, NOT_FINITE));
                 }
-                part_of(f64::from(numbers.floats(0..1)[0]))
+                part_of(alpha)
             }
             None => self.noted_share(part, layer, rank).unwrap_or(1.0),
         };
@@ -363,6 +364,26 @@ impl LoraFile {
         let by_root = note("use_rslora").and_then(Value::as_bool).unwrap_or(false);
         Some(alpha / if by_root { rank.sqrt() } else { rank })
     }
+}
+
+/// The number of a tensor that has one. Trainers also write whole numbers and fractions of 64 bits.
+fn single_number(bytes: &[u8], dtype: Dtype) -> Option<f64> {
+    Some(match dtype {
+        Dtype::F64 => f64::from_le_bytes(bytes.try_into().ok()?),
+        Dtype::I64 => i64::from_le_bytes(bytes.try_into().ok()?) as f64,
+        Dtype::U64 => u64::from_le_bytes(bytes.try_into().ok()?) as f64,
+        Dtype::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::I16 => i16::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::I8 => i8::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 => match floats(bytes, dtype)[..] {
+            [number] => number.into(),
+            _ => return None,
+        },
+        _ => return None,
+    })
 }
 
 /// The sizes of a kernel of one pixel without its sides.

@@ -194,11 +194,11 @@ fn a_model_that_sees_masks_can_be_made_smaller() {
     let (references, mask) = ([picture(64, 64)], mask(64, 64));
     let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references: &[], mask: None };
     for order in [order, Order { references: &references, mask: Some(&mask), ..order }] {
-        let rules = Rules { bits: Bits::Eight, smallest: 1 };
+        let rules = Rules { bits: Bits::of_this_machine(), smallest: 1 };
         let suit = WeightPreparation { options: &options, rules, progress: &mut |_| {} };
         let settings = Model::new("sd15").settings();
         let found = compare(folder.path(), suit, &order, &settings, &CancellationToken::new()).expect("a difference");
-        assert!(found.answer > 0.0 && found.answer < 0.1, "{found:?}");
+        assert!(found.answer > 0.0 && found.answer < 0.15, "{found:?}");
     }
 }
 

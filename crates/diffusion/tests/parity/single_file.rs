@@ -139,11 +139,11 @@ fn a_single_file_is_made_smaller_in_a_folder_of_its_own() {
     let Single { path, model, _folder } = &Single::new("sdxl");
     let cache = TempDir::new().expect("a folder");
     let options = Options { precision: Precision::W8A8, cache: Some(cache.path().into()), ..Options::default() };
-    let rules = Rules { bits: Bits::Eight, smallest: 1 };
+    let rules = Rules { bits: Bits::of_this_machine(), smallest: 1 };
     let suit = WeightPreparation { options: &options, rules, progress: &mut |_| {} };
     let never = CancellationToken::new();
     let found = compare(path, suit, &model.order(), &model.settings(), &never).expect("a difference");
-    assert!(found.prompt > 0.0 && found.prompt < 0.05 && found.answer < 0.1, "{found:?}");
+    assert!(found.prompt > 0.0 && found.prompt < 0.1 && found.answer < 0.15, "{found:?}");
     let made = verify(cache.path()).expect("whole files").len();
     assert_eq!((made, _folder.path().read_dir().expect("a folder").count()), (3, 1));
 }

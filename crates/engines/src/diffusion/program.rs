@@ -23,7 +23,7 @@ use tintype_system::clock::Clock;
 const OUT_OF_MEMORY: [&str; 3] = ["memory allocation of", "bytes failed", "skipping backtrace printing"];
 
 /// What the crate says of a picture whose numbers have overflown.
-const NOT_FINITE: &str = "not finite";
+const NOT_FINITE: &str = "gave numbers that are not finite";
 
 /// Side of the picture that a child is measured with, in pixels.
 const FIRST_SIDE: u32 = 256;

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::UNET;
-use crate::weights::Weights;
+use crate::weights::{Weights, is_pointer, pointer};
 use crate::{Error, Result};
 
 /// Bytes of the longest header. Stable Diffusion XL has 0.4 MB; the format allows 100 MB.
@@ -133,18 +133,18 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
         return Err(Error::Model(format!("{name} is not a file")));
     }
     let mut first = Vec::new();
-    File::open(path).and_then(|file| file.take(4).read_to_end(&mut first)).map_err(unreadable)?;
+    File::open(path).and_then(|file| file.take(32).read_to_end(&mut first)).map_err(unreadable)?;
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
     let pickled = ["ckpt", "pt", "pth", "bin", "pkl"].contains(&extension.as_deref().unwrap_or_default());
-    if pickled || first == *b"PK\x03\x04" || first.starts_with(&[0x80, 0x02]) {
+    if pickled || first.starts_with(b"PK\x03\x04") || first.starts_with(&[0x80, 0x02]) {
         return Err(Error::Model(format!(
             "{name} is a pickle, which can run code when it is read: convert it to safetensors"
         )));
     }
-    if first == *b"GGUF" {
+    if first.starts_with(b"GGUF") {
         return Err(Error::Model(format!(
             "{name} is a GGUF file: the built-in engine reads safetensors, and sd-server reads GGUF"
         )));
     }
-    Ok(())
+    if is_pointer(&first) { Err(pointer(&name.to_string())) } else { Ok(()) }
 }
