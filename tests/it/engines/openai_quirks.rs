@@ -22,7 +22,8 @@ fn picture() -> String {
 
 /// An answer with the picture in place of `PICTURE`.
 fn written(body: &str) -> Reply {
-    Reply::Whole(200, Vec::new(), body.replace("PICTURE", &picture()).into_bytes())
+    let url_safe = picture().replace('+', "-").replace('/', "_");
+    Reply::Whole(200, Vec::new(), body.replace("PICTURE", &picture()).replace("URLSAFE", &url_safe).into_bytes())
 }
 
 /// Answers with a picture whose other fields are odd.
@@ -56,6 +57,7 @@ fn unused_fields() -> Vec<Quirk> {
             "the picture as a data URL in `url`",
             r#"{"data": [{"url": "data:image/png;base64,PICTURE", "b64_json": false}]}"#,
         ),
+        ("the alphabet of base64 for URLs", r#"{"data": [{"b64_json": "URLSAFE"}]}"#),
         ("a byte order mark: servers on .NET", "\u{feff}{\"data\": [{\"b64_json\": \"PICTURE\"}]}"),
     ]
     .map(|(source, body)| Quirk { source, reply: written(body), outcome: Ok(()) })
@@ -95,6 +97,16 @@ fn of_accounts_and_fields() -> Vec<Quirk> {
             "github.com/vercel/ai/issues/6102",
             openai(400, "invalid_request_error", Some("response_format"), Some("unknown_parameter")),
             profile,
+        ),
+        (
+            "LiteLLM: a parameter that its provider lacks",
+            said(400, "litellm.UnsupportedParamsError: Setting `seed` is not supported by openai, m"),
+            profile,
+        ),
+        (
+            "LiteLLM before the server of a bill",
+            said(400, "litellm.BadRequestError: OpenAIException - Billing hard limit has been reached."),
+            pay,
         ),
         ("OpenAI before codes for parameters", said(400, "Unrecognized request argument supplied: seed"), profile),
         (
@@ -147,6 +159,11 @@ fn of_models() -> Vec<Quirk> {
             model,
         ),
         (
+            "LiteLLM: a name that it does not know",
+            said(400, "/images/generations: Invalid model name passed in model=m. Call `/v1/models` to view them"),
+            model,
+        ),
+        (
             "github.com/BerriAI/litellm/issues/27030",
             Reply::json(200, &openai_error("x", "invalid_request_error", None, Some("model_not_found"))),
             model,
@@ -190,6 +207,18 @@ fn of_the_prompt() -> Vec<Quirk> {
     let null = json!({ "error": { "message": null, "type": null, "param": null, "code": "moderation_blocked" } });
     [
         ("Azure OpenAI with the code inside", Reply::json(400, &inner), Refused, "BadRequest"),
+        (
+            "LiteLLM: a refusal without its code",
+            said(400, "litellm.BadRequestError: OpenAIException - Your request was rejected by the safety system. about a boat of secrets"),
+            Refused,
+            "400",
+        ),
+        (
+            "LiteLLM: a refusal by its class",
+            said(400, "litellm.ContentPolicyViolationError: ContentPolicyViolationError: AzureException - about a boat of secrets"),
+            Refused,
+            "400",
+        ),
         ("a refusal without a sentence", Reply::json(400, &null), Refused, "moderation_blocked"),
         (
             "the prompt is too long",
@@ -202,6 +231,12 @@ fn of_the_prompt() -> Vec<Quirk> {
             Reply::json(500, &json!({ "error": { "code": [1], "message": { "a": 1 } } })),
             Temporary,
             "answered 500",
+        ),
+        (
+            "a proxy that compresses for everybody",
+            Reply::Whole(200, vec![("content-type", "application/json".into())], vec![0x1f, 0x8b, 8, 0, 0]),
+            Temporary,
+            "turn off its compression",
         ),
         ("a picture of null", written(r#"{"data": [null]}"#), Temporary, "neither b64_json nor url"),
         ("no list", written(r#"{"data": null}"#), Temporary, "0 pictures instead of 1"),

@@ -11,6 +11,8 @@ use super::super::endpoint::{Endpoint, EngineResponse, Fault};
 use super::complaint::Complaint;
 use super::pictures::{Item, Pictures};
 
+/// The first bytes of what gzip has compressed, which nobody asked for.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Some servers leave out the padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
@@ -45,6 +47,9 @@ pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) 
         // The error of the parser may quote the answer, and so the prompt.
         Err(error) => {
             let media_type = answer.media_type();
+            if answer.body.starts_with(&GZIP) {
+                return Err(nonsense("answered 200 with compressed bytes: turn off its compression".into()));
+            }
             let kind =
                 if media_type.contains("json") || media_type.is_empty() { "no Images API answer" } else { &media_type };
             return Err(nonsense(format!(
@@ -89,6 +94,11 @@ fn decode(text: Cow<'_, str>) -> Result<Vec<u8>, &'static str> {
     let text: Cow<'_, str> = match text.bytes().any(|byte| byte.is_ascii_whitespace()) {
         true => text.split_ascii_whitespace().collect::<String>().into(),
         false => text.into(),
+    };
+    // Some servers write the alphabet for URLs.
+    let text = match text.contains(['-', '_']) {
+        true => text.replace('-', "+").replace('_', "/").into(),
+        false => text,
     };
     BASE64.decode(text.as_bytes()).map_err(|_| "returned invalid base64")
 }

@@ -12,6 +12,12 @@ const REFUSALS: [&str; 5] = [
     "contentFilter",
     "ResponsibleAIPolicyViolation",
 ];
+/// Beginnings of sentences that mean the same, for servers between that pass on no code.
+const SENTENCES_OF_REFUSALS: [&str; 3] = [
+    "Your request was rejected as a result of our safety system",
+    "Your request was rejected by the safety system",
+    "Your request was rejected by our safety system",
+];
 /// Codes and types of errors that no prompt causes, and what the operator can do.
 const OF_THE_OPERATOR: [(&str, &str); 13] = [
     ("billing_hard_limit_reached", PAY),
@@ -35,8 +41,8 @@ const SENTENCES_OF_THE_OPERATOR: [(&str, &str); 6] = [
     ("Unrecognized request argument", OTHER_PROFILE),
     ("Additional properties are not allowed", OTHER_PROFILE),
     // Of LiteLLM, for a name that it has no server for.
-    ("litellm.BadRequestError: You passed in model", OTHER_MODEL),
-    ("/images/generations: Invalid model name", OTHER_MODEL),
+    ("You passed in model", OTHER_MODEL),
+    ("Invalid model name passed in model", OTHER_MODEL),
 ];
 const PAY: &str = "see to the bill and the limits of the account at the provider";
 const OTHER_MODEL: &str = "check --model, and whether the key may use it";
@@ -79,13 +85,34 @@ impl Complaint {
     }
 
     fn new(names: Vec<String>, message: Option<String>, is_of_model: bool) -> Self {
-        let is_refusal = names.iter().any(|name| REFUSALS.contains(&name.as_str()));
         let by_name = OF_THE_OPERATOR.iter().find(|(name, _)| names.iter().any(|found| found == name));
-        let sentence = message.as_deref().unwrap_or_default();
+        let (class, sentence) = unwrapped(message.as_deref().unwrap_or_default());
+        let is_refusal = class == "ContentPolicyViolationError"
+            || names.iter().any(|name| REFUSALS.contains(&name.as_str()))
+            || SENTENCES_OF_REFUSALS.iter().any(|begin| sentence.starts_with(begin));
         let by_sentence = SENTENCES_OF_THE_OPERATOR.iter().find(|(begin, _)| sentence.starts_with(begin));
-        let advice = by_name.or(by_sentence).map(|(_, advice)| *advice).or(is_of_model.then_some(OTHER_MODEL));
+        let by_class = (class == "UnsupportedParamsError").then_some(OTHER_PROFILE);
+        let advice = by_name.or(by_sentence).map(|(_, advice)| *advice).or(by_class);
+        let advice = advice.or(is_of_model.then_some(OTHER_MODEL));
         Self { words: Words { code: names.into_iter().next(), message, advice }, is_refusal }
     }
+}
+
+/// The class of an error that LiteLLM passes on, and the sentence of the server behind it: `litellm.BadRequestError:
+/// OpenAIException - …`, or `/images/generations: …` for one of its own.
+fn unwrapped(message: &str) -> (&str, &str) {
+    if message.starts_with('/') {
+        return ("", message.split_once(": ").map_or(message, |(_, sentence)| sentence));
+    }
+    let Some(mut sentence) = message.strip_prefix("litellm.") else { return ("", message) };
+    let class = sentence.split_once(": ").map_or("", |(class, _)| class);
+    let is_name = |word: &str| word.ends_with("Error") || word.ends_with("Exception");
+    while let Some((word, rest)) = sentence.split_once(' ')
+        && is_name(word.trim_end_matches(':'))
+    {
+        sentence = rest.strip_prefix("- ").unwrap_or(rest);
+    }
+    (class, sentence)
 }
 
 fn text(value: &Value) -> Option<String> {
