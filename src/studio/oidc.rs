@@ -23,7 +23,7 @@ use crate::service::rejections::Rejections;
 use tintype_domain::identity::{Identity, Journey, Purpose};
 use tintype_domain::model::Id;
 use tintype_domain::source::Source;
-use tintype_outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word};
+use tintype_outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word, words};
 use tintype_store::{Linking, Proof};
 use tintype_system::clock::Clock;
 
@@ -146,7 +146,8 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         return Err(lost());
     }
     if field("code").is_empty() {
-        tracing::info!(error = word(field("error")), "sign-in at the OpenID Connect provider failed");
+        let (error, description) = (word(field("error")), words(field("error_description")));
+        tracing::info!(error, description, "sign-in at the OpenID Connect provider failed");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
     let arrived = exchange(studio, visit, &journey, field("code")).await?;

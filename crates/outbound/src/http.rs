@@ -35,14 +35,14 @@ pub enum SetupError {
 }
 
 /// A builder of HTTP/1.1 clients that follow no redirects and never repeat a request by themselves. They trust the
-/// public certificate authorities and those in `authorities` (PEM).
+/// public certificate authorities and the certificates in `authorities` (PEM).
 ///
 /// # Errors
-/// [`SetupError`]: the PEM cannot be read or holds no certificate authority.
+/// [`SetupError`]: the PEM cannot be read or holds no certificate.
 pub fn client_builder(authorities: Option<&[u8]>, proxies: Proxies) -> Result<ClientBuilder, SetupError> {
-    let roots = trust::roots(authorities).map_err(SetupError::Authorities)?;
+    let trusted = trust::public_and(authorities).map_err(SetupError::Authorities)?;
     let builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(trust::http_tls(roots)?)
+        .tls_backend_preconfigured(trust::http_tls(trusted)?)
         .http1_only()
         .redirect(Policy::none())
         .retry(reqwest::retry::never())

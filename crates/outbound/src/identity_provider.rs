@@ -220,7 +220,9 @@ impl IdentityProvider {
         form.append_pair("redirect_uri", &self.registration.redirect).append_pair("code_verifier", &journey.verifier());
         let mut request = self.client.post(endpoints.token.clone());
         match client_secret {
-            Some(secret) if endpoints.takes_basic => request = request.header(AUTHORIZATION, basic(client_id, secret)),
+            Some(secret) if endpoints.wants_header(client_id, secret) => {
+                request = request.header(AUTHORIZATION, basic(client_id, secret));
+            }
             Some(secret) => {
                 form.append_pair("client_id", client_id).append_pair("client_secret", secret);
             }
@@ -385,6 +387,11 @@ fn basic(id: &str, secret: &str) -> HeaderValue {
     let mut value = HeaderValue::try_from(format!("Basic {pair}")).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
+}
+
+/// The words of an error (`error_description` of RFC 6749, 4.1.2.1) for a log: only the characters that it allows.
+pub fn words(description: &str) -> String {
+    description.chars().filter(|char| matches!(char, ' '..='~') && !matches!(char, '"' | '\\')).take(200).collect()
 }
 
 /// The code of an error (RFC 6749), without anything else that a stranger may write into a log.

@@ -1,97 +1,128 @@
 //! TLS for clients: trusts the public certificate authorities, compiled in because a machine may have none installed, and
-//! the authorities that the operator names.
+//! the certificates that the operator names.
 
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::WebPkiSupportedAlgorithms;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
-use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, crypto};
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore};
+use tokio_rustls::rustls::{SignatureScheme, crypto};
 
-/// The public authorities and those in `authorities` (PEM).
+/// The certificates that a client trusts.
+#[derive(Debug)]
+pub struct Trusted {
+    authorities: RootCertStore,
+    /// The certificates that the operator names. One of them may be the server's own.
+    named: Vec<CertificateDer<'static>>,
+}
+
+/// The public authorities and the certificates in `pem`.
 ///
 /// # Errors
-/// A sentence for the operator: the PEM cannot be read or holds no certificate authority.
-pub fn roots(authorities: Option<&[u8]>) -> Result<RootCertStore, String> {
+/// A sentence for the operator: the PEM cannot be read or holds no certificate.
+pub fn public_and(pem: Option<&[u8]>) -> Result<Trusted, String> {
     let public = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    match authorities {
-        None => Ok(public),
+    match pem {
+        None => Ok(Trusted { authorities: public, named: Vec::new() }),
         Some(pem) => with(public, pem),
     }
 }
 
-/// The authorities in `pem` and no others.
+/// The certificates in `pem` and no others.
 ///
 /// # Errors
-/// As [`roots`].
-pub fn only(pem: &[u8]) -> Result<RootCertStore, String> {
+/// As [`public_and`].
+pub fn only(pem: &[u8]) -> Result<Trusted, String> {
     with(RootCertStore::empty(), pem)
 }
 
-fn with(mut roots: RootCertStore, pem: &[u8]) -> Result<RootCertStore, String> {
-    let before = roots.len();
-    for authority in CertificateDer::pem_slice_iter(pem) {
-        let authority = authority.map_err(|error| format!("the certificate authorities are not valid PEM: {error}"))?;
-        roots.add(authority).map_err(|error| format!("a certificate authority cannot be used: {error}"))?;
+fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
+    let named: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let named = named.map_err(|error| format!("the certificates are not valid PEM: {error}"))?;
+    if named.is_empty() {
+        return Err("there is no certificate in the PEM".into());
     }
-    if roots.len() == before { Err("there is no certificate authority in the PEM".into()) } else { Ok(roots) }
+    for certificate in &named {
+        authorities.add(certificate.clone()).map_err(|error| format!("a certificate cannot be used: {error}"))?;
+    }
+    Ok(Trusted { authorities, named })
 }
 
-/// TLS for a client that trusts `roots`.
+/// TLS for a client that trusts servers with a certificate for their name.
 ///
 /// # Errors
 /// [`rustls::Error`]: the provider supports no TLS version, which does not happen.
-pub fn tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
+pub fn tls(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
+    verified(trusted, true)
 }
 
-/// TLS for an HTTP/1.1 client that trusts `roots`.
+/// TLS for an HTTP/1.1 client.
 ///
 /// # Errors
 /// As [`tls`].
-pub(super) fn http_tls(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    let mut config = tls(roots)?;
+pub(super) fn http_tls(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
+    let mut config = tls(trusted)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// TLS for a client that trusts every server with a certificate of `roots`, whatever its name.
+/// TLS for a client that trusts a server's certificate whatever the name in it.
 ///
 /// # Errors
 /// As [`tls`].
-pub fn tls_for_any_name(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    let mut config = tls(RootCertStore::empty())?;
-    let algorithms = config.crypto_provider().signature_verification_algorithms;
-    config.dangerous().set_certificate_verifier(Arc::new(AnyName { roots, algorithms }));
+pub fn tls_for_any_name(trusted: Trusted) -> Result<ClientConfig, rustls::Error> {
+    verified(trusted, false)
+}
+
+fn verified(trusted: Trusted, checks_name: bool) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(crypto::ring::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { trusted, checks_name, algorithms }))
+        .with_no_client_auth();
     Ok(config)
 }
 
-/// Verifies the chain of a certificate, but not the name in it.
+/// Verifies a certificate like rustls, but also accepts a self-signed one that the operator names. `openssl req -x509`
+/// marks it as an authority, which rustls never takes for a server's.
 #[derive(Debug)]
-struct AnyName {
-    roots: RootCertStore,
+struct Verifier {
+    trusted: Trusted,
+    checks_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for AnyName {
+impl Verifier {
+    /// rustls finds this fault after it has checked the validity of the certificate.
+    fn is_named_authority(&self, error: &rustls::Error, certificate: &CertificateDer<'_>) -> bool {
+        let rustls::Error::InvalidCertificate(CertificateError::Other(error)) = error else { return false };
+        matches!(error.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+            && self.trusted.named.contains(certificate)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
+        name: &ServerName<'_>,
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        let (authorities, algorithms) = (&self.trusted.authorities, self.algorithms.all);
+        verify_server_cert_signed_by_trust_anchor(&certificate, authorities, intermediates, now, algorithms)
+            .or_else(|error| if self.is_named_authority(&error, end_entity) { Ok(()) } else { Err(error) })?;
+        if self.checks_name {
+            verify_server_name(&certificate, name)?;
+        }
         Ok(ServerCertVerified::assertion())
     }
 

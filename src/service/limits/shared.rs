@@ -186,9 +186,9 @@ impl Server {
         let tls = match scheme {
             "redis" => None,
             "rediss" => {
-                let roots =
-                    trust::roots(given.authorities.as_deref()).map_err(|error| format!("--redis-ca: {error}"))?;
-                let config = trust::tls(roots).map_err(|error| error.to_string())?;
+                let trusted = trust::public_and(given.authorities.as_deref());
+                let trusted = trusted.map_err(|error| format!("--redis-ca: {error}"))?;
+                let config = trust::tls(trusted).map_err(|error| error.to_string())?;
                 let host = ServerName::try_from(host.clone()).map_err(|_| invalid())?;
                 Some((TlsConnector::from(Arc::new(config)), host))
             }

@@ -8,6 +8,7 @@ use openidconnect::{JsonWebKey as _, JsonWebKeyId};
 use serde_json::Value;
 
 use super::fields::{Fields, kind, seconds, text, text_or_number};
+use super::metadata::algorithm_name;
 
 /// How far the clocks of the provider and of this server may differ.
 const LEEWAY_SECONDS: f64 = 60.0;
@@ -65,7 +66,7 @@ impl Signed {
             return Err(Fault::Invalid("its header has `crit`, which demands extensions".into()));
         }
         let name = text(&fields, "alg")?;
-        let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(name.into()).ok();
+        let algorithm: Option<CoreJwsSigningAlgorithm> = serde_json::from_value(algorithm_name(name).into()).ok();
         let algorithm = algorithm.filter(|algorithm| ALGORITHMS.contains(algorithm));
         let algorithm = algorithm.ok_or_else(|| format!("`alg` is {name:?}, which is not supported"))?;
         // Without one that can be read, every key may have made the signature.
@@ -296,5 +297,18 @@ mod tests {
             }
         }
         assert_eq!(Signed::read(TOKEN, &[]).expect_err("no key"), Fault::NoMatchingKey);
+    }
+
+    /// The key is that of the seed 0, 1, … 31; the token was made with the Python package `cryptography`.
+    #[test]
+    fn an_edwards_curve_may_be_called_by_its_own_name() {
+        const X: &str = "A6EHv_POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg";
+        const TOKEN: &str = "eyJhbGciOiJFZDI1NTE5In0.eyJpc3MiOiJqb2UifQ.\
+            AH5PGm2SqXA9Yys0n4epU-gh7bjIfG6jucC7aLGC4xg80kmPRwxrzQO1uqFOA2ezlwI-57lStm8GYqSiZWMjDA";
+        for algorithm in ["EdDSA", "Ed25519"] {
+            let document = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "alg": algorithm, "x": X}]});
+            let keys = super::super::metadata::keys(document.as_object().expect("an object")).expect("a list");
+            assert_eq!(Signed::read(TOKEN, &keys).expect("a signature").claims["iss"], "joe", "{algorithm}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use openidconnect::core::CoreJsonWebKey;
 use serde_json::Value;
 use url::Url;
+use url::form_urlencoded::byte_serialize;
 
 use super::fields::{Fields, kind, text};
 
@@ -23,8 +24,8 @@ pub(super) struct Endpoints {
     pub userinfo: Option<Url>,
     /// The endpoint at which a browser signs out, if there is one.
     pub end_session: Option<Url>,
-    /// The token endpoint takes the secret in a header.
-    pub takes_basic: bool,
+    takes_basic: bool,
+    takes_post: bool,
 }
 
 impl Endpoints {
@@ -58,7 +59,15 @@ impl Endpoints {
             userinfo: endpoint("userinfo_endpoint").ok(),
             end_session: endpoint("end_session_endpoint").ok(),
             takes_basic: takes("client_secret_basic") || !takes("client_secret_post"),
+            takes_post: takes("client_secret_post"),
         })
+    }
+
+    /// Whether the token endpoint gets the secret in a header, and not in the form. Many providers compare the header with
+    /// the secret as it is, but RFC 6749 (2.3.1) wants it encoded, so only one that is the same in both goes there.
+    pub(super) fn wants_header(&self, id: &str, secret: &str) -> bool {
+        let is_plain = |text: &str| byte_serialize(text.as_bytes()).eq([text]);
+        self.takes_basic && (!self.takes_post || (is_plain(id) && is_plain(secret)))
     }
 }
 
@@ -88,6 +97,9 @@ fn key(fields: &Fields) -> Option<CoreJsonWebKey> {
         Some("P-384") => Some(48),
         _ => None,
     };
+    if let Some(algorithm) = texts.get_mut("alg") {
+        *algorithm = algorithm_name(algorithm).to_owned();
+    }
     if let Some(size) = coordinate_size {
         for name in ["x", "y"] {
             let coordinate = texts.get_mut(name)?;
@@ -95,6 +107,11 @@ fn key(fields: &Fields) -> Option<CoreJsonWebKey> {
         }
     }
     serde_json::from_value(serde_json::to_value(texts).ok()?).ok()
+}
+
+/// The name by which the library knows an algorithm. RFC 9864 replaces `EdDSA` by the names of its curves.
+pub(super) fn algorithm_name(name: &str) -> &str {
+    if name == "Ed25519" { "EdDSA" } else { name }
 }
 
 /// A coordinate in base64url with the size of its curve (RFC 7518, 6.2.1.2). Some providers send a number instead,
@@ -139,10 +156,15 @@ mod tests {
             json!({"token_endpoint_auth_methods_supported": "client_secret_basic"}),
             json!({"token_endpoint_auth_methods_supported": [null, 7, "tls_client_auth"]}),
         ] {
-            assert!(with(odd.clone()).unwrap_or_else(|error| panic!("{odd}: {error}")).takes_basic, "{odd}");
+            let read = with(odd.clone()).unwrap_or_else(|error| panic!("{odd}: {error}"));
+            assert!(read.wants_header("us", "a secret+"), "{odd}");
         }
-        let post = with(json!({"token_endpoint_auth_methods_supported": ["client_secret_post"]})).expect("a document");
-        assert!(!post.takes_basic);
+        let taking =
+            |methods: Value| with(json!({"token_endpoint_auth_methods_supported": methods})).expect("a document");
+        assert!(!taking(json!(["client_secret_post"])).wants_header("us", "secret"));
+        let both = taking(json!(["client_secret_post", "client_secret_basic"]));
+        assert!(both.wants_header("us", "s3cret-._*") && !both.wants_header("us", "s+/="));
+        assert!(!both.wants_header("https://us", "s3cret"));
     }
 
     #[test]

@@ -17,18 +17,56 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Settings of each session. An acknowledged write is on disk, whatever the default of the server, and waiting
-/// statements time out.
-pub(super) fn session() -> String {
+/// Settings of each session: those that the URL asks for, which poolers drop, and ours. An acknowledged write is on disk,
+/// whatever the default of the server, and waiting statements time out.
+pub(super) fn session(config: &Config) -> String {
+    let asked = config.get_options().map(options).unwrap_or_default();
+    let asked: String = asked.iter().map(|(name, value)| setting(name, value)).collect();
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
     format!(
-        "SET statement_timeout = {statement_ms};
+        "{asked}
+         SET statement_timeout = {statement_ms};
          SET lock_timeout = 5000;
          SET idle_in_transaction_session_timeout = 15000;
+         SET idle_session_timeout = 0;
          SET default_transaction_isolation = 'read committed';
          SET client_min_messages = warning;
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
+}
+
+/// The settings in `options`, which the server reads like its command line: `-c NAME=VALUE` or `--NAME=VALUE`, with a
+/// backslash before a space that belongs to a value.
+fn options(text: &str) -> Vec<(String, String)> {
+    let mut words = vec![String::new()];
+    let mut signs = text.chars();
+    while let Some(sign) = signs.next() {
+        match sign {
+            '\\' => words.last_mut().into_iter().for_each(|word| word.extend(signs.next())),
+            sign if sign.is_whitespace() => words.push(String::new()),
+            sign => words.last_mut().into_iter().for_each(|word| word.push(sign)),
+        }
+    }
+    let mut words = words.into_iter().filter(|word| !word.is_empty());
+    let mut settings = Vec::new();
+    while let Some(word) = words.next() {
+        let assignment = match word.strip_prefix("-c").or(word.strip_prefix("--")) {
+            Some("") => words.next().unwrap_or_default(),
+            Some(assignment) => assignment.to_owned(),
+            None => continue,
+        };
+        if let Some((name, value)) = assignment.split_once('=') {
+            settings.push((name.replace('-', "_"), value.to_owned()));
+        }
+    }
+    settings
+}
+
+/// A statement that makes a setting, unless it is made: some can be made only as a session begins.
+fn setting(name: &str, value: &str) -> String {
+    let quoted = |text: &str| format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"));
+    let (name, value) = (quoted(name), quoted(value));
+    format!("SELECT set_config({name}, {value}, false) WHERE current_setting({name}, true) IS DISTINCT FROM {value};\n")
 }
 
 /// Settings of a session whose statements look up rows by the indexes that they were written for, whatever the
@@ -99,7 +137,7 @@ pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<M
         }
         (Some(pem), true) => trust::tls_for_any_name(trust::only(pem).map_err(named)?),
         (Some(pem), false) if trust.authorities.is_some() => trust::tls(trust::only(pem).map_err(named)?),
-        (pem, _) => trust::tls(trust::roots(pem).map_err(named)?),
+        (pem, _) => trust::tls(trust::public_and(pem).map_err(named)?),
     };
     Ok(MakeRustlsConnect::new(config.map_err(|error| error.to_string())?))
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use deadpool_postgres::{
     Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
-    TimeoutType,
 };
 use tokio::runtime::Handle;
 use tokio_postgres::tls::MakeTlsConnect;
@@ -73,7 +72,7 @@ impl Database {
         let pool = |planning: &str| {
             let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
             let manager = Manager::from_config(config.clone(), tls.clone(), settings);
-            let session = format!("{}; {planning}", session());
+            let session = format!("{}; {planning}", session(&config));
             let prepare = Hook::async_fn(move |client: &mut ClientWrapper, _| {
                 let session = session.clone();
                 Box::pin(async move { client.batch_execute(&session).await.map_err(HookError::Backend) })
@@ -112,6 +111,11 @@ impl Database {
         self.ids.next(self.now())
     }
 
+    /// Statements that prepare a connection outside of the pool.
+    pub(super) fn session(&self) -> String {
+        session(&self.config)
+    }
+
     /// Opens a connection outside of the pool. It makes progress only while its messages are read.
     pub(super) async fn connect_apart(&self) -> Result<(tokio_postgres::Client, EncryptedConnection)> {
         Ok(self.config.connect(self.tls.clone()).await?)
@@ -137,7 +141,7 @@ impl Database {
             let error = match self.within(POOL_WAIT, pool.get()).await {
                 Some(Ok(client)) => return Ok(client),
                 Some(Err(error)) => error,
-                None => return Err(unreachable(PoolError::Timeout(TimeoutType::Wait))),
+                None => return Err(StoreError::Other(too_few_connections().into())),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
             // A manual clock stands still, so the wait would never end; tests with one do not restart the server.
@@ -343,6 +347,15 @@ fn is_final(error: &PoolError) -> bool {
         PoolError::Timeout(_) => false,
         _ => true,
     }
+}
+
+fn too_few_connections() -> String {
+    format!(
+        "no connection was free within {} s: each process needs {} connections to the database, and the server or the \
+         pooler before it may allow fewer",
+        POOL_WAIT.as_secs(),
+        2 * MAX_CONNECTIONS + 1
+    )
 }
 
 fn unreachable(error: PoolError) -> StoreError {

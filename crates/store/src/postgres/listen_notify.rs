@@ -199,6 +199,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         Err(StoreError::Other("the connection was closed".into()))
     };
     let announcing = async {
+        client.batch_execute(&database.session()).await?;
         // The channel belongs to the schema, as the tables do.
         let channel: String = client.query_one(&format!("SELECT {CHANNEL}"), &[]).await?.try_get(0)?;
         client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;

@@ -50,6 +50,26 @@ async fn a_pooler_with_sessions_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_schema_in_a_url_holds_behind_a_pooler_that_drops_it() {
+    let lines = ["pool_mode = session", "ignore_startup_parameters = options"];
+    let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &lines));
+    let config: tokio_postgres::Config = database.direct().parse().expect("a URL");
+    let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+    let driving = tokio::spawn(connection);
+    for (schema, options) in
+        [("tenant", "-csearch_path%3Dtenant"), ("ten'a nt", "-c%20search_path%3D%22ten'a%5C%20nt%22")]
+    {
+        session.batch_execute(&format!("CREATE SCHEMA \"{schema}\"")).await.expect("a schema");
+        let open = async |url: String| open(&format!("{url}?options={options}")).await.expect("the schema");
+        open(pooler.url(database.name())).await.create_account("ada", 5).await.expect("an account");
+        assert!(is_empty(&database).await, "{schema}: the tables are elsewhere");
+        let accounts = open(database.direct()).await.list_accounts().await.expect("no store error");
+        assert_eq!(accounts.len(), 1, "{schema}");
+    }
+    driving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_begins_to_share_sessions_makes_a_running_server_unready() {
     let (database, mut pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = session"]));
     let store = open(&pooler.url(database.name())).await.expect("a session of its own");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{CertifiedKey, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
 use tintype_store::Accounts as _;
 use tintype_store::OpenError;
@@ -25,9 +25,14 @@ struct Server {
 
 impl Server {
     fn start(name: &str) -> Self {
-        let CertifiedKey { cert, signing_key } =
-            rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
-        let key: &KeyPair = &signing_key;
+        Self::with_certificate(name, IsCa::NoCa)
+    }
+
+    fn with_certificate(name: &str, is_ca: IsCa) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut certificate = CertificateParams::new([name.to_owned()]).expect("a name");
+        certificate.is_ca = is_ca;
+        let cert = certificate.self_signed(&key).expect("a certificate");
         let directory = TempDir::new().expect("a directory");
         let ca = directory.path().join("ca.pem");
         std::fs::write(&ca, cert.pem()).expect("a file");
@@ -101,6 +106,21 @@ async fn the_url_says_how_the_certificate_is_verified() {
     let server = Server::start("127.0.0.1");
     let parameters = format!("?sslmode=verify-full&sslrootcert={}", server.ca.display());
     server.open(&parameters, None).await.expect("its name and its authority");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_self_signed_certificate_may_be_an_authority_as_openssl_makes_it() {
+    let authority = IsCa::Ca(BasicConstraints::Unconstrained);
+    let server = Server::with_certificate("127.0.0.1", authority.clone());
+    let root = format!("sslrootcert={}", server.ca.display());
+    server.open("?sslmode=require", Some(&server.ca)).await.expect("it is named");
+    server.open(&format!("?sslmode=verify-full&{root}"), None).await.expect("it is named");
+    let elsewhere = Server::with_certificate("db.example.com", authority);
+    elsewhere.open("?sslmode=verify-ca", Some(&elsewhere.ca)).await.expect("the name does not matter");
+    let error = elsewhere.open("?sslmode=require", Some(&elsewhere.ca)).await.expect_err("another name").to_string();
+    assert!(error.contains("not valid for name"), "{error}");
+    let error = server.open("?sslmode=require", Some(&elsewhere.ca)).await.expect_err("another one").to_string();
+    assert!(error.contains("certificate"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
