@@ -70,7 +70,7 @@ pub(super) struct TakeArgs {
     #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
     amount: i64,
     /// Reason for the ledger, at most 500 characters
-    #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
+    #[arg(long, value_name = "TEXT", value_parser = text::ledger_reason)]
     note: String,
     /// Print JSON
     #[arg(long)]

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use bytesize::ByteSize;
 use clap::Args;
 use object_store::GetRange;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat};
@@ -20,7 +21,7 @@ use crate::policy::Policy;
 use crate::service::{file_store, limits};
 use tintype_config::{
     Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine,
-    PolicySettings, RedisSettings, RetentionSettings,
+    PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
@@ -34,11 +35,10 @@ use tintype_store::{
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
+use tintype_system::disk::Disk;
 use tintype_system::owner;
 use tintype_system::sandbox::{Confinement, Decoder};
 
-/// The check of the free space fails below this number of bytes: the images of one task take a few MiB.
-const LITTLE_SPACE: u64 = 1024 * 1024 * 1024;
 /// A clock that shows a time before this, 2026-01-01, is wrong: this release is younger.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 /// Time limit for the probe of the engine.
@@ -56,6 +56,8 @@ pub(super) struct DoctorArgs {
     redis: RedisSettings,
     #[command(flatten)]
     engine: EngineSettings,
+    #[command(flatten)]
+    space: SpaceSettings,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -84,7 +86,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
         Check::new("settings", settings(adopted)),
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),
-        Check::new("free space", free_space(data)),
+        Check::new("free space", free_space(data, &args.space)),
         Check::new("server", server(data)),
         Check::new("database", database(data).await),
         Check::new("queue", queue(data).await),
@@ -107,8 +109,8 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
 
 /// Where the checked settings come from.
 fn settings(adopted: &Adopted) -> Result<String, String> {
-    match &adopted.note {
-        Some(note) => Err(note.clone()),
+    match &adopted.unread {
+        Some(unread) => Err(format!("{unread}: run this command as root")),
         None => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
     }
 }
@@ -178,17 +180,20 @@ fn strangers(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn free_space(data: &DataSettings) -> Result<String, String> {
+fn free_space(data: &DataSettings, settings: &SpaceSettings) -> Result<String, String> {
     // A data directory that does not exist yet will be on the disk of the nearest directory that does.
     let nearest = std::path::absolute(&data.data).map_err(|error| error.to_string())?;
     let nearest = nearest.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    let filesystem = rustix::fs::statvfs(nearest).map_err(|error| format!("unknown: {error}"))?;
-    let free = filesystem.f_bavail.saturating_mul(filesystem.f_frsize);
-    let shown = format!("{:.1} GiB", free as f64 / LITTLE_SPACE as f64);
-    if free < LITTLE_SPACE {
-        Err(format!("only {shown} free for {}; make room", data.data.display()))
-    } else {
-        Ok(shown)
+    let disk = Disk::new(vec![nearest.to_owned()], settings.min_free_space, Clock::system());
+    let (free, floor) = disk.free_and_floor().ok_or("unknown")?;
+    let place = data.data.display();
+    match free < floor {
+        true => Err(format!(
+            "{} free for {place}, and below {} no tasks are accepted: make room",
+            ByteSize(free),
+            ByteSize(floor)
+        )),
+        false => Ok(format!("{}; below {} no tasks are accepted", ByteSize(free), ByteSize(floor))),
     }
 }
 

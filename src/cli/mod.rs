@@ -229,8 +229,8 @@ pub fn main() -> ExitCode {
     if let Command::DecodePicture { side } = cli.command {
         return sandbox::main(Some(&side), false);
     }
-    if let Some(note) = &read.adopted.note {
-        eprintln!("tintype: {note}");
+    if let Some(unread) = &read.adopted.unread {
+        eprintln!("tintype: {unread}, so this command uses its own settings");
     }
     let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(started) => started,
@@ -241,6 +241,7 @@ pub fn main() -> ExitCode {
     };
     let is_server = cli.command.is_server();
     if is_server {
+        read.unknown_variables.iter().for_each(|sentence| tracing::warn!("{sentence}"));
         allocator::set_up(&arguments);
     }
     let _flushing = output::Flushing;

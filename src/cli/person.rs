@@ -13,7 +13,7 @@ use super::owners::{ListArgs, open_account};
 use super::printing::{say, show, show_once};
 use super::{Failure, Outcome, open_store, table};
 use crate::service::people::People;
-use tintype_config::{DataSettings, root_url, secret_in};
+use tintype_config::{DataSettings, StudioUrl, secret_in};
 use tintype_domain::key::Suspension;
 use tintype_domain::model::Account;
 use tintype_domain::names::new_person_name;
@@ -75,9 +75,8 @@ pub(super) struct LinkArgs {
 /// How a sign-in link is shown.
 #[derive(Debug, Args)]
 pub(super) struct ShownLinkArgs {
-    /// URL of the studio
-    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", default_value = "http://127.0.0.1:8080", value_parser = root_url)]
-    public_url: String,
+    #[command(flatten)]
+    studio: StudioUrl,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -215,7 +214,7 @@ pub(super) async fn show_link_of_account(store: Arc<dyn Store>, account: &Accoun
 }
 
 async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs) -> Outcome {
-    let (url, expires_at) = link_of(store, person, &shown.public_url).await?;
+    let (url, expires_at) = link_of(store, person, &shown.studio.url()?).await?;
     let note = format!("One-time sign-in link for {}, valid until {expires_at}.", person.name);
     show_once(shown.json, &ShownLink { url: url.clone(), expires_at }, &url, &note)?
         .map_err(|error| Failure(format!("the link could not be printed, so repeat this for another one: {error}")))?;

@@ -56,7 +56,7 @@ impl Shared {
     ) -> Arc<Self> {
         let metrics = Arc::new(Metrics::new(clock.now()));
         Arc::new(Self {
-            disk: Disk::new(directories, settings.min_free_space, clock.clone()),
+            disk: Disk::new(directories, settings.space.min_free_space, clock.clone()),
             backlog: Backlog::new(clock.clone()),
             ages: TaskAges::new(store.clone(), clock.clone()),
             endings: Endings::new(store.clone(), metrics.clone()),

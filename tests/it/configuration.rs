@@ -122,7 +122,7 @@ fn an_unknown_name_is_an_error_that_names_the_nearest() {
     for (file, line, nearest) in [
         ("\nlissten = \"127.0.0.1:0\"", "line 2", "did you mean \"listen\"?"),
         ("public_url = \"https://a.example\"", "line 1", "did you mean \"public-url\"?"),
-        ("zzz = 1", "line 1", "tintype config show"),
+        ("zzz = 1", "line 1", "tintype serve --help"),
         ("[server]\nlisten = \"127.0.0.1:0\"", "line 1", "there is no setting \"server\""),
         ("test-fault = \"x\"", "line 1", "there is no setting"),
     ] {

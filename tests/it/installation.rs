@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, printed, tintype};
+use crate::rigs::binary::{Server, TINTYPE, printed, tintype};
 use crate::rigs::pgbouncer::PgBouncer;
 use crate::rigs::postgres::{Database, cluster};
 
@@ -28,6 +28,11 @@ fn run(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = tintype();
     command.env("TINTYPE_PUBLIC_URL", "https://other.example.com").env("TINTYPE_DATABASE", "sqlite:other.db");
     command.current_dir("/").args(arguments).arg("--data").arg(directory.join("data")).output().expect("it runs")
+}
+
+/// Runs a command with no settings of its own.
+fn run_on(data: &Path, arguments: &[&str]) -> Output {
+    tintype().args(arguments).arg("--data").arg(data).output().expect("it runs")
 }
 
 /// The database of the server.
@@ -66,12 +71,14 @@ fn commands_use_the_settings_of_the_running_server() {
 }
 
 #[test]
-fn health_asks_the_address_of_the_running_server() {
+fn health_and_links_use_the_address_of_the_running_server() {
     let directory = TempDir::new().expect("a directory");
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let mut command = tintype();
     command.args(["serve", "--log", "warn", "--data"]).arg(directory.path()).args(["--listen", &free.to_string()]);
     let server = Server::spawn(command);
+    let url = link(&run_on(directory.path(), &["account", "link", "default", "--json"]));
+    assert!(url.starts_with(&format!("http://{free}/")), "{url}");
     let mut health = tintype();
     let asked = health.args(["health", "--data"]).arg(directory.path()).output().expect("it runs");
     assert!(asked.status.success(), "{asked:?}");
@@ -112,6 +119,36 @@ fn only_a_process_of_the_owner_counts_as_the_server() {
     assert!(url().starts_with("https://trap.example.com/"));
     drop(impostor.stdin.take());
     impostor.wait().expect("a child");
+}
+
+#[test]
+fn a_command_that_cannot_read_the_settings_of_the_server_changes_nothing() {
+    let directory = TempDir::new().expect("a directory");
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).expect("a directory");
+    open(directory.path());
+    chown(&data, Some(NOBODY), Some(NOBODY)).expect("root may give files");
+    let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    // As under systemd: a process with a capability shows its environment to those who have it too.
+    let mut serve = Command::new("setpriv");
+    serve.args(as_nobody).args(["--inh-caps=+net_bind_service", "--ambient-caps=+net_bind_service"]);
+    serve.arg(TINTYPE).args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data"]).arg(&data);
+    serve.env("TINTYPE_DATABASE", format!("sqlite:{}", data.join("elsewhere.db").display()));
+    let server = Server::spawn(serve);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(as_nobody).arg(TINTYPE).args(arguments).arg("--data").arg(&data).output().expect("it runs")
+    };
+    let refused = run(&["account", "create", "ada"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("as root") && said.contains("--database"), "{said}");
+    assert!(!data.join("tintype.db").exists(), "a database of its own");
+    let named = format!("sqlite:{}", data.join("elsewhere.db").display());
+    let accounts = printed(&run(&["account", "list", "--json", "--database", &named]));
+    assert_eq!(accounts[0]["name"], "default", "{accounts}");
+    let doctor: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("JSON");
+    assert!(doctor[0]["detail"].as_str().is_some_and(|said| said.contains("as root")), "{doctor:#}");
+    server.stop();
 }
 
 fn open(path: &Path) {

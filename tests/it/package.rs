@@ -54,6 +54,7 @@ fn the_package_installs_runs_as_its_user_and_leaves_the_data_when_purged() {
         test -s /usr/share/man/man1/tintype.1.gz
         test -s /usr/share/man/man1/tintype-serve.1.gz
         test -s /usr/share/bash-completion/completions/tintype
+        test -s /usr/share/doc/tintype/deploy/kubernetes.yaml
         install -d -o tintype -m 0700 $data
         setpriv --reuid=tintype --regid=tintype --init-groups tintype serve --data $data > /serve.log &
         server=$!
@@ -68,6 +69,13 @@ fn the_package_installs_runs_as_its_user_and_leaves_the_data_when_purged() {
         echo 'TINTYPE_PUBLIC_URL=\"https://images.example.com\"' >> /etc/tintype.env
         cd /tmp
         tintype account link default | grep https://images.example.com/
+        if setpriv --reuid=tintype --regid=tintype --init-groups tintype account list --data $data; then exit 1; fi
+        install -d -o tintype /backups
+        tintype backup /backups/today
+        rm -r $data
+        install -d -o tintype -m 0700 $data
+        tintype restore /backups/today
+        test ! -e tintype-data
         dpkg --remove tintype
         test ! -e /usr/bin/tintype
         grep -q 9999 /etc/tintype.env

@@ -45,6 +45,13 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
+/// The names of the variables that are set and begin with this.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub(super) fn variables_with(prefix: &str) -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().filter(|_| !value.is_empty()));
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
 /// Beginnings of the variables that a program which renders may need. Others stay with the service, since they may hold
 /// secrets.
 const OF_ENGINES: [&str; 24] = [

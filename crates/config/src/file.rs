@@ -20,7 +20,7 @@ pub const CONFIG_FILE: &str = "tintype.toml";
 /// Largest config file, in bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// Names at least this similar to an unknown one are suggested, from 0 to 1.
-const SIMILAR: f64 = 0.7;
+pub(super) const SIMILAR: f64 = 0.7;
 /// The permission of all other users to read a file.
 const READ_BY_ALL: u32 = 0o004;
 
@@ -129,7 +129,7 @@ impl ConfigFile {
             Some(FileSetting { name, line, .. }) => Err((
                 *line,
                 format!(
-                    "{name} holds a secret, and every user of this machine can read the file: \
+                    "{name} holds a secret, and the mode of the file lets every user read it: \
                      run `chmod o-r {}`, or move the secret to a file of its own and set {name}-file",
                     self.path.display()
                 ),
@@ -285,7 +285,7 @@ fn setting<'a>(name: &str, origin: FileOrigin, settings: &'a [Setting]) -> Resul
     if name == "config" || (name == "data" && origin != FileOrigin::Named) {
         return Err(format!("{name} cannot be set in this file, which is found by it: use --{name}"));
     }
-    named(name, settings).ok_or_else(|| unknown(name, settings, "`tintype config show`"))
+    named(name, settings).ok_or_else(|| unknown(name, settings, "`tintype serve --help`"))
 }
 
 fn named<'a>(name: &str, settings: &'a [Setting]) -> Option<&'a Setting> {

@@ -57,7 +57,7 @@ impl Installation {
     /// `any_owner` tells that this process becomes the owner of the data before it acts.
     ///
     /// # Errors
-    /// A note for the operator: a server runs, but its settings cannot be read.
+    /// A sentence for the operator: there are settings of a server, but they cannot be read.
     pub(super) fn find(data: &Path, command: &Command, any_owner: bool) -> Result<Option<Self>, String> {
         let Ok(owned) = fs::metadata(data) else { return Ok(None) };
         let mut trusted = vec![0, geteuid().as_raw()];
@@ -71,35 +71,49 @@ impl Installation {
                     return Ok(Some(found));
                 }
                 Ok(_) => {}
-                Err(_) => unread = unread.or(Some(server.id)),
+                // A server works on data of its own user.
+                Err(_) if server.entry.metadata().is_ok_and(|it| it.uid() == owned.uid()) => {
+                    unread = unread.or(Some(server.id));
+                }
+                Err(_) => {}
             }
         }
-        let of_units = Self::of_units(Path::new(UNIT_SETTINGS)).filter(|units| same(&units.data(command)));
-        match (of_units, unread) {
-            (Some(units), _) => {
+        match Self::of_units() {
+            Ok(Some(units)) if same(&units.data(command)) => {
                 units.adopt();
-                Ok(Some(units))
+                return Ok(Some(units));
             }
-            (None, Some(id)) => Err(format!(
-                "cannot read the running server's environment (process {id}), so this command uses its own: \
-                 run it as root if the server gets settings from its environment"
-            )),
-            (None, None) => Ok(None),
+            Err(error) if same(Path::new(UNIT_DATA)) => {
+                return Err(format!("cannot read {UNIT_SETTINGS} with the settings of the service: {error}"));
+            }
+            _ => {}
+        }
+        match unread {
+            Some(id) => Err(format!("cannot read the environment of the running server (process {id})")),
+            None => Ok(None),
         }
     }
 
-    /// The data directory of the units, if they have one and this user may read their settings.
+    /// The data directory of the units on a machine that has them. It may not exist yet.
     pub(super) fn data_of_units(command: &Command) -> Option<PathBuf> {
-        Self::of_units(Path::new(UNIT_SETTINGS)).map(|units| units.data(command)).filter(|data| data.is_dir())
+        match Self::of_units() {
+            Ok(units) => Some(units?.data(command)),
+            Err(_) => Some(PathBuf::from(UNIT_DATA)),
+        }
     }
 
-    fn of_units(path: &Path) -> Option<Self> {
+    /// The settings of the units, unless there is no file with them.
+    fn of_units() -> io::Result<Option<Self>> {
         let mut text = String::new();
-        File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).ok()?;
+        match File::open(UNIT_SETTINGS) {
+            Ok(file) => file.take(MAX_BYTES).read_to_string(&mut text)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let mut variables: BTreeMap<_, _> = variables_in(&text).into_iter().collect();
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
-        let origin = format!("those in {}", path.display());
-        Some(Self { origin, variables, flags: Vec::new(), directory: PathBuf::from("/") })
+        let origin = format!("those in {UNIT_SETTINGS}");
+        Ok(Some(Self { origin, variables, flags: Vec::new(), directory: PathBuf::from("/") }))
     }
 
     /// The variables of all settings of servers: those of the command itself do not count beside an installation.

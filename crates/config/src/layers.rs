@@ -12,8 +12,8 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::engines::table_settings;
-use super::environment::is_empty_variable;
-use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value};
+use super::environment::{STARTED_AGAIN, is_empty_variable, variables_with};
+use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, SIMILAR, Value};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
 
@@ -35,6 +35,8 @@ pub struct CommandLine {
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
     pub adopted: Adopted,
+    /// A sentence for each environment variable that looks like a setting and is none.
+    pub unknown_variables: Vec<String>,
 }
 
 /// The server whose settings a command uses.
@@ -42,8 +44,8 @@ pub struct CommandLine {
 pub struct Adopted {
     /// Where the settings come from, such as `the running server's (process 7)`; `None` if the command uses its own.
     pub origin: Option<String>,
-    /// A sentence for the operator if a server is running but this user can't read its environment.
-    pub note: Option<String>,
+    /// A sentence for the operator if this user can't read the settings of the server.
+    pub unread: Option<String>,
 }
 
 /// A setting, its value and its origin, without secrets.
@@ -222,7 +224,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let mut known = command.clone();
     known.build();
     let set = without_variables(command, &is_empty_variable);
-    let (set, arguments, adopted) = with_installation(set, &known, arguments);
+    let (set, arguments, adopted) = with_installation(set, &known, arguments).map_err(SettingsError::File)?;
     let arguments = &arguments;
     // This pass finds the command and the config file. Its errors come again in the second one, with the file.
     let first = match set.clone().ignore_errors(true).try_get_matches_from(arguments) {
@@ -273,7 +275,7 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
     let of_tables = tables.iter().flat_map(|table| show_table(table, file.as_ref()));
     let of_presets = file.iter().filter(|_| takes_presets).flat_map(show_presets);
     let settings = settings.chain(of_tables).chain(of_presets).collect();
-    Ok(CommandLine { matches, settings, adopted })
+    Ok(CommandLine { matches, settings, adopted, unknown_variables: unknown_variables(&known) })
 }
 
 fn show(
@@ -382,35 +384,55 @@ const OWN_SETTINGS: [&str; 12] = [
     "completions",
 ];
 
+/// Commands that change no database, and `doctor`, which says what it could not read.
+const WITHOUT_DATABASE: [&str; 6] = ["doctor", "engine", "health", "model", "policy", "preset"];
+
 /// Applies the settings of the server on the command's data directory. They override the command's own environment, which
 /// may belong to another installation; the command's own flags override them.
-fn with_installation(command: Command, known: &Command, arguments: &[OsString]) -> (Command, Vec<OsString>, Adopted) {
+///
+/// # Errors
+/// A sentence for the operator: the settings cannot be read, so the command could change a database that no server uses.
+fn with_installation(
+    command: Command,
+    known: &Command,
+    arguments: &[OsString],
+) -> Result<(Command, Vec<OsString>, Adopted), String> {
     let mut arguments = arguments.to_vec();
     let none = Adopted::default();
     // The parse that counts comes later, with its errors.
     let Ok(first) = command.clone().ignore_errors(true).try_get_matches_from(&arguments) else {
-        return (command, arguments, none);
+        return Ok((command, arguments, none));
     };
-    let name = first.subcommand_name();
-    if name.is_none_or(|name| OWN_SETTINGS.contains(&name)) {
-        return (command, arguments, none);
+    let Some(name) = first.subcommand_name() else { return Ok((command, arguments, none)) };
+    let (is_own, creates) = (OWN_SETTINGS.contains(&name), name == "restore");
+    if is_own && !creates {
+        return Ok((command, arguments, none));
     }
     let (of_command, matches) = leaf(known, &first);
     let mut data = first.try_get_one::<PathBuf>("data").ok().flatten().cloned().unwrap_or_default();
     if first.value_source("data") == Some(ValueSource::DefaultValue)
         && !data.exists()
-        && let Some(of_units) = Installation::data_of_units(known)
+        && let Some(of_units) = Installation::data_of_units(known).filter(|data| creates || data.is_dir())
     {
         arguments = with_flags(&arguments, std::iter::once(format!("--data={}", of_units.display())));
         data = of_units;
     }
-    let installation = match Installation::find(&data, known, becomes_owner(&first)) {
-        Ok(Some(installation)) => installation,
-        Ok(None) => return (command, arguments, none),
-        Err(note) => return (command, arguments, Adopted { note: Some(note), ..none }),
-    };
+    if creates {
+        return Ok((command, arguments, none));
+    }
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     let is_named = |setting: &Setting| setting.is_flag_of(matches);
+    let installation = match Installation::find(&data, known, becomes_owner(&first)) {
+        Ok(Some(installation)) => installation,
+        Ok(None) => return Ok((command, arguments, none)),
+        Err(unread) => {
+            let is_database = |setting: &&Setting| ["database", "database-file"].contains(&setting.name.as_str());
+            if WITHOUT_DATABASE.contains(&name) || settings.iter().filter(is_database).any(is_named) {
+                return Ok((command, arguments, Adopted { unread: Some(unread), ..none }));
+            }
+            return Err(format!("{unread}: run this command as root, or name the database with --database"));
+        }
+    };
     let adopted =
         settings.iter().filter(|setting| !is_named(setting) && !partner(setting, &settings).is_some_and(is_named));
     let flags: Vec<_> = adopted
@@ -419,8 +441,8 @@ fn with_installation(command: Command, known: &Command, arguments: &[OsString]) 
         .collect();
     let of_servers = Installation::variables_of_servers(known);
     let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
-    let found = Adopted { origin: Some(installation.origin), note: None };
-    (command, with_flags(&arguments, flags.into_iter()), found)
+    let found = Adopted { origin: Some(installation.origin), unread: None };
+    Ok((command, with_flags(&arguments, flags.into_iter()), found))
 }
 
 /// Whether root becomes the owner of the data before the command acts on them.
@@ -454,6 +476,33 @@ fn collect_settings(command: &Command, found: &mut Vec<Setting>) {
     for command in command.get_subcommands() {
         collect_settings(command, found);
     }
+}
+
+/// Ends of the variables by which Kubernetes and Docker tell about a service with the name of this program.
+const OF_ORCHESTRATORS: [&str; 8] =
+    ["_PORT", "_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_TCP_ADDR", "_TCP_PORT", "_TCP_PROTO", "_NAME"];
+
+fn unknown_variables(command: &Command) -> Vec<String> {
+    fn collect(command: &Command, found: &mut Vec<String>) {
+        found.extend(command.get_arguments().filter_map(Setting::of).map(|setting| setting.variable()));
+        command.get_subcommands().for_each(|command| collect(command, found));
+    }
+    let mut known = vec![STARTED_AGAIN.to_owned()];
+    collect(command, &mut known);
+    let is_other =
+        |name: &String| OF_ORCHESTRATORS.iter().any(|end| name.ends_with(end)) || name.contains("_SERVICE_PORT_");
+    let unknown = variables_with(PREFIX).into_iter().filter(|name| !known.contains(name) && !is_other(name));
+    let sentence = |name: String| {
+        // All begin with the same letters.
+        let end = |name: &str| name.trim_start_matches(PREFIX).to_owned();
+        let similar = known.iter().map(|known| (strsim::jaro_winkler(&end(&name), &end(known)), known));
+        let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
+            Some((_, nearest)) => format!("{name} is set, but it is no setting: did you mean {nearest}?"),
+            None => format!("{name} is set, but it is no setting"),
+        }
+    };
+    unknown.map(sentence).collect()
 }
 
 /// The command that was named, with its values.

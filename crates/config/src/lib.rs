@@ -64,7 +64,7 @@ pub use self::redis::{RedisServer, RedisSettings};
 pub use self::retention::RetentionSettings;
 pub use self::s3::S3Settings;
 pub use self::second_factor::{RequiredFor, SecondFactorSettings};
-pub use self::server::ServerSettings;
+pub use self::server::{ServerSettings, SpaceSettings, StudioUrl};
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
 pub use self::values::{duration, lifetime, rate, root_url};

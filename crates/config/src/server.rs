@@ -25,6 +25,53 @@ use super::webhooks::WebhookSettings;
 use super::worker::WorkerSettings;
 use tintype_system::fault::Faults;
 
+/// Space on the disk that stays free.
+#[derive(Debug, Clone, Args)]
+pub struct SpaceSettings {
+    /// Free disk space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
+    #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
+    pub min_free_space: Option<ByteSize>,
+}
+
+/// The URL at which people reach the studio, for links to it. A command takes what it lacks from the running server.
+#[derive(Debug, Clone, Args)]
+pub struct StudioUrl {
+    /// URL of the studio [default: that of the server]
+    #[arg(long, env = "TINTYPE_PUBLIC_URL", value_name = "URL", value_parser = root_url)]
+    public_url: Option<String>,
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", num_args = 1.., value_delimiter = ',', hide = true)]
+    listen: Vec<ListenAddress>,
+    #[arg(long, env = "TINTYPE_TLS_CERT", hide = true)]
+    tls_cert: Option<PathBuf>,
+    #[arg(long, env = "TINTYPE_ACME_DOMAIN", num_args = 1.., value_delimiter = ',', hide = true)]
+    acme_domain: Vec<String>,
+}
+
+impl StudioUrl {
+    /// The URL without a path: the public one, that of the certificate, or that of the first address.
+    ///
+    /// # Errors
+    /// A sentence for the operator: the server has none.
+    pub fn url(&self) -> Result<String, String> {
+        if let Some(url) = &self.public_url {
+            return Ok(url.clone());
+        }
+        if let Some(name) = self.acme_domain.first() {
+            return Ok(format!("https://{name}"));
+        }
+        let place = match self.listen.first() {
+            Some(ListenAddress::Address(address)) if !address.ip().is_unspecified() => address.to_string(),
+            Some(ListenAddress::Address(address)) => format!("127.0.0.1:{}", address.port()),
+            Some(ListenAddress::Everywhere(port)) => format!("127.0.0.1:{port}"),
+            Some(ListenAddress::Name(name, port)) => format!("{name}:{port}"),
+            Some(ListenAddress::Socket(_)) | None => {
+                return Err("the server listens on no TCP address: name the URL of the studio with --public-url".into());
+            }
+        };
+        Ok(format!("{}://{place}", if self.tls_cert.is_some() { "https" } else { "http" }))
+    }
+}
+
 /// All settings of a server process except [`DataSettings`](super::DataSettings).
 #[derive(Debug, Clone, Args)]
 pub struct ServerSettings {
@@ -109,9 +156,9 @@ pub struct ServerSettings {
     /// How long to keep serving after a stop signal while /readyz fails, so that load balancers notice
     #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = duration)]
     pub shutdown_delay: Duration,
-    /// Free disk space below which no tasks are accepted [default: 64MiB, or 5% of a small disk]
-    #[arg(long, env = "TINTYPE_MIN_FREE_SPACE", value_name = "SIZE", value_parser = size)]
-    pub min_free_space: Option<ByteSize>,
+    #[command(flatten)]
+    /// Space that stays free.
+    pub space: SpaceSettings,
     /// For tests only: faults to inject
     #[arg(long, env = "TINTYPE_TEST_FAULT", value_name = "FAULTS", hide = true, default_value = "")]
     pub test_fault: Faults,

@@ -28,9 +28,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// A sentence for the operator.
 pub fn lifetime(text: &str) -> Result<Duration, String> {
-    let life = duration(text)?;
-    if life.is_zero() { Err("it would expire at once: give a time such as 30d".into()) } else { Ok(life) }
+    match duration(text)? {
+        Duration::ZERO => Err("it would expire at once: give a time such as 30d".into()),
+        life if life > LONGEST_LIFE => Err("it would last for more than 100 years: leave it out for no end".into()),
+        life => Ok(life),
+    }
 }
+
+/// Longest time after which something may expire, about 100 years.
+const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// Parses a base URL: http or https, without a query or a fragment. Drops trailing slashes.
 ///

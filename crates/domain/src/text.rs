@@ -55,6 +55,14 @@ pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
     checked("a note", text, 0, MAX_NOTE_CHARS)
 }
 
+/// Parses a note that an entry must have.
+///
+/// # Errors
+/// [`InvalidText`].
+pub fn ledger_reason(text: &str) -> Result<String, InvalidText> {
+    checked("a note", text, 1, MAX_NOTE_CHARS)
+}
+
 /// A field of a CSV file (RFC 4180) that no spreadsheet takes for a formula.
 pub fn csv_field(text: &str) -> String {
     let guard = if text.starts_with(['=', '+', '-', '@', '\t']) { "'" } else { "" };

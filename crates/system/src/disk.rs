@@ -80,6 +80,11 @@ impl Disk {
         self.spaces().map(|space| space.free).min()
     }
 
+    /// Free bytes on the fullest of the file systems, and how many the service keeps free; `None` if that is unknown.
+    pub fn free_and_floor(&self) -> Option<(u64, u64)> {
+        self.spaces().map(|space| (space.free, self.floor(space))).min()
+    }
+
     fn floor(&self, space: Space) -> u64 {
         self.min_free.unwrap_or(MIN_FREE.min(ByteSize(space.total / MIN_FREE_FRACTION))).as_u64()
     }
