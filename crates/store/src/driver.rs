@@ -3,7 +3,6 @@
 //! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does not
 //! follow from its first use needs a `CAST`.
 
-use std::borrow::Cow;
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -163,11 +162,7 @@ impl Transaction<'_> {
         sql: &str,
         parameters: &[&dyn Parameter],
     ) -> std::result::Result<Option<Row>, Failure> {
-        let sql = match self {
-            Self::Sqlite(_) => Cow::Borrowed(sql),
-            Self::Postgres(..) => Cow::Owned(format!("{sql} FOR NO KEY UPDATE")),
-        };
-        self.query_opt(&sql, parameters).await
+        self.query_opt(&format!("{sql} {}", self.locking("FOR NO KEY UPDATE")), parameters).await
     }
 
     /// Runs a statement and returns the number of rows that it changed.
@@ -179,6 +174,19 @@ impl Transaction<'_> {
             }
             Self::Postgres(_, begun) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
         }
+    }
+
+    /// What the database of the transaction takes, of two that differ.
+    pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(_) => sqlite,
+            Self::Postgres(..) => postgres,
+        }
+    }
+
+    /// A locking clause for the end of a `SELECT`. SQLite has none, because it has one writer at a time.
+    pub(crate) fn locking(&self, clause: &'static str) -> &'static str {
+        self.either("", clause)
     }
 }
 

@@ -2,9 +2,12 @@
 
 use async_trait::async_trait;
 
-use super::{Result, TaskRecord};
+use super::driver::{Driven, Row, Transaction};
+use super::{Deed, Result, StoreError, TaskRecord, Tasks};
+use crate::failure::Failure;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// What a shared link shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,4 +114,132 @@ pub trait SharedLinks: std::fmt::Debug + Send + Sync + 'static {
 
     /// Deletes the links that have expired. Returns their number.
     async fn delete_expired_links(&self) -> Result<usize>;
+}
+
+/// The links that work at the time $1.
+const WORKING: &str = "SELECT l.id, l.account_id, l.person_id, l.task_id, l.board_id, l.with_prompts, l.expires_at,
+        l.views, coalesce(b.name, t.prompt) AS title, b.person_id IS NOT NULL AS is_private FROM shared_links l
+    JOIN accounts a ON a.id = l.account_id AND a.disabled_at IS NULL
+    JOIN people m ON m.id = l.person_id AND m.role <> 'viewer'
+    LEFT JOIN boards b ON b.id = l.board_id LEFT JOIN tasks t ON t.id = l.task_id
+    WHERE (l.expires_at IS NULL OR l.expires_at > $1)
+    AND (b.id IS NOT NULL OR (t.id IS NOT NULL AND t.removed_at IS NULL))";
+
+fn link(row: &Row) -> Result<SharedLink> {
+    let target = Target::of(row.get("task_id")?, row.get("board_id")?);
+    Ok(SharedLink {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        person_id: row.get("person_id")?,
+        target: target.ok_or_else(|| StoreError::Other("a shared link shows nothing".into()))?,
+        title: row.get("title")?,
+        is_private: row.get("is_private")?,
+        with_prompts: row.get("with_prompts")?,
+        expires_at: row.get("expires_at")?,
+        views: row.get("views")?,
+    })
+}
+
+async fn create(
+    begun: &Transaction<'_>,
+    new: NewSharedLink,
+    most: u32,
+) -> std::result::Result<SharedLinkCreation, Failure> {
+    let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
+    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
+    if begun.lock(account, &[&account_id]).await?.is_none() {
+        return Ok(SharedLinkCreation::NoTarget);
+    }
+    let full = "SELECT count(*) FROM shared_links WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2)
+        HAVING count(*) >= $3";
+    if begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?.is_some() {
+        return Ok(SharedLinkCreation::TooMany);
+    }
+    // Locks what it shows, so that neither is removed meanwhile.
+    let sql = format!(
+        "WITH board AS MATERIALIZED (
+             SELECT id FROM boards
+             WHERE id = $5 AND account_id = $2 AND (person_id IS NULL OR person_id = $3) {}
+         ),
+         task AS MATERIALIZED (
+             SELECT id FROM tasks WHERE id = $4 AND account_id = $2 AND surface = 'web' AND removed_at IS NULL {}
+         )
+         INSERT INTO shared_links (id, account_id, person_id, task_id, board_id, with_prompts, expires_at)
+         SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
+         AND (EXISTS (SELECT 1 FROM board) OR EXISTS (SELECT 1 FROM task))",
+        begun.locking("FOR KEY SHARE"),
+        begun.locking("FOR SHARE"),
+    );
+    let (id, (task, board)) = (begun.new_id(), target.ids());
+    let made = begun.execute(&sql, &[&id, &account_id, &person_id, &task, &board, &with_prompts, &expires_at]).await?;
+    Ok(if made > 0 { SharedLinkCreation::Created(id) } else { SharedLinkCreation::NoTarget })
+}
+
+#[async_trait]
+impl<S: Driven + Tasks> SharedLinks for S {
+    async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
+        let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
+        let deed = move |made: &SharedLinkCreation| Deed::of_new_shared_link(&new, *made);
+        self.driver().change(Effect::ChangeSharedLink, create, deed).await
+    }
+
+    async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
+        let sql = format!("{WORKING} AND l.id = $2");
+        self.driver().read_one(&sql, &[&self.driver().now(), &id]).await?.as_ref().map(link).transpose()
+    }
+
+    async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>> {
+        let sql = format!(
+            "{WORKING} AND l.id = $2 AND (l.task_id = $3 OR EXISTS (
+                 SELECT 1 FROM board_tasks o WHERE o.board_id = l.board_id AND o.task_id = $3))"
+        );
+        let shows = self.driver().read_one(&sql, &[&self.driver().now(), &link, &task]).await?;
+        let record = if shows.is_some() { self.inspect_task(task).await? } else { None };
+        Ok(record.filter(|record| record.removed_at.is_none()))
+    }
+
+    async fn list_shared_links(
+        &self,
+        account_id: Id,
+        maker: Option<Id>,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<SharedLink>> {
+        let sql = format!(
+            "{WORKING} AND l.account_id = $2 AND (CAST($3 AS text) IS NULL OR l.person_id = $3) AND l.id < $4
+             ORDER BY l.id DESC LIMIT $5"
+        );
+        // "~" sorts after every id.
+        let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let now = self.driver().now();
+        let rows = self.driver().read(&sql, &[&now, &account_id, &maker, &upper, &i64::from(limit)]).await?;
+        rows.iter().map(link).collect()
+    }
+
+    async fn count_view(&self, link: Id) -> Result<()> {
+        let sql = "UPDATE shared_links SET views = views + 1 WHERE id = $1";
+        self.driver().statement(Effect::ChangeSharedLink, sql, &[&link]).await.map(drop)
+    }
+
+    async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
+        let revoke = async move |begun: &Transaction<'_>| {
+            let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
+                AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
+            let Some(row) = begun.query_opt(sql, &[&account_id, &link, &maker]).await? else { return Ok(None) };
+            Ok(Target::of(row.get("task_id")?, row.get("board_id")?))
+        };
+        let deed = move |target: &Option<Target>| target.map(|target| Deed::of_revoked_link(account_id, target));
+        Ok(self.driver().change(Effect::ChangeSharedLink, revoke, deed).await?.is_some())
+    }
+
+    async fn delete_expired_links(&self) -> Result<usize> {
+        let now = self.driver().now();
+        // Read first: a write that changes nothing would be a commit, too.
+        let due = "SELECT 1 FROM shared_links WHERE expires_at <= $1 LIMIT 1";
+        if self.driver().read_one(due, &[&now]).await?.is_none() {
+            return Ok(0);
+        }
+        let sql = "DELETE FROM shared_links WHERE expires_at <= $1 RETURNING id";
+        Ok(self.driver().statement(Effect::ChangeSharedLink, sql, &[&now]).await?.len())
+    }
 }

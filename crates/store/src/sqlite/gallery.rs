@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Rows, named_params, para
 use super::columns::json;
 use super::tasks::upper;
 use super::writer::Writing;
-use super::{SqliteStore, audit_log, failed_prompts, shared_links, tasks};
+use super::{SqliteStore, audit_log, failed_prompts, tasks};
 use crate::gallery::{GALLERY_BATCH, MOST_COUNTED, SCAN};
 use crate::{Actor, Board, BoardWrite, CompletedTask, Deed, Gallery, GalleryFilter, GalleryPage, Result, TaskRecord};
 use tintype_domain::model::Id;
@@ -190,10 +190,10 @@ pub(super) fn unsearch(writing: &mut Writing, task: Id) -> rusqlite::Result<usiz
 /// Deletes what the gallery keeps of a task, except its deletion, like [`unsearch`].
 pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize> {
     let overwritten = unsearch(writing, task)?;
-    for sql in ["DELETE FROM stars WHERE task_id = ?1", "DELETE FROM board_tasks WHERE task_id = ?1"] {
-        writing.connection.prepare_cached(sql)?.execute([task])?;
+    for table in ["stars", "board_tasks", "shared_links"] {
+        let sql = format!("DELETE FROM {table} WHERE task_id = ?1");
+        writing.connection.prepare_cached(&sql)?.execute([task])?;
     }
-    shared_links::forget(&writing.connection, task)?;
     Ok(overwritten)
 }
 

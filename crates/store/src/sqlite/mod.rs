@@ -47,7 +47,6 @@ mod reports;
 mod rights;
 mod schema;
 mod second_factor;
-mod shared_links;
 mod sign_up;
 mod snapshot;
 mod strikes;
