@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 
+use super::driver::Transaction;
 use super::{NewKey, Result};
+use crate::failure::Failure;
 use tintype_domain::model::{Account, ExpiringGrant, Id, LedgerEntry};
 use tintype_system::clock::Timestamp;
 
@@ -100,4 +102,20 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 
     /// Ledger entries of an account, newest first, older than the entry `before`.
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
+}
+
+/// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
+/// `admin` says.
+pub(crate) async fn insert(
+    begun: &Transaction<'_>,
+    id: Id,
+    name: &str,
+    admin: &'static str,
+) -> std::result::Result<Option<bool>, Failure> {
+    let (balance, none) = begun.either((", balance", ", 0"), ("", ""));
+    let sql = format!(
+        "INSERT INTO accounts (id, name, admin{balance}) SELECT $1, $2, {admin}{none}
+         WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2) ON CONFLICT DO NOTHING RETURNING admin"
+    );
+    Ok(begun.query_opt(&sql, &[&id, &name]).await?.map(|row| row.get("admin")).transpose()?)
 }

@@ -34,6 +34,22 @@ impl<T: rusqlite::ToSql + tokio_postgres::types::ToSql + Sync> Parameter for T {
     }
 }
 
+/// A parameter that each database takes in a form of its own, such as a list.
+pub(crate) struct Each<S, P> {
+    pub(crate) sqlite: S,
+    pub(crate) postgres: P,
+}
+
+impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Parameter for Each<S, P> {
+    fn for_sqlite(&self) -> &dyn rusqlite::ToSql {
+        &self.sqlite
+    }
+
+    fn for_postgres(&self) -> &(dyn tokio_postgres::types::ToSql + Sync) {
+        &self.postgres
+    }
+}
+
 /// A row that a statement returned.
 #[derive(Debug)]
 pub(crate) enum Row {
@@ -71,6 +87,11 @@ impl Row {
     /// A number whose width differs from that of the domain type.
     pub(crate) fn number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<T> {
         self.get::<i64>(column)?.try_into().map_err(|error| odd(column, error))
+    }
+
+    /// [`Row::number`], if there is one.
+    pub(crate) fn some_number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
+        self.get::<Option<i64>>(column)?.map(T::try_from).transpose().map_err(|error| odd(column, error))
     }
 }
 
@@ -206,6 +227,20 @@ fn at_once<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
+/// Does a part of a write to SQLite in its transaction.
+pub(crate) fn on_sqlite<T>(
+    writing: &mut sqlite::Writing,
+    work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
+) -> Result<T> {
+    Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing))))?)
+}
+
+/// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one
+/// account.
+pub(crate) fn of_account(account_id: Option<Id>) -> &'static str {
+    if account_id.is_some() { "account_id = $1" } else { "CAST($1 AS text) IS NULL" }
+}
+
 /// The database of a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Driver<'a> {
@@ -334,5 +369,12 @@ impl Driver<'_> {
             Ok(outcome)
         };
         self.write(effect, recorded).await
+    }
+    /// What the database takes, of two that differ.
+    pub(crate) fn either<T>(self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(_) => sqlite,
+            Self::Postgres(_) => postgres,
+        }
     }
 }

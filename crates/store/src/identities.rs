@@ -2,10 +2,14 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::driver::{Driven, Transaction};
+use super::people::{PERSON, person};
+use super::{Action, Deed, Result};
+use crate::failure::Failure;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::Person;
+use tintype_system::fault::Effect;
 
 /// Outcome of linking an identity with a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,4 +35,83 @@ pub trait Identities: std::fmt::Debug + Send + Sync + 'static {
 
     /// Takes the identity of a provider from a person. Returns whether there was one.
     async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool>;
+}
+
+/// The person with the identity $1, $2.
+fn find() -> String {
+    format!(
+        "SELECT {PERSON} FROM people JOIN person_identities i ON i.person_id = people.id
+         WHERE i.issuer = $1 AND i.subject = $2"
+    )
+}
+
+/// The person with an identity.
+pub(crate) async fn with_identity(
+    begun: &Transaction<'_>,
+    Identity { issuer, subject }: &Identity,
+) -> std::result::Result<Option<Person>, Failure> {
+    Ok(begun.query_opt(&find(), &[issuer, subject]).await?.as_ref().map(person).transpose()?)
+}
+
+/// Gives a new person an identity.
+pub(crate) async fn identify(
+    begun: &Transaction<'_>,
+    person_id: Id,
+    Identity { issuer, subject }: &Identity,
+) -> std::result::Result<(), Failure> {
+    let sql = "INSERT INTO person_identities (issuer, subject, person_id) VALUES ($1, $2, $3)";
+    begun.execute(sql, &[issuer, subject, &person_id]).await?;
+    Ok(())
+}
+
+/// Links an identity; also returns the person if that changed something.
+async fn link(
+    begun: &Transaction<'_>,
+    person_id: Id,
+    identity: &Identity,
+) -> std::result::Result<(Linking, Option<Person>), Failure> {
+    let Identity { issuer, subject } = identity;
+    // Of two processes that link the same identity, one waits here for the other.
+    let sql = "INSERT INTO person_identities (issuer, subject, person_id)
+        SELECT $1, $2, id FROM people WHERE id = $3 ON CONFLICT DO NOTHING";
+    let added = begun.execute(sql, &[issuer, subject, &person_id]).await?;
+    let found = with_identity(begun, identity).await?.filter(|person| person.id == person_id);
+    let linking = if found.is_some() { Linking::Linked } else { Linking::Taken };
+    Ok((linking, found.filter(|_| added > 0)))
+}
+
+#[async_trait]
+impl<S: Driven> Identities for S {
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
+        let found = self.driver().read_one(&find(), &[&identity.issuer, &identity.subject]).await?;
+        found.as_ref().map(person).transpose()
+    }
+
+    async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
+        let sql = "SELECT 1 FROM person_identities WHERE person_id = $1 AND issuer = $2";
+        Ok(self.driver().read_one(sql, &[&person_id, &issuer]).await?.is_some())
+    }
+
+    async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
+        let (identity, issuer) = (identity.clone(), identity.issuer.clone());
+        let link = async move |begun: &Transaction<'_>| link(begun, person_id, &identity).await;
+        let deed = move |(_, person): &(Linking, Option<Person>)| {
+            Deed::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
+        };
+        Ok(self.driver().change(Effect::LinkIdentity, link, deed).await?.0)
+    }
+
+    async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
+        let (own, issuer) = (issuer.to_owned(), issuer.to_owned());
+        let unlink = async move |begun: &Transaction<'_>| {
+            let sql = "DELETE FROM person_identities WHERE person_id = $1 AND issuer = $2";
+            if begun.execute(sql, &[&person_id, &own]).await? == 0 {
+                return Ok(None);
+            }
+            let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
+            Ok(begun.query_opt(&sql, &[&person_id]).await?.as_ref().map(person).transpose()?)
+        };
+        let deed = move |person: &Option<Person>| Deed::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
+        Ok(self.driver().change(Effect::LinkIdentity, unlink, deed).await?.is_some())
+    }
 }

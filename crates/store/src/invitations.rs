@@ -2,10 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::driver::{Driven, Row, Transaction};
+use super::{Actor, Deed, PersonCreation, Result, audit_log, people};
+use crate::failure::Failure;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, TokenHash};
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// An invitation to make.
 #[derive(Debug, Clone, Copy)]
@@ -97,4 +100,106 @@ pub trait Invitations: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a person to the account of an invitation, and takes one of its places. The audit log names the person as
     /// the one who did it.
     async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting>;
+}
+
+/// The invitations that have not expired at the time $1.
+const OPEN: &str = "SELECT i.id, i.account_id, i.role, i.places, i.expires_at, a.name AS account, p.name AS maker,
+    p.role = 'owner' AND p.suspended_at IS NULL AND a.disabled_at IS NULL AS works FROM invitations i
+    JOIN people p ON p.id = i.person_id JOIN accounts a ON a.id = i.account_id WHERE i.expires_at > $1";
+
+fn invitation(row: &Row) -> Result<Invitation> {
+    Ok(Invitation {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        account: row.get("account")?,
+        maker: row.get("maker")?,
+        role: row.word("role")?,
+        places: row.get("places")?,
+        expires_at: row.get("expires_at")?,
+        works: row.get("works")?,
+    })
+}
+
+async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> std::result::Result<Option<Id>, Failure> {
+    let NewInvitation { account_id, person_id, hash, role, places, expires_at } = new;
+    // Those that are made at once wait for each other, and the next statement counts them.
+    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
+    if begun.lock(account, &[account_id]).await?.is_none() {
+        return Ok(None);
+    }
+    let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)
+        SELECT $1, $2, id, $4, $5, $6, $7 FROM people WHERE id = $3 AND account_id = $2
+        AND (SELECT count(*) FROM invitations WHERE account_id = $2 AND expires_at > $8) < $9";
+    let (id, hash, role, now, most) = (begun.new_id(), &hash[..], role.as_str(), begun.now(), i64::from(most));
+    let made = begun.execute(sql, &[&id, account_id, person_id, &hash, &role, places, expires_at, &now, &most]).await?;
+    Ok((made > 0).then_some(id))
+}
+
+async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> std::result::Result<Accepting, Failure> {
+    // What ends the rights of its maker waits for the lock, or this waits for that and looks anew. People are locked
+    // before accounts.
+    let working = format!(
+        "SELECT i.id, i.account_id, i.role FROM invitations i JOIN people p ON p.id = i.person_id
+         WHERE i.hash = $1 AND i.expires_at > $2 AND p.role = 'owner' AND p.suspended_at IS NULL {}",
+        begun.locking("FOR SHARE OF p")
+    );
+    let Some(row) = begun.query_opt(&working, &[&&new.hash[..], &begun.now()]).await? else {
+        return Ok(Accepting::Gone);
+    };
+    let (invitation, account_id): (Id, Id) = (row.get("id")?, row.get("account_id")?);
+    let account = "SELECT 1 FROM accounts WHERE id = $1 AND disabled_at IS NULL";
+    if begun.lock(account, &[&account_id]).await?.is_none() {
+        return Ok(Accepting::Gone);
+    }
+    // Others may have taken the last place, or revoked it, while this one waited.
+    let still = format!("SELECT 1 FROM invitations WHERE id = $1 {}", begun.locking("FOR UPDATE"));
+    if begun.query_opt(&still, &[&invitation]).await?.is_none() {
+        return Ok(Accepting::Gone);
+    }
+    let person = match people::create(begun, begun.new_id(), account_id, &new.name, row.word("role")?).await? {
+        PersonCreation::Created(person) => Person { has_password: true, ..person },
+        PersonCreation::NameTaken => return Ok(Accepting::NameTaken),
+        PersonCreation::NotPossible => return Ok(Accepting::Full),
+    };
+    begun.execute("UPDATE people SET password = $2 WHERE id = $1", &[&person.id, &new.password]).await?;
+    let last = "DELETE FROM invitations WHERE id = $1 AND places = 1";
+    if begun.execute(last, &[&invitation]).await? == 0 {
+        begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
+    }
+    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &Deed::of_acceptance(&person)).await?;
+    Ok(Accepting::Done(person))
+}
+
+#[async_trait]
+impl<S: Driven> Invitations for S {
+    async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
+        let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
+        let deed = move |made: &Option<Id>| Deed::of_new_invitation(&new, *made);
+        self.driver().change(Effect::SignIn, create, deed).await
+    }
+
+    async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
+        let sql = format!("{OPEN} AND i.hash = $2");
+        let row = self.driver().read_one(&sql, &[&self.driver().now(), &&hash[..]]).await?;
+        Ok(row.as_ref().map(invitation).transpose()?.filter(|invitation| invitation.works))
+    }
+
+    async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>> {
+        let sql = format!("{OPEN} AND i.account_id = $2 ORDER BY i.id DESC");
+        self.driver().read(&sql, &[&self.driver().now(), &account_id]).await?.iter().map(invitation).collect()
+    }
+
+    async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
+        let revoke = async move |begun: &Transaction<'_>| {
+            let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
+            Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
+        };
+        let deed = move |revoked: &bool| Deed::of_revoked_invitation(account_id, id, *revoked);
+        self.driver().change(Effect::SignIn, revoke, deed).await
+    }
+
+    async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
+        let accept = async move |begun: &Transaction<'_>| accept(begun, &new).await;
+        self.driver().write(Effect::ChangePerson, accept).await
+    }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Result;
+use super::driver::Row;
+use super::people::suspension;
 use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
@@ -92,4 +94,38 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
+}
+
+/// The columns of an [`ApiKey`].
+pub(crate) const KEY: &str = "id, first_id, operator_budget, account_id, name, hint, submit_rate, read_rate, budget, \
+    budget_period, expires_at, disabled, revoked_at, leaked_at, last_used_at, suspended_at, suspended_for, \
+    EXISTS (SELECT 1 FROM accounts a WHERE a.id = account_id AND a.disabled_at IS NOT NULL) AS account_disabled";
+
+pub(crate) fn api_key(row: &Row) -> Result<ApiKey> {
+    let id: Id = row.get("id")?;
+    Ok(ApiKey {
+        id,
+        first_id: row.get("first_id")?,
+        account_id: row.get("account_id")?,
+        name: row.get("name")?,
+        hint: row.get("hint")?,
+        submit_rate: row.some_number("submit_rate")?,
+        read_rate: row.some_number("read_rate")?,
+        budget: budget(row)?,
+        operator_budget: row.get("operator_budget")?,
+        created_at: id.timestamp(),
+        expires_at: row.get("expires_at")?,
+        disabled: row.get("disabled")?,
+        account_disabled: row.get("account_disabled")?,
+        revoked_at: row.get("revoked_at")?,
+        leaked_at: row.get("leaked_at")?,
+        last_used_at: row.get("last_used_at")?,
+        suspension: suspension(row)?,
+    })
+}
+
+/// The budget of a key, if it has one.
+fn budget(row: &Row) -> Result<Option<Budget>> {
+    let Some(credits) = row.get("budget")? else { return Ok(None) };
+    Ok(Some(Budget { credits, period: row.word("budget_period")? }))
 }

@@ -41,8 +41,11 @@ pub mod postgres;
 mod reports;
 mod rights;
 mod schema;
+mod second_factor;
 mod shared_links;
+mod sign_up;
 pub mod sqlite;
+mod strikes;
 mod upkeep;
 mod uploads;
 

@@ -2,13 +2,17 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::driver::{Driven, Driver, Each, Parameter, Row, Transaction, of_account};
+use super::{Action, Deed, Result, second_factor, sign_up};
+use crate::failure::Failure;
 use tintype_domain::identity::Identity;
+use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
-use tintype_domain::person::{Person, Role, Session, TokenHash};
+use tintype_domain::person::{MAX_PEOPLE, Person, Role, Session, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, NewFactor};
 use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// The note of the ledger entry for the first credits of somebody who signed up.
 pub(super) const SIGN_UP_NOTE: &str = "sign-up";
@@ -339,4 +343,381 @@ pub enum DeleteSessions {
     Expired,
     /// All: a restored database would otherwise revive those that were ended or used up after the backup.
     All,
+}
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// The columns of a [`Person`], and the password.
+pub(crate) const PERSON: &str = "people.id, people.account_id, people.name, people.role, people.password,
+    people.factor_step, people.suspended_at, people.suspended_for";
+
+/// People whose accounts are enabled.
+const ENABLED: &str = "people JOIN accounts a ON a.id = people.account_id AND a.disabled_at IS NULL";
+
+pub(crate) fn person(row: &Row) -> Result<Person> {
+    let id: Id = row.get("id")?;
+    Ok(Person {
+        id,
+        account_id: row.get("account_id")?,
+        name: row.get("name")?,
+        role: row.word("role")?,
+        has_password: row.get::<Option<String>>("password")?.is_some(),
+        has_second_factor: row.get::<Option<i64>>("factor_step")?.is_some(),
+        suspension: suspension(row)?,
+        created_at: id.timestamp(),
+    })
+}
+
+/// The suspension of a key or a person.
+pub(crate) fn suspension(row: &Row) -> Result<Option<Suspension>> {
+    let Some(at) = row.get("suspended_at")? else { return Ok(None) };
+    Ok(Some(Suspension { at, reason: row.get("suspended_for")? }))
+}
+
+/// Finds sessions `s` of people whose accounts `a` are enabled.
+pub(crate) fn sessions(condition: &str) -> String {
+    format!(
+        "SELECT {PERSON}, a.admin, s.id AS session_id, s.seen_at, s.expires_at, s.agent, s.by_provider
+         FROM {ENABLED} JOIN sessions s ON s.person_id = people.id WHERE {condition}"
+    )
+}
+
+fn session(row: &Row) -> Result<Session> {
+    Ok(Session {
+        id: row.get("session_id")?,
+        person: person(row)?,
+        seen_at: row.get("seen_at")?,
+        expires_at: row.get("expires_at")?,
+        agent: row.get("agent")?,
+        by_provider: row.get("by_provider")?,
+    })
+}
+
+async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Outcome<Option<Session>> {
+    let sql = sessions("s.hash = $1 AND s.expires_at > $2");
+    let row = begun.query_opt(&sql, &[&&new.hash[..], &begun.now()]).await?;
+    Ok(row.as_ref().map(session).transpose()?)
+}
+
+/// Adds a person to an account. The unique name decides between concurrent additions.
+pub(crate) async fn create(
+    begun: &Transaction<'_>,
+    id: Id,
+    account_id: Id,
+    name: &str,
+    role: Role,
+) -> Outcome<PersonCreation> {
+    // Those who are added at once wait for each other, and the next statement counts them.
+    begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
+    let sql = "INSERT INTO people (id, account_id, name, role)
+        SELECT $1, id, $3, $4 FROM accounts WHERE id = $2 AND deleted_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM people WHERE id = $3)
+        AND (SELECT count(*) FROM people WHERE account_id = $2) < $5
+        ON CONFLICT DO NOTHING";
+    if begun.execute(sql, &[&id, &account_id, &name, &role.as_str(), &i64::from(MAX_PEOPLE)]).await? == 0 {
+        let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&name]).await?;
+        return Ok(taken.map_or(PersonCreation::NotPossible, |_| PersonCreation::NameTaken));
+    }
+    Ok(PersonCreation::Created(Person {
+        id,
+        account_id,
+        name: name.to_owned(),
+        role,
+        has_password: false,
+        has_second_factor: false,
+        suspension: None,
+        created_at: id.timestamp(),
+    }))
+}
+
+async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Outcome<Option<Person>> {
+    let row = match change {
+        PersonChange::Role(role) => {
+            let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
+            begun.query_opt(&sql, &[&id, &role.as_str()]).await?
+        }
+        PersonChange::Password(_) | PersonChange::ShutOut => {
+            let sql =
+                format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
+            let row = begun.query_opt(&sql, &[&id, &change.password(), &begun.now()]).await?;
+            // After the lock on the person, so that no session of a sign-in in progress is missed.
+            begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
+            begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;
+            row
+        }
+        PersonChange::Lift => {
+            let sql =
+                format!("UPDATE people SET suspended_at = NULL, suspended_for = NULL WHERE id = $1 RETURNING {PERSON}");
+            let row = begun.query_opt(&sql, &[&id]).await?;
+            // After the lock on the person, so that no concurrent strike is missed.
+            begun.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
+            row
+        }
+    };
+    Ok(row.as_ref().map(person).transpose()?)
+}
+
+async fn sign_in_by_link(
+    begun: &Transaction<'_>,
+    link: &TokenHash,
+    code: Option<&FactorCode>,
+    new: &NewSession,
+) -> Outcome<Option<Session>> {
+    let (link, now) = (&link[..], begun.now());
+    if let Some(code) = code {
+        let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
+        let Some(row) = begun.query_opt(sql, &[&link, &now]).await? else { return Ok(None) };
+        if !second_factor::use_code(begun, row.get("person_id")?, code).await? {
+            return Ok(None);
+        }
+    }
+    // Of two processes that use the same link, one deletes it.
+    let sql = format!(
+        "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2
+         AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL) RETURNING person_id"
+    );
+    let Some(row) = begun.query_opt(&sql, &[&link, &now, &code.is_some()]).await? else { return Ok(None) };
+    let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent) VALUES ($1, $2, $3, $4, $5, $6)";
+    let (id, person_id) = (begun.new_id(), row.get::<Id>("person_id")?);
+    begun.execute(sql, &[&&new.hash[..], &id, &person_id, &now, &new.expires_at, &new.agent]).await?;
+    begun_session(begun, new).await
+}
+
+/// Begins a session. The lock makes a change of the password wait, which then ends this session, or waits for that
+/// change and compares anew.
+async fn begin_session(
+    begun: &Transaction<'_>,
+    person_id: Id,
+    proof: Option<&Proof>,
+    new: &NewSession,
+) -> Outcome<Option<Session>> {
+    if let Some(code) = proof.and_then(Proof::code)
+        && !second_factor::use_code(begun, person_id, code).await?
+    {
+        return Ok(None);
+    }
+    let sql = format!(
+        "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent, by_provider)
+         SELECT $1, $2, people.id, $3, $4, $5, CAST($8 AS text) IS NOT NULL FROM {ENABLED}
+         WHERE people.id = $6 AND (NOT $11 OR people.factor_secret IS NULL)
+         AND (CAST($7 AS text) IS NULL OR people.password = $7)
+         AND (CAST($8 AS text) IS NULL OR EXISTS (
+             SELECT 1 FROM person_identities i WHERE i.person_id = people.id AND i.issuer = $8 AND i.subject = $9))
+         AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10) {}",
+        begun.locking("FOR SHARE OF people")
+    );
+    let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
+    let (password, identity) = proof.map_or((None, None), Proof::parts);
+    let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
+    let began_at = identity.map(|(_, began_at)| began_at);
+    let without_factor = proof.is_some_and(Proof::needs_no_factor);
+    let parameters: [&dyn Parameter; 11] = [
+        &hash,
+        &id,
+        &now,
+        &new.expires_at,
+        &new.agent,
+        &person_id,
+        &password,
+        &issuer,
+        &subject,
+        &began_at,
+        &without_factor,
+    ];
+    if begun.execute(&sql, &parameters).await? == 0 {
+        return Ok(None);
+    }
+    begun_session(begun, new).await
+}
+
+async fn end_sessions(begun: &Transaction<'_>, person_id: Id, which: EndSessions) -> Outcome<usize> {
+    let (sql, id) = match which {
+        EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = $1 AND id = $2", id),
+        EndSessions::AllExcept(id) => {
+            // First the lock on the person, so that no session of a sign-in in progress is missed.
+            let ended = "UPDATE people SET sessions_ended_at = $2 WHERE id = $1";
+            begun.execute(ended, &[&person_id, &begun.now()]).await?;
+            begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
+            ("DELETE FROM sessions WHERE person_id = $1 AND id <> $2", id)
+        }
+    };
+    Ok(begun.execute(sql, &[&person_id, &id]).await? as usize)
+}
+
+async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Outcome<usize> {
+    let latest = match which {
+        DeleteSessions::Expired => begun.now(),
+        DeleteSessions::All => {
+            begun.execute("UPDATE people SET sessions_ended_at = $1", &[&begun.now()]).await?;
+            Timestamp::MAX
+        }
+    };
+    let mut deleted = 0;
+    for table in ["sign_in_links", "invitations", "sessions"] {
+        deleted += begun.execute(&format!("DELETE FROM {table} WHERE expires_at <= $1"), &[&latest]).await?;
+    }
+    Ok(deleted as usize)
+}
+
+async fn live_sessions(driver: Driver<'_>, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+    let sql = format!(
+        "SELECT s.hash FROM {ENABLED} JOIN sessions s ON s.person_id = people.id
+         WHERE s.hash {} AND s.expires_at > $2",
+        driver.either("IN (SELECT unhex(value) FROM json_each($1))", "= ANY ($1)")
+    );
+    let hex = |hash: &TokenHash| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let wanted = Each {
+        sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>()).expect("strings are always JSON"),
+        postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
+    };
+    let rows = driver.read(&sql, &[&wanted, &driver.now()]).await?;
+    let found = rows.iter().map(|row| row.get::<Vec<u8>>("hash")).collect::<Result<Vec<_>>>()?;
+    Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
+}
+
+#[async_trait]
+impl<S: Driven> People for S {
+    async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
+        let name = name.to_owned();
+        let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;
+        self.driver().change(Effect::ChangePerson, create, Deed::of_new_person).await
+    }
+
+    async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
+        let sign_up = async move |begun: &Transaction<'_>| sign_up::sign_up(begun, &new).await;
+        self.driver().write(Effect::SignUp, sign_up).await
+    }
+
+    async fn join(&self, new: Newcomer) -> Result<Joining> {
+        let join = async move |begun: &Transaction<'_>| sign_up::join(begun, &new).await;
+        self.driver().write(Effect::ChangePerson, join).await
+    }
+
+    async fn sign_ups_of(&self, source: &str) -> Result<u32> {
+        sign_up::count(self.driver(), source).await
+    }
+
+    async fn delete_sign_ups(&self) -> Result<usize> {
+        let (sql, today) = ("DELETE FROM sign_ups WHERE day < $1 RETURNING day", self.driver().now().day());
+        Ok(self.driver().statement(Effect::DeleteSignUps, sql, &[&today]).await?.len())
+    }
+
+    async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
+        let sql = format!("SELECT {PERSON} FROM people WHERE name = $1 OR id = $1");
+        let row = self.driver().read_one(&sql, &[&name_or_id]).await?;
+        row.map(|row| Ok(Candidate { person: person(&row)?, password: row.get("password")? })).transpose()
+    }
+
+    async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
+        let sql = format!("SELECT {PERSON} FROM people WHERE {} ORDER BY id", of_account(account_id));
+        self.driver().read(&sql, &[&account_id]).await?.iter().map(person).collect()
+    }
+
+    async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
+        let made = new.clone();
+        let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
+        let deed = move |person: &Option<Person>| Deed::of_person(&made, person.as_ref());
+        self.driver().change(Effect::ChangePerson, change, deed).await
+    }
+
+    async fn remove_person(&self, id: Id) -> Result<bool> {
+        let remove = async move |begun: &Transaction<'_>| {
+            let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
+            Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(person).transpose()?)
+        };
+        let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
+        Ok(self.driver().change(Effect::ChangePerson, remove, deed).await?.is_some())
+    }
+
+    async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
+        let create = async move |begun: &Transaction<'_>| {
+            let sql =
+                "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
+            begun.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
+            let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
+            Ok(begun.query_opt(&sql, &[&person_id]).await?.as_ref().map(person).transpose()?)
+        };
+        let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
+        Ok(self.driver().change(Effect::SignIn, create, deed).await?.is_some())
+    }
+
+    async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
+        let sql = format!(
+            "SELECT {PERSON} FROM {ENABLED} JOIN sign_in_links l ON l.person_id = people.id
+             WHERE l.hash = $1 AND l.expires_at > $2"
+        );
+        self.driver().read_one(&sql, &[&&hash[..], &self.driver().now()]).await?.as_ref().map(person).transpose()
+    }
+
+    async fn sign_in_by_link(
+        &self,
+        link: TokenHash,
+        code: Option<FactorCode>,
+        new: NewSession,
+    ) -> Result<Option<Session>> {
+        let sign_in = async move |begun: &Transaction<'_>| sign_in_by_link(begun, &link, code.as_ref(), &new).await;
+        self.driver().write(Effect::SignIn, sign_in).await
+    }
+
+    async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
+        let begin = async move |begun: &Transaction<'_>| begin_session(begun, person_id, proof.as_ref(), &new).await;
+        self.driver().write(Effect::SignIn, begin).await
+    }
+
+    async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
+        second_factor::find(self.driver(), person_id).await
+    }
+
+    async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
+        let add = async move |begun: &Transaction<'_>| second_factor::add(begun, person_id, &new, kept).await;
+        let deed = |person: &Option<Person>| Deed::of_found(Action::AddFactor, person.as_ref());
+        Ok(self.driver().change(Effect::ChangePerson, add, deed).await?.is_some())
+    }
+
+    async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
+        let remove = async move |begun: &Transaction<'_>| second_factor::remove(begun, person_id, removal).await;
+        let deed = move |person: &Option<Person>| Deed::of_lost_factor(removal, person.as_ref());
+        Ok(self.driver().change(Effect::ChangePerson, remove, deed).await?.is_some())
+    }
+
+    async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
+        let replace = async move |begun: &Transaction<'_>| second_factor::replace_codes(begun, person_id, &codes).await;
+        let deed = |person: &Option<Person>| Deed::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
+        Ok(self.driver().change(Effect::ChangePerson, replace, deed).await?.is_some())
+    }
+
+    async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
+        let used = async move |begun: &Transaction<'_>| second_factor::use_code(begun, person_id, &code).await;
+        self.driver().write(Effect::SignIn, used).await
+    }
+
+    async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
+        let sql = sessions("s.hash = $1 AND s.expires_at > $2");
+        self.driver().read_one(&sql, &[&&hash[..], &self.driver().now()]).await?.as_ref().map(session).transpose()
+    }
+
+    async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+        live_sessions(self.driver(), hashes).await
+    }
+
+    async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
+        let sql = sessions("people.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
+        self.driver().read(&sql, &[&person_id, &self.driver().now()]).await?.iter().map(session).collect()
+    }
+
+    async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
+        let sql = "UPDATE sessions SET seen_at = CASE WHEN seen_at < $2 THEN $2 ELSE seen_at END,
+            expires_at = CASE WHEN expires_at < $3 THEN $3 ELSE expires_at END WHERE id = $1";
+        self.driver().statement(Effect::SignIn, sql, &[&id, &self.driver().now(), &expires_at]).await.map(drop)
+    }
+
+    async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
+        let end = async move |begun: &Transaction<'_>| end_sessions(begun, person_id, which).await;
+        self.driver().write(Effect::SignOut, end).await
+    }
+
+    async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
+        let delete = async move |begun: &Transaction<'_>| delete_sessions(begun, which).await;
+        self.driver().write(Effect::SignOut, delete).await
+    }
 }

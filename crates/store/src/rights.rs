@@ -5,6 +5,10 @@
 //! more in the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was
 //! lost.
 
+use super::driver::Transaction;
+use super::keys::{KEY, api_key};
+use super::people::{person, sessions};
+use crate::failure::Failure;
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Person, Role, TokenHash};
 
@@ -31,9 +35,33 @@ pub struct SessionRight {
     pub operator: bool,
 }
 
+impl Right {
+    /// Whether it holds now. With `is_kept`, taking it away waits for the transaction; one that has locked an account
+    /// needs to go without, because others lock keys and people before an account.
+    pub(crate) async fn holds(&self, begun: &Transaction<'_>, is_kept: bool) -> std::result::Result<bool, Failure> {
+        let locking = |clause| if is_kept { begun.locking(clause) } else { "" };
+        let now = begun.now();
+        match self {
+            Self::Key(hash) => {
+                let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1 {}", locking("FOR SHARE"));
+                let row = begun.query_opt(&sql, &[&&hash[..]]).await?;
+                Ok(row.as_ref().map(api_key).transpose()?.is_some_and(|key| key.is_valid(now)))
+            }
+            Self::Session(right) => {
+                let sql = sessions("s.hash = $1 AND s.expires_at > $2");
+                let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
+                match begun.query_opt(&format!("{sql} {locking}"), &[&&right.session[..], &now]).await? {
+                    Some(row) => Ok(right.holds(&person(&row)?, row.get("admin")?)),
+                    None => Ok(false),
+                }
+            }
+        }
+    }
+}
+
 impl SessionRight {
     /// Whether it still holds for its person; `admin` says whether the person's account is an admin account.
-    pub(super) fn holds(&self, person: &Person, admin: bool) -> bool {
+    fn holds(&self, person: &Person, admin: bool) -> bool {
         let operates = admin && person.role == Role::Owner;
         person.role >= self.role && (self.suspended || person.suspension.is_none()) && (!self.operator || operates)
     }

@@ -8,6 +8,7 @@ use super::budgets;
 use crate::{Result, StoreError};
 use tintype_domain::key::{ApiKey, Suspension};
 use tintype_domain::model::{Account, FailureCause, Id, Status, Task, TaskFailure};
+use tintype_domain::person::Person;
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 
 /// The error for a column with a value that this code never writes.
@@ -131,6 +132,26 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         leaked_at: row.try_get("leaked_at")?,
         last_used_at: row.try_get("last_used_at")?,
         suspension: suspension(row)?,
+    })
+}
+
+/// All columns of people.
+pub(super) const PERSON: &str =
+    "p.id, p.account_id, p.name, p.role, p.password, p.factor_step, p.suspended_at, p.suspended_for";
+
+pub(super) fn person(row: &Row) -> Result<Person> {
+    let id: Id = row.try_get("id")?;
+    let password: Option<&str> = row.try_get("password")?;
+    let factor: Option<i64> = row.try_get("factor_step")?;
+    Ok(Person {
+        id,
+        account_id: row.try_get("account_id")?,
+        name: row.try_get("name")?,
+        role: word(row, "role")?,
+        has_password: password.is_some(),
+        has_second_factor: factor.is_some(),
+        suspension: suspension(row)?,
+        created_at: id.timestamp(),
     })
 }
 

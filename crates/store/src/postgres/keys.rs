@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::columns::{KEY, api_key, of_account};
 use super::connection::{Database, Parameter, Transaction};
 use super::endings::{LEASED, Loss};
-use super::{PostgresStore, audit_log, budgets, deliveries, people};
+use super::{PostgresStore, audit_log, budgets, deliveries};
 use crate::failure::Failure;
-use crate::{Actor, Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule};
+use crate::{Actor, Deed, KeyChange, Keys, Lease, NewKey, Refusal, Result, StrikeRule, driver, strikes};
 use async_trait::async_trait;
 use tintype_domain::budget::Allowance;
 use tintype_domain::event::{self, EventType};
@@ -105,8 +105,9 @@ pub(super) async fn refuse(
             let made = begun.query_opt("SELECT made_by FROM api_keys WHERE id = $1", &[&key_id]).await?;
             person = made.map(|row| row.try_get("made_by")).transpose()?.flatten();
         }
+        let driver = driver::Transaction::Postgres(database, begun);
         match person {
-            Some(person) if people::strike(database, begun, lease.task_id, person, rule).await? => {
+            Some(person) if strikes::of_person(&driver, lease.task_id, person, rule).await? => {
                 Ok(Refusal::SuspendedPerson { person, key: suspended })
             }
             _ => Ok(Refusal::Done { suspended }),

@@ -14,7 +14,8 @@ use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
-use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError};
+use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError, driver};
+use crate::failure::Failure;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
 
@@ -32,22 +33,15 @@ mod endings;
 mod endpoints;
 mod failed_prompts;
 mod gallery;
-mod identities;
 mod import;
-mod invitations;
-mod joining;
 mod keys;
 mod ledger;
 mod listen_notify;
-mod people;
 mod pooler;
 mod progress;
 mod queue;
 mod reports;
-mod rights;
 mod schema;
-mod second_factor;
-mod sign_up;
 mod submit;
 mod sweep;
 mod tasks;
@@ -188,5 +182,33 @@ impl PostgresStore {
         let passed = self.faults.pass(Point::after(effect)).await;
         passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
         outcome
+    }
+
+    /// Runs `work` in one transaction, if the right by which this store acts still holds.
+    pub(crate) async fn transaction<T>(
+        &self,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
+    ) -> std::result::Result<T, Failure> {
+        let work = async |begun: &Transaction<'_>| {
+            if let Some(right) = &self.right
+                && !right.holds(&driver::Transaction::Postgres(&self.database, begun), true).await?
+            {
+                return Err(StoreError::Revoked.into());
+            }
+            work(begun).await
+        };
+        self.database.transaction(work).await
+    }
+
+    /// Runs one writing statement, if the right by which this store acts still holds.
+    pub(crate) async fn statement(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
+        if self.right.is_none() {
+            return self.database.write(sql, parameters).await;
+        }
+        self.transaction(async |begun: &Transaction<'_>| Ok(begun.query(sql, parameters).await?)).await
     }
 }

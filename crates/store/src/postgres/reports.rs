@@ -4,8 +4,7 @@ use async_trait::async_trait;
 
 use super::PostgresStore;
 use super::accounts::{ACCOUNT_COLUMNS, entry};
-use super::columns::{KEY, account, api_key, cause, number, of_account, word};
-use super::people::{PERSON, person};
+use super::columns::{KEY, PERSON, account, api_key, cause, number, of_account, person, word};
 use super::queue::millis;
 use super::workers::worker;
 use crate::reports::{DAY_MS, HOUR};

@@ -11,11 +11,10 @@ use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 use tokio::try_join;
 
 use super::connection::{Database, Parameter, Transaction};
-use super::rights::Locks;
-use super::{budgets, calls, columns, ledger, rights};
+use super::{budgets, calls, columns, ledger};
 use crate::failure::{Failure, words};
 use crate::ledger::{NewEntry, to_json};
-use crate::{Origin, Result, StartLimit, StoreError, Submission};
+use crate::{Origin, Result, StartLimit, StoreError, Submission, driver};
 use tintype_domain::budget::Allowance;
 use tintype_domain::ledger::Debit;
 use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
@@ -216,7 +215,7 @@ impl Order {
 
     async fn is_allowed(&self, database: &Database, begun: &Transaction<'_>) -> std::result::Result<bool, Failure> {
         match &self.origin.right {
-            Some(right) => rights::holds(database, begun, right, Locks::NONE).await,
+            Some(right) => right.holds(&driver::Transaction::Postgres(database, begun), false).await,
             None => Ok(true),
         }
     }

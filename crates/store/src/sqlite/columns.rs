@@ -5,7 +5,9 @@ use std::str::FromStr;
 use rusqlite::types::ValueRef;
 use rusqlite::{Row, RowIndex};
 
+use super::accounts::suspension;
 use tintype_domain::model::Id;
+use tintype_domain::person::Person;
 
 /// Reads a column with the word of an enum variant.
 pub(super) fn word<T>(row: &Row<'_>, index: impl RowIndex) -> rusqlite::Result<T>
@@ -39,4 +41,20 @@ pub(super) fn to_json(strings: &[String]) -> String {
 /// account.
 pub(super) fn of_account(account_id: Option<Id>) -> &'static str {
     if account_id.is_some() { "account_id = ?1" } else { "?1 IS NULL" }
+}
+
+pub(super) fn person(row: &Row<'_>) -> rusqlite::Result<Person> {
+    let id: Id = row.get("id")?;
+    let password: Option<String> = row.get("password")?;
+    let factor: Option<i64> = row.get("factor_step")?;
+    Ok(Person {
+        id,
+        account_id: row.get("account_id")?,
+        name: row.get("name")?,
+        role: word(row, "role")?,
+        has_password: password.is_some(),
+        has_second_factor: factor.is_some(),
+        suspension: suspension(row)?,
+        created_at: id.timestamp(),
+    })
 }

@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
+use super::driver::{Transaction, on_sqlite};
 use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::{Id, IdSource};
@@ -32,22 +33,15 @@ mod engines;
 mod failed_prompts;
 mod files;
 mod gallery;
-mod identities;
-mod invitations;
-mod joining;
 mod key_rotations;
 mod ledger;
 mod moved;
-mod people;
 #[cfg(test)]
 mod plans;
 mod progress;
 mod queue;
 mod reports;
-mod rights;
 mod schema;
-mod second_factor;
-mod sign_up;
 mod snapshot;
 mod strikes;
 mod tasks;
@@ -199,6 +193,20 @@ impl SqliteStore {
         let passed = self.faults.pass(Point::after(effect)).await;
         passed.map_err(|error| StoreError::Unknown(Cause::new(error)))?;
         outcome
+    }
+
+    /// Writes if `right` holds.
+    async fn write_by_right<T, F>(&self, right: Option<Right>, mut write: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
+    {
+        let Some(right) = right else { return self.writer.run(write).await };
+        let write = move |writing: &mut Writing| {
+            let holds = on_sqlite(writing, async |begun: &Transaction<'_>| right.holds(begun, true).await)?;
+            holds.then(|| write(writing)).transpose()
+        };
+        self.writer.run(write).await?.ok_or(StoreError::Revoked)
     }
 
     /// Checkpoints the write-ahead log and truncates it. After a failed sync the kernel may report pages of the log as

@@ -332,7 +332,8 @@ impl Queue for SqliteStore {
 
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let failure = TaskFailure::new(FailureCause::Policy, error);
-        self.write(Effect::Refuse, move |writing| strikes::refuse(writing, lease, &failure, rule)).await
+        let refuse = move |writing: &mut Writing| strikes::refuse(writing, lease, &failure, rule);
+        self.write_with(Effect::Refuse, self.right, refuse).await
     }
 
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {

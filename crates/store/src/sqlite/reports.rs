@@ -5,8 +5,7 @@ use rusqlite::{Row, named_params, params};
 
 use super::SqliteStore;
 use super::accounts::{KEYS, account, api_key, ledger_entry};
-use super::columns::{of_account, word};
-use super::people::person;
+use super::columns::{of_account, person, word};
 use super::tasks::cause;
 use crate::reports::{DAY_MS, HOUR};
 use crate::{

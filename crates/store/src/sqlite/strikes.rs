@@ -3,8 +3,9 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::writer::Writing;
-use super::{accounts, audit_log, deliveries, endings, people};
-use crate::{Actor, Deed, Lease, Origin, Refusal, StrikeRule};
+use super::{accounts, audit_log, deliveries, endings};
+use crate::driver::{Transaction, on_sqlite};
+use crate::{Actor, Deed, Lease, Origin, Refusal, Result, StrikeRule, strikes};
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::{Id, TaskFailure};
 
@@ -15,7 +16,7 @@ pub(super) fn refuse(
     lease: Lease,
     failure: &TaskFailure,
     rule: Option<StrikeRule>,
-) -> rusqlite::Result<Refusal> {
+) -> Result<Refusal> {
     let origin = match rule {
         Some(_) => endings::origin_of(&writing.connection, lease.task_id)?,
         None => Origin::default(),
@@ -29,12 +30,12 @@ pub(super) fn refuse(
         suspended = strike(writing, lease.task_id, key_id, rule)?.then_some(key_id);
         person = maker(&writing.connection, key_id)?;
     }
-    match person {
-        Some(person) if strike_person(writing, lease.task_id, person, rule)? => {
-            Ok(Refusal::SuspendedPerson { person, key: suspended })
-        }
-        _ => Ok(Refusal::Done { suspended }),
-    }
+    let Some(person) = person else { return Ok(Refusal::Done { suspended }) };
+    let strike = async |begun: &Transaction<'_>| strikes::of_person(begun, lease.task_id, person, rule).await;
+    Ok(match on_sqlite(writing, strike)? {
+        true => Refusal::SuspendedPerson { person, key: suspended },
+        false => Refusal::Done { suspended },
+    })
 }
 
 /// The person who made a key in the studio.
@@ -77,33 +78,6 @@ fn strike(writing: &mut Writing, task_id: Id, key_id: Id, rule: StrikeRule) -> r
         deliveries::tell(writing, key.account_id, EventType::KeySuspended, &data, now)?;
     }
     Ok(suspended == 1)
-}
-
-/// Adds one strike to a person, if there still is one; returns `true` if it suspends the person, which the audit log
-/// tells.
-fn strike_person(writing: &mut Writing, task_id: Id, person_id: Id, rule: StrikeRule) -> rusqlite::Result<bool> {
-    let connection = &writing.connection;
-    let now = writing.clock.now();
-    connection
-        .prepare_cached("DELETE FROM person_strikes WHERE person_id = ?1 AND created_at <= ?2")?
-        .execute(params![person_id, now.saturating_sub(rule.window)])?;
-    connection
-        .prepare_cached(
-            "INSERT INTO person_strikes (task_id, person_id, created_at) SELECT ?1, id, ?3 FROM people WHERE id = ?2",
-        )?
-        .execute(params![task_id, person_id, now])?;
-    // Tasks in progress may add further strikes; the first suspension remains.
-    let suspended = connection
-        .prepare_cached(
-            "UPDATE people SET suspended_at = ?2, suspended_for = ?3 WHERE id = ?1 AND suspended_at IS NULL
-             AND (SELECT count(*) FROM person_strikes WHERE person_id = ?1) >= ?4 RETURNING *",
-        )?
-        .query_row(params![person_id, now, rule.to_string(), rule.limit], people::person)
-        .optional()?;
-    if let Some(person) = &suspended {
-        audit_log::record(writing, &Actor::policy(), &Deed::of_suspension(person))?;
-    }
-    Ok(suspended.is_some())
 }
 
 /// Clears the strikes of a key, for the person who made it, too.

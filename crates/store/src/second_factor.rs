@@ -1,75 +1,61 @@
 //! Statements for second factors.
 
-use super::connection::{Database, Transaction};
+use super::driver::{Driver, Transaction};
 use super::people::{PERSON, person};
+use super::{FactorRemoval, Result, StoreError};
 use crate::failure::Failure;
-use crate::{FactorRemoval, Result, StoreError};
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-use tintype_domain::timestamp::Timestamp;
 
 type Outcome<T> = std::result::Result<T, Failure>;
 
-pub(super) async fn find(database: &Database, person_id: Id) -> Result<Option<Factor>> {
+pub(crate) async fn find(driver: Driver<'_>, person_id: Id) -> Result<Option<Factor>> {
     let sql = "SELECT factor_secret, factor_step, (SELECT count(*) FROM recovery_codes WHERE person_id = $1) AS codes
         FROM people WHERE id = $1 AND factor_secret IS NOT NULL";
-    let Some(row) = database.read_one(sql, &[&person_id]).await? else { return Ok(None) };
-    let secret = FactorSecret::from_bytes(row.try_get("factor_secret")?);
+    let Some(row) = driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };
+    let secret = FactorSecret::from_bytes(&row.get::<Vec<u8>>("factor_secret")?);
     let secret = secret.ok_or_else(|| StoreError::Other("a second factor has a secret of another length".into()))?;
-    let codes: i64 = row.try_get("codes")?;
-    let recovery_codes = u32::try_from(codes).unwrap_or(u32::MAX);
-    Ok(Some(Factor { secret, step: row.try_get("factor_step")?, recovery_codes }))
+    Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.number("codes")? }))
 }
 
 /// Turns a second factor on, and returns the person; `None` if there is one already, or no such person.
-pub(super) async fn add(
-    begun: &Transaction<'_>,
-    id: Id,
-    new: &NewFactor,
-    kept: Id,
-    now: Timestamp,
-) -> Outcome<Option<Person>> {
+pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Outcome<Option<Person>> {
     let sql = format!(
-        "UPDATE people p SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
+        "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
          WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
     );
-    let Some(row) = begun.query_opt(&sql, &[&id, &new.secret.bytes(), &new.step, &now]).await? else { return Ok(None) };
+    let row = begun.query_opt(&sql, &[&id, &new.secret.bytes(), &new.step, &begun.now()]).await?;
+    let Some(row) = row else { return Ok(None) };
     insert_codes(begun, id, &new.recovery).await?;
     end_sessions(begun, id, Some(kept)).await?;
     Ok(Some(person(&row)?))
 }
 
 /// Removes a second factor, and returns the person; `None` if there is none.
-pub(super) async fn remove(
-    begun: &Transaction<'_>,
-    id: Id,
-    removal: FactorRemoval,
-    now: Timestamp,
-) -> Outcome<Option<Person>> {
+pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Outcome<Option<Person>> {
     let sql = format!(
-        "UPDATE people p SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
+        "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
          WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
     );
-    let Some(row) = begun.query_opt(&sql, &[&id, &now]).await? else { return Ok(None) };
+    let Some(row) = begun.query_opt(&sql, &[&id, &begun.now()]).await? else { return Ok(None) };
     begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
     end_sessions(begun, id, removal.kept()).await?;
     Ok(Some(person(&row)?))
 }
 
 /// Replaces all recovery codes, and returns the person; `None` if there is no second factor.
-pub(super) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Outcome<Option<Person>> {
-    let sql =
-        format!("SELECT {PERSON} FROM people p WHERE id = $1 AND factor_secret IS NOT NULL FOR NO KEY UPDATE OF p");
-    let Some(row) = begun.query_opt(&sql, &[&id]).await? else { return Ok(None) };
+pub(crate) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Outcome<Option<Person>> {
+    let sql = format!("SELECT {PERSON} FROM people WHERE id = $1 AND factor_secret IS NOT NULL");
+    let Some(row) = begun.lock(&sql, &[&id]).await? else { return Ok(None) };
     begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
     insert_codes(begun, id, codes).await?;
     Ok(Some(person(&row)?))
 }
 
 /// Uses a code up; returns whether it worked. Locks the person first, as every change of a second factor does.
-pub(super) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Outcome<bool> {
-    begun.execute("SELECT 1 FROM people WHERE id = $1 FOR NO KEY UPDATE", &[&person_id]).await?;
+pub(crate) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Outcome<bool> {
+    begun.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?;
     let used = match code {
         FactorCode::Step(secret, step) => {
             let sql = "UPDATE people SET factor_step = $3 WHERE id = $1 AND factor_secret = $2 AND factor_step < $3";
@@ -84,9 +70,10 @@ pub(super) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &Fact
 }
 
 async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> Outcome<()> {
-    let codes: Vec<&[u8]> = codes.iter().map(<[u8; 32]>::as_slice).collect();
-    let sql = "INSERT INTO recovery_codes (person_id, hash) SELECT $1, unnest($2::bytea[])";
-    begun.execute(sql, &[&person_id, &codes]).await?;
+    for hash in codes {
+        let sql = "INSERT INTO recovery_codes (person_id, hash) VALUES ($1, $2)";
+        begun.execute(sql, &[&person_id, &&hash[..]]).await?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,101 @@
+//! Statements for people who sign up, and for those who join an account by a rule.
+
+use super::driver::{Driver, Transaction};
+use super::identities::{identify, with_identity};
+use super::people::{SIGN_UP_NOTE, create};
+use super::{Actor, Credential, Deed, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError};
+use super::{accounts, audit_log, ledger};
+use crate::failure::Failure;
+use tintype_domain::identity::Identity;
+use tintype_domain::ledger::check_opening;
+use tintype_domain::model::Id;
+use tintype_domain::person::{Person, Role};
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
+/// other.
+const COUNT: &str = "
+    INSERT INTO sign_ups (source, day, count) SELECT $1, $2, 1 WHERE CAST($3 AS bigint) > 0
+    ON CONFLICT (source, day) DO UPDATE SET count = sign_ups.count + 1 WHERE sign_ups.count < $3";
+
+/// Adds the owner $1 of the account $2 with the name $3 and the password $4. The unique name decides between concurrent
+/// sign-ups.
+const ADD_OWNER: &str = "
+    INSERT INTO people (id, account_id, name, role, password)
+    SELECT $1, $2, $3, 'owner', $4 WHERE NOT EXISTS (SELECT 1 FROM people WHERE id = $3) ON CONFLICT DO NOTHING";
+
+/// Waits for another sign-up with the identity that may be under way, in any process.
+async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Outcome<()> {
+    let wait = Some("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))");
+    if let Some(sql) = begun.either(None, wait) {
+        begun.query(sql, &[issuer, subject]).await?;
+    }
+    Ok(())
+}
+
+/// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
+pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Outcome<SigningUp> {
+    check_opening(new.credits).map_err(StoreError::other)?;
+    let (password, identity) = new.credential.parts();
+    if let Some(identity) = identity {
+        wait(begun, identity).await?;
+        if let Some(person) = with_identity(begun, identity).await? {
+            return Ok(SigningUp::Known(person));
+        }
+    }
+    let now = begun.now();
+    if begun.execute(COUNT, &[&new.source, &now.day(), &i64::from(new.limit)]).await? == 0 {
+        return Ok(SigningUp::TooMany);
+    }
+    let (account_id, id) = (begun.new_id(), begun.new_id());
+    let taken = begun.query_opt("SELECT 1 FROM people WHERE name = $1 OR id = $1", &[&new.name]).await?;
+    let name = match &new.credential {
+        _ if taken.is_none() => new.name.clone(),
+        Credential::Password(_) => return Ok(SigningUp::NameTaken),
+        Credential::Identity(_) => new.name_with(id),
+    };
+    // A name of an account may be taken where that of a person is not; only the operator sees it.
+    if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
+        accounts::insert(begun, account_id, &format!("{name}-{account_id}"), "FALSE").await?;
+    }
+    if begun.execute(ADD_OWNER, &[&id, &account_id, &name, &password]).await? == 0 {
+        begun.execute("DELETE FROM accounts WHERE id = $1", &[&account_id]).await?;
+        return Ok(SigningUp::NameTaken);
+    }
+    ledger::open(begun, account_id, new.credits, SIGN_UP_NOTE).await?;
+    if let Some(identity) = identity {
+        identify(begun, id, identity).await?;
+    }
+    let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
+    let person =
+        Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
+    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new));
+    audit_log::record(begun, &actor, &deed).await?;
+    Ok(SigningUp::Done(person))
+}
+
+/// Adds a person with an identity to an account.
+pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Outcome<Joining> {
+    wait(begun, &new.identity).await?;
+    if let Some(person) = with_identity(begun, &new.identity).await? {
+        return Ok(Joining::Known(person));
+    }
+    let id: Id = begun.new_id();
+    let created = match create(begun, id, new.account_id, &new.name, new.role).await? {
+        PersonCreation::NameTaken => create(begun, id, new.account_id, &new.name_with(id), new.role).await?,
+        creation => creation,
+    };
+    let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
+    identify(begun, id, &new.identity).await?;
+    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_newcomer(&person, new));
+    audit_log::record(begun, &actor, &deed).await?;
+    Ok(Joining::Done(person))
+}
+
+/// Attempts to sign up from a source today, in UTC.
+pub(crate) async fn count(driver: Driver<'_>, source: &str) -> Result<u32> {
+    let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
+    let row = driver.read_one(sql, &[&source, &driver.now().day()]).await?;
+    row.map_or(Ok(0), |row| row.number("count"))
+}
