@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::Transaction;
+use super::driver::{Driven, Row, Transaction, of_account};
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp,
@@ -20,6 +20,7 @@ use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
 use tintype_domain::person::Person;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// Somebody who changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -518,6 +519,52 @@ pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, deed: &Deed) 
     let (id, via, action) = (begun.new_id(), via.as_str(), action.as_str());
     begun.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
     Ok(())
+}
+
+fn entry(row: &Row) -> Result<AuditEntry> {
+    let actor = Actor {
+        name: row.get("actor")?,
+        person_id: row.get("person_id")?,
+        via: row.word("via")?,
+        source: row.get("source")?,
+    };
+    let deed = Deed {
+        action: row.word("action")?,
+        account_id: row.get("account_id")?,
+        subject: row.get("subject")?,
+        detail: row.get("detail")?,
+    };
+    Ok(AuditEntry { id: row.get("id")?, actor, deed, account: row.get("account")? })
+}
+
+#[async_trait]
+impl<S: Driven> AuditLog for S {
+    fn acting(&self, actor: Actor) -> Arc<dyn Store> {
+        self.for_caller(Some(Arc::new(actor)), self.driver().right())
+    }
+
+    fn with_right(&self, right: Right) -> Arc<dyn Store> {
+        self.for_caller(self.driver().actor(), Some(right))
+    }
+
+    async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {
+        let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
+        let sql = format!(
+            "SELECT l.*, a.name AS account FROM (
+                 SELECT id, actor, person_id, via, source, action, account_id, subject, detail FROM audit_log
+                 WHERE {} AND {older} ORDER BY id DESC LIMIT $3
+             ) l LEFT JOIN accounts a ON a.id = l.account_id ORDER BY l.id DESC",
+            of_account(account_id)
+        );
+        self.driver().read(&sql, &[&account_id, &before, &i64::from(limit)]).await?.iter().map(entry).collect()
+    }
+
+    async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
+        let delete = async move |begun: &Transaction<'_>| {
+            Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
+        };
+        self.driver().write(Effect::DeleteAuditEntries, delete).await
+    }
 }
 
 #[cfg(test)]

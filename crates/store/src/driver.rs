@@ -12,7 +12,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Deed, Result, StoreError, audit_log};
+use super::{Actor, Deed, Result, Right, Store, StoreError, audit_log};
 use crate::failure::Failure;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -251,17 +251,28 @@ pub(crate) enum Driver<'a> {
 /// A store whose statements reach a database through its driver.
 pub(crate) trait Driven: std::fmt::Debug + Send + Sync + 'static {
     fn driver(&self) -> Driver<'_>;
+
+    /// The same store for another caller.
+    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store>;
 }
 
 impl Driven for SqliteStore {
     fn driver(&self) -> Driver<'_> {
         Driver::Sqlite(self)
     }
+
+    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
+        Arc::new(self.of(actor, right))
+    }
 }
 
 impl Driven for PostgresStore {
     fn driver(&self) -> Driver<'_> {
         Driver::Postgres(self)
+    }
+
+    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
+        Arc::new(self.of(actor, right))
     }
 }
 
@@ -271,6 +282,14 @@ impl Driver<'_> {
         match self {
             Self::Sqlite(store) => store.actor.clone(),
             Self::Postgres(store) => store.actor.clone(),
+        }
+    }
+
+    /// The right that each write needs.
+    pub(crate) fn right(self) -> Option<Right> {
+        match self {
+            Self::Sqlite(store) => store.right,
+            Self::Postgres(store) => store.right,
         }
     }
 

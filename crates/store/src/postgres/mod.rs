@@ -59,7 +59,7 @@ pub struct PostgresStore {
     /// The one whose changes the audit log records.
     pub(crate) actor: Option<Arc<Actor>>,
     /// The right that each write needs.
-    right: Option<Right>,
+    pub(crate) right: Option<Right>,
 }
 
 impl Deref for PostgresStore {
@@ -160,6 +160,11 @@ impl PostgresStore {
             true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
             false => Ok(None),
         }
+    }
+
+    /// The same store for another caller.
+    pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
+        Self { parts: self.parts.clone(), actor, right }
     }
 
     /// Checks that an acknowledged write survives a power cut.

@@ -1,17 +1,11 @@
 //! Statements for the audit log.
 
-use std::sync::Arc;
-
-use async_trait::async_trait;
-use rusqlite::{Row, named_params, params};
+use rusqlite::named_params;
 
 use super::SqliteStore;
-use super::columns::word;
 use super::writer::Writing;
-use crate::{Actor, AuditEntry, AuditLog, Deed, Result, Right, Store};
+use crate::{Actor, Deed};
 use tintype_domain::model::Id;
-use tintype_system::clock::Timestamp;
-use tintype_system::fault::Effect;
 
 pub(super) fn record(writing: &mut Writing, actor: &Actor, deed: &Deed) -> rusqlite::Result<()> {
     let id = writing.ids.next(writing.clock.now());
@@ -33,22 +27,6 @@ pub(super) fn record(writing: &mut Writing, actor: &Actor, deed: &Deed) -> rusql
             ":detail": deed.detail,
         })
         .map(drop)
-}
-
-fn entry(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
-    let actor = Actor {
-        name: row.get("actor")?,
-        person_id: row.get("person_id")?,
-        via: word(row, "via")?,
-        source: row.get("source")?,
-    };
-    let deed = Deed {
-        action: word(row, "action")?,
-        account_id: row.get("account_id")?,
-        subject: row.get("subject")?,
-        detail: row.get("detail")?,
-    };
-    Ok(AuditEntry { id: row.get("id")?, actor, deed, account: row.get("account")? })
 }
 
 impl SqliteStore {
@@ -78,35 +56,5 @@ impl SqliteStore {
             }
             Ok(outcome)
         }
-    }
-}
-
-#[async_trait]
-impl AuditLog for SqliteStore {
-    fn acting(&self, actor: Actor) -> Arc<dyn Store> {
-        Arc::new(Self { parts: self.parts.clone(), actor: Some(Arc::new(actor)), right: self.right })
-    }
-
-    fn with_right(&self, right: Right) -> Arc<dyn Store> {
-        Arc::new(Self { parts: self.parts.clone(), actor: self.actor.clone(), right: Some(right) })
-    }
-
-    async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {
-        let of_account = if account_id.is_some() { "l.account_id = ?1" } else { "?1 IS NULL" };
-        let older = if before.is_some() { "l.id < ?2" } else { "?2 IS NULL" };
-        let sql = format!(
-            "SELECT l.*, a.name AS account FROM audit_log l LEFT JOIN accounts a ON a.id = l.account_id
-             WHERE {of_account} AND {older} ORDER BY l.id DESC LIMIT ?3"
-        );
-        self.read(|connection| {
-            connection.prepare_cached(&sql)?.query_map(params![account_id, before, limit], entry)?.collect()
-        })
-    }
-
-    async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
-        let delete = move |writing: &mut Writing| {
-            writing.connection.prepare_cached("DELETE FROM audit_log WHERE id < ?1")?.execute([Id::floor(cutoff)])
-        };
-        self.write(Effect::DeleteAuditEntries, delete).await
     }
 }

@@ -166,6 +166,11 @@ impl SqliteStore {
         Ok(Self { parts, actor: None, right: None })
     }
 
+    /// The same store for another caller.
+    pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
+        Self { parts: self.parts.clone(), actor, right }
+    }
+
     /// Checks the file for damage.
     ///
     /// # Errors
