@@ -2,20 +2,17 @@
 
 use crate::service::limits::RateLimits;
 use tintype_domain::budget::{Budget, Period};
-use tintype_domain::key::KeyState;
 use tintype_domain::model::Id;
 use tintype_store::{NewKey, Result, Store};
 
 /// Most keys of one account that work or could, for its owners to make another one.
-const MAX_KEYS: usize = 100;
+pub const MAX_KEYS: u32 = 100;
 
 /// Why the owners of an account may not do something with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRefusal {
     /// So many keys are suspended, revoked ones included, that the owners can make none work.
     TooManySuspended,
-    /// The account has as many keys as its owners can make.
-    TooMany,
     /// A key of the account, even if it is revoked, has a budget of the operator, which another key would avoid.
     BudgetOfOperator,
     /// A rate above the server's.
@@ -27,7 +24,6 @@ pub enum KeyRefusal {
 pub struct AccountKeys<'a> {
     limits: &'a RateLimits,
     suspended: usize,
-    alive: usize,
     has_budget_of_operator: bool,
 }
 
@@ -37,32 +33,21 @@ impl<'a> AccountKeys<'a> {
     /// # Errors
     /// [`tintype_store::StoreError`].
     pub async fn of(account_id: Id, store: &dyn Store, limits: &'a RateLimits) -> Result<Self> {
-        let (keys, now) = (store.list_keys(Some(account_id)).await?, store.now());
-        let alive = keys.iter().filter(|key| !matches!(key.state(now), KeyState::Revoked | KeyState::Expired));
+        let keys = store.list_keys(Some(account_id)).await?;
         Ok(Self {
             limits,
             suspended: keys.iter().filter(|key| key.suspension.is_some()).count(),
-            alive: alive.count(),
             has_budget_of_operator: keys.iter().any(|key| key.operator_budget),
         })
     }
 
-    /// Whether owners may enable a key.
+    /// Whether owners may enable a key, or replace one, beside which the new one works for a while.
     ///
     /// # Errors
     /// The reason why not.
     pub fn may_enable(&self) -> std::result::Result<(), KeyRefusal> {
         let is_over = self.limits.are_too_many_suspended(self.suspended);
         if is_over { Err(KeyRefusal::TooManySuspended) } else { Ok(()) }
-    }
-
-    /// Whether owners may replace a key, beside which the new one works for a while.
-    ///
-    /// # Errors
-    /// The reason why not.
-    pub fn may_rotate(&self) -> std::result::Result<(), KeyRefusal> {
-        self.may_enable()?;
-        if self.alive >= MAX_KEYS { Err(KeyRefusal::TooMany) } else { Ok(()) }
     }
 
     /// Whether owners may make this key.
@@ -73,7 +58,7 @@ impl<'a> AccountKeys<'a> {
         if !self.limits.may_be_set(new.submit_rate, new.read_rate) {
             return Err(KeyRefusal::RateTooHigh);
         }
-        self.may_rotate()?;
+        self.may_enable()?;
         if self.has_budget_of_operator { Err(KeyRefusal::BudgetOfOperator) } else { Ok(()) }
     }
 }

@@ -16,16 +16,19 @@ use super::overlap::Overlap;
 use super::page::{DAY, Draft, Frame, answer, secured};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
-use crate::service::keys::{AccountKeys, KeyRefusal, may_set_budget};
+use crate::service::keys::{AccountKeys, KeyRefusal, MAX_KEYS, may_set_budget};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget, Period};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
 use tintype_domain::text;
-use tintype_store::{KeyChange, NewKey};
+use tintype_store::{KeyChange, KeyCreation, NewKey};
 use tintype_system::clock::Timestamp;
 
 const KEYS: &str = "/studio/keys";
+
+/// The text that says that the account has as many keys as its owners can make.
+const TOO_MANY: &str = "key-too-many";
 
 #[derive(Template)]
 #[template(path = "keys.html")]
@@ -140,8 +143,12 @@ pub async fn create(State(studio): State<Arc<Studio>>, form: Form) -> Result<Res
     if let Err(refusal) = account_keys(&visitor).await?.may_create(&new) {
         return page(&visitor, Draft::refused(refusal_text(refusal), fields)).await;
     }
-    let created = visitor.store().create_key(visitor.session.person.account_id, new).await?;
-    let key = created.ok_or_else(PageError::not_found)?;
+    let account_id = visitor.session.person.account_id;
+    let key = match visitor.store().create_key_within(account_id, new, Some(MAX_KEYS)).await? {
+        KeyCreation::Created(key) => key,
+        KeyCreation::TooMany => return page(&visitor, Draft::refused(TOO_MANY, fields)).await,
+        KeyCreation::NotPossible => return Err(PageError::not_found()),
+    };
     tracing::info!(key = %key.id, person = %visitor.session.person.id, "a key was created in the studio");
     let said = visitor.texts.get("key-created").into_owned();
     show(&visitor, &secret, said).await
@@ -190,7 +197,6 @@ async fn account_keys(visitor: &Visitor) -> Result<AccountKeys<'_>, PageError> {
 fn refusal_text(refusal: KeyRefusal) -> &'static str {
     match refusal {
         KeyRefusal::TooManySuspended => "key-account-struck",
-        KeyRefusal::TooMany => "key-too-many",
         KeyRefusal::BudgetOfOperator => "key-account-budget",
         KeyRefusal::RateTooHigh => "key-rate-too-high",
     }
@@ -218,8 +224,7 @@ pub async fn change(
         visitor.manages()?;
     }
     let allowed = match action {
-        KeyAction::Rotate => account_keys(&visitor).await?.may_rotate(),
-        KeyAction::Enable => account_keys(&visitor).await?.may_enable(),
+        KeyAction::Rotate | KeyAction::Enable => account_keys(&visitor).await?.may_enable(),
         _ => Ok(()),
     };
     if let Err(refusal) = allowed {
@@ -230,8 +235,12 @@ pub async fn change(
             let secret = KeySecret::random();
             let overlap = Overlap::of(&fields);
             let store = visitor.store();
-            let rotated = store.rotate_key(id, secret.hash(), &secret.hint(), overlap.duration()).await?;
-            let new = rotated.ok_or_else(PageError::not_found)?;
+            let (hash, hint, most) = (secret.hash(), secret.hint(), Some(MAX_KEYS));
+            let new = match store.rotate_key_within(id, hash, &hint, overlap.duration(), most).await? {
+                KeyCreation::Created(new) => new,
+                KeyCreation::TooMany => return refused(&visitor, TOO_MANY).await,
+                KeyCreation::NotPossible => return Err(PageError::not_found()),
+            };
             tracing::info!(key = %id, new = %new.id, %person, "a key was rotated in the studio");
             let said = visitor.texts.count("key-rotated", overlap.hours).into_owned();
             return show(&visitor, &secret, said).await;

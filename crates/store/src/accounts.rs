@@ -2,11 +2,15 @@
 
 use async_trait::async_trait;
 
-use super::driver::Transaction;
-use super::{NewKey, Result};
+use super::driver::{Driven, Row, Transaction};
+use super::ledger::{self, NewEntry};
+use super::{Deed, NewKey, Result, StoreError, keys};
 use crate::failure::Failure;
-use tintype_domain::model::{Account, ExpiringGrant, Id, LedgerEntry};
+use crate::postgres::LOCK;
+use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
+use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// Outcome of creating an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,18 +108,241 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
 }
 
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// The columns of an [`Account`] on SQLite.
+const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
+/// The same on PostgreSQL, where the balance is that of the newest entry of the ledger.
+const ON_POSTGRES: &str = "id, name, coalesce(
+        (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
+    low_balance, admin, disabled_at, deleted_at";
+
+fn account(row: &Row) -> Result<Account> {
+    Ok(Account {
+        id: row.get("id")?,
+        name: row.get("name")?,
+        credits: row.get("balance")?,
+        low_balance: row.get("low_balance")?,
+        admin: row.get("admin")?,
+        disabled_at: row.get("disabled_at")?,
+        deleted_at: row.get("deleted_at")?,
+    })
+}
+
+fn entry(row: &Row) -> Result<LedgerEntry> {
+    Ok(LedgerEntry {
+        id: row.get("id")?,
+        kind: row.word("kind")?,
+        amount: row.get("amount")?,
+        balance: row.get("balance")?,
+        task_id: row.get::<Option<Id>>("task_id")?.map(TaskId),
+        note: row.get("note")?,
+        created_at: row.get("created_at")?,
+    })
+}
+
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
-pub(crate) async fn insert(
-    begun: &Transaction<'_>,
-    id: Id,
-    name: &str,
-    admin: &'static str,
-) -> std::result::Result<Option<bool>, Failure> {
+pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Outcome<Option<bool>> {
     let (balance, none) = begun.either((", balance", ", 0"), ("", ""));
+    // The unique name decides between concurrent creations. A name never equals the id of another account.
     let sql = format!(
         "INSERT INTO accounts (id, name, admin{balance}) SELECT $1, $2, {admin}{none}
          WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2) ON CONFLICT DO NOTHING RETURNING admin"
     );
     Ok(begun.query_opt(&sql, &[&id, &name]).await?.map(|row| row.get("admin")).transpose()?)
+}
+
+async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Outcome<AccountCreation> {
+    check_opening(credits).map_err(StoreError::other)?;
+    let id = begun.new_id();
+    let admin = match rank {
+        Rank::Administrator => "TRUE",
+        Rank::Ordinary => "NOT EXISTS (SELECT 1 FROM accounts)",
+    };
+    let Some(admin) = insert(begun, id, name, admin).await? else { return Ok(AccountCreation::NameTaken) };
+    ledger::open(begun, id, credits, OPENING_NOTE).await?;
+    Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
+}
+
+async fn create_first(begun: &Transaction<'_>, name: &str, credits: i64, key: &NewKey) -> Outcome<Option<Account>> {
+    // Processes that start at the same time wait here for the first of them.
+    if let Some(sql) = begun.either(None, Some("SELECT pg_advisory_xact_lock($1)")) {
+        begun.query(sql, &[&LOCK]).await?;
+    }
+    if begun.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
+        return Ok(None);
+    }
+    let AccountCreation::Created(account) = create(begun, name, credits, Rank::Administrator).await? else {
+        return Ok(None);
+    };
+    keys::create(begun, account.id, key, None, true, None).await?;
+    Ok(Some(account))
+}
+
+/// The rows that go with a deleted account $1, now or at the next sweep.
+const DELETIONS: [&str; 5] = [
+    // First, as an erasure locks them before stars and boards.
+    "UPDATE deletions SET is_final = TRUE WHERE account_id = $1",
+    "DELETE FROM people WHERE account_id = $1",
+    "DELETE FROM calls WHERE key_id IN (SELECT id FROM api_keys WHERE account_id = $1)",
+    "DELETE FROM boards WHERE account_id = $1",
+    "DELETE FROM endpoints WHERE account_id = $1",
+];
+
+/// Disables an account that is locked, or enables it.
+async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> Outcome<()> {
+    let sql = "UPDATE accounts
+        SET disabled_at = CASE WHEN CAST($2 AS bigint) IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END
+        WHERE id = $1";
+    begun.execute(sql, &[&id, &at]).await.map(drop)
+}
+
+/// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
+/// keys, unless it has unfinished tasks.
+async fn delete(begun: &Transaction<'_>, id: Id) -> Outcome<()> {
+    let now = begun.now();
+    // Without the horizon of PostgreSQL, which is only an estimate.
+    let unfinished = begun.either(
+        "SELECT 1 FROM accounts WHERE id = $1 AND unfinished > 0",
+        "SELECT 1 FROM queue WHERE account_id = $1 LIMIT 1",
+    );
+    if begun.query_opt(unfinished, &[&id]).await?.is_some() {
+        return Ok(());
+    }
+    disable(begun, id, Some(now)).await?;
+    begun.execute("UPDATE accounts SET deleted_at = $2 WHERE id = $1", &[&id, &now]).await?;
+    for deletion in DELETIONS {
+        begun.execute(deletion, &[&id]).await?;
+    }
+    let uploads = "UPDATE uploads SET removed_at = $2 WHERE account_id = $1 AND removed_at IS NULL";
+    begun.execute(uploads, &[&id, &now]).await?;
+    // In the order in which other statements lock keys.
+    let keys = "SELECT id FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL ORDER BY id";
+    begun.lock(keys, &[&id]).await?;
+    let revoke = "UPDATE api_keys SET revoked_at = $2 WHERE account_id = $1 AND revoked_at IS NULL";
+    begun.execute(revoke, &[&id, &now]).await.map(drop)
+}
+
+async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Outcome<Option<Account>> {
+    if let AccountChange::LowBalance(threshold) = change {
+        let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
+        begun.execute(set, &[&id, &threshold]).await?;
+    } else {
+        // Waits for what people of the account are about to write, who lock themselves before any account.
+        begun.lock("SELECT 1 FROM people WHERE account_id = $1 ORDER BY id", &[&id]).await?;
+        // Waits for submits.
+        let exists = ledger::lock(begun, id).await?;
+        match change {
+            AccountChange::Delete if exists => delete(begun, id).await?,
+            AccountChange::Disable if exists => disable(begun, id, Some(begun.now())).await?,
+            AccountChange::Enable if exists => disable(begun, id, None).await?,
+            _ => {}
+        }
+    }
+    let sql = format!("SELECT {} FROM accounts WHERE id = $1", begun.either(ON_SQLITE, ON_POSTGRES));
+    Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(account).transpose()?)
+}
+
+async fn grant(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    amount: i64,
+    note: Option<&str>,
+    expires_at: Option<Timestamp>,
+) -> Outcome<Option<i64>> {
+    check_positive(amount).map_err(StoreError::other)?;
+    if !ledger::lock(begun, account_id).await? {
+        return Ok(None);
+    }
+    let balance = ledger::holding(begun, account_id, 0).await?.grant(amount).map_err(StoreError::other)?;
+    let granted = NewEntry { note, ..NewEntry::new(EntryKind::Grant, amount) };
+    let entry_id = ledger::record(begun, &granted, account_id, balance, begun.now()).await?;
+    if let Some(expires_at) = expires_at {
+        ledger::add_grant(begun, entry_id, account_id, amount, expires_at).await?;
+    }
+    Ok(Some(balance))
+}
+
+async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Outcome<Option<Taking>> {
+    check_positive(amount).map_err(StoreError::other)?;
+    if !ledger::lock(begun, account_id).await? {
+        return Ok(None);
+    }
+    let now = begun.now();
+    let debit = match ledger::holding(begun, account_id, 0).await?.take(amount, now) {
+        Ok(debit) => debit,
+        Err(available) => return Ok(Some(Taking::TooFew(available))),
+    };
+    let taken = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, -amount) };
+    ledger::debit(begun, account_id, &debit, &taken, now).await?;
+    Ok(Some(Taking::Taken(debit.balance)))
+}
+
+#[async_trait]
+impl<S: Driven> Accounts for S {
+    async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
+        let name = name.to_owned();
+        let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;
+        self.driver().change(Effect::CreateAccount, create, Deed::of_creation).await
+    }
+
+    async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
+        let name = name.to_owned();
+        let create = async move |begun: &Transaction<'_>| create_first(begun, &name, credits, &key).await;
+        let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));
+        self.driver().change(Effect::CreateFirstAccount, create, deed).await
+    }
+
+    async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
+        let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
+        let sql = format!("SELECT {columns} FROM accounts WHERE name = $1 OR id = $1");
+        self.driver().read_one(&sql, &[&name_or_id]).await?.as_ref().map(account).transpose()
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<Account>> {
+        let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
+        let sql = format!("SELECT {columns} FROM accounts ORDER BY name");
+        self.driver().read(&sql, &[]).await?.iter().map(account).collect()
+    }
+
+    async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
+        let change = async move |begun: &Transaction<'_>| change(begun, id, wanted).await;
+        let deed = move |account: &Option<Account>| Deed::of_account(wanted, account.as_ref());
+        self.driver().change(Effect::ChangeAccount, change, deed).await
+    }
+
+    async fn grant_until(
+        &self,
+        account_id: Id,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<Option<i64>> {
+        let note = note.map(str::to_owned);
+        let noted = note.clone();
+        let grant =
+            async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
+        let deed =
+            move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance);
+        self.driver().change(Effect::Grant, grant, deed).await
+    }
+
+    async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+        ledger::list(self.driver(), account_id, limit).await
+    }
+
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
+        let (note, noted) = (note.to_owned(), note.to_owned());
+        let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
+        let deed = move |taking: &Option<Taking>| Deed::of_taking(account_id, amount, &noted, *taking);
+        self.driver().change(Effect::Grant, take, deed).await
+    }
+
+    async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
+        let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
+            WHERE account_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
+        let before = before.unwrap_or(i64::MAX);
+        self.driver().read(sql, &[&account_id, &before, &i64::from(limit)]).await?.iter().map(entry).collect()
+    }
 }

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use super::driver::{Driven, Row, Transaction, of_account};
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
-    NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right, SharedLinkCreation, SignUp,
-    Store, Taking, Target, Upload,
+    KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
+    SharedLinkCreation, SignUp, Store, Taking, Target, Upload,
 };
 use crate::failure::Failure;
 use tintype_domain::endpoint::Endpoint;
@@ -362,8 +362,8 @@ impl Deed {
         taken.then(|| Self::of(Action::Take, account_id).with(format!("-{amount} {note}").trim()))
     }
 
-    pub(super) fn of_new_key(key: Option<&ApiKey>) -> Option<Self> {
-        let key = key?;
+    pub(super) fn of_new_key(outcome: &KeyCreation) -> Option<Self> {
+        let KeyCreation::Created(key) = outcome else { return None };
         let budget = key.budget.map(|budget| budget.to_string()).unwrap_or_default();
         Some(Self::of(Action::CreateKey, key.account_id).about(key.id).with(format!("{} {budget}", key.name).trim()))
     }
@@ -386,8 +386,8 @@ impl Deed {
         Some(Self::of(action, key.account_id).about(key.id).with(&key.name))
     }
 
-    pub(super) fn of_rotation(old: Id, overlap: Duration, new: Option<&ApiKey>) -> Option<Self> {
-        let new = new?;
+    pub(super) fn of_rotation(old: Id, overlap: Duration, outcome: &KeyCreation) -> Option<Self> {
+        let KeyCreation::Created(new) = outcome else { return None };
         let detail = format!("{}, {} h", new.id, overlap.as_secs() / 3_600);
         Some(Self::of(Action::RotateKey, new.account_id).about(old).with(detail))
     }

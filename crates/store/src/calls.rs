@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::driver::{Driven, Parameter, Transaction};
 use super::{Result, Right};
+use crate::failure::Failure;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
 /// minutes, and a client that waits for two attempts before it comes back within half an hour.
@@ -115,4 +118,88 @@ pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
 
     /// Deletes the calls whose tasks were submitted before `cutoff`. Returns their number.
     async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize>;
+}
+
+/// The condition for tasks of fewer attempts than $3 that a call without an idempotency key finds.
+const UNDELIVERED: &str = "key_id = $1 AND digest = $2 AND idempotency IS NULL AND delivered_at IS NULL
+    AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
+
+/// Whether a call would find the task of another one.
+pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> std::result::Result<bool, Failure> {
+    let found = match call.idempotency {
+        Some(idempotency) => {
+            let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
+            begun.query_opt(sql, &[&key_id, &idempotency.as_slice()]).await?
+        }
+        None => {
+            let sql = format!("SELECT 1 FROM calls WHERE {UNDELIVERED} LIMIT 1");
+            let (attempts, since) = call.reach(begun.now());
+            let (digest, attempts) = (call.digest.as_slice(), i64::from(attempts));
+            begun.query_opt(&sql, &[&key_id, &digest, &attempts, &since, &call.counted]).await?
+        }
+    };
+    Ok(found.is_some())
+}
+
+/// Writes down the call that made a task.
+pub(crate) async fn record(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    key_id: Id,
+    call: &Call,
+) -> std::result::Result<(), Failure> {
+    let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
+        VALUES ($1, $2, $3, $4, $5, $6)";
+    let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;
+    let (idempotency, attempt) = (idempotency.as_ref().map(<[u8; 32]>::as_slice), i64::from(*attempt));
+    begun.execute(sql, &[&task_id, &key_id, &digest.as_slice(), &idempotency, &attempt, holder]).await.map(drop)
+}
+
+#[async_trait]
+impl<S: Driven> Calls for S {
+    async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
+        let (driver, digest) = (self.driver(), call.digest.as_slice());
+        if let Some(idempotency) = call.idempotency {
+            let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
+            let found = driver.read_one(sql, &[&key_id, &idempotency.as_slice()]).await?;
+            let Some(row) = found else { return Ok(Attachment::None) };
+            let same = row.get::<Vec<u8>>("digest")? == digest;
+            return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
+        }
+        // The lock makes concurrent attempts wait for each other; the update repeats the conditions, because the row may
+        // have changed before the lock.
+        let sql = format!(
+            "WITH free AS MATERIALIZED (
+                 SELECT task_id AS id FROM calls WHERE {UNDELIVERED} ORDER BY holder IS NOT NULL, task_id LIMIT 1 {}
+             )
+             UPDATE calls SET attempt = $6, holder = $7 FROM free
+             WHERE task_id = free.id AND delivered_at IS NULL AND attempt < $3 AND ($5 OR holder IS NULL)
+             RETURNING task_id",
+            driver.either("", "FOR UPDATE SKIP LOCKED")
+        );
+        let (before, since) = call.reach(driver.now());
+        let (before, attempt) = (i64::from(before), i64::from(call.attempt));
+        let parameters: [&dyn Parameter; 7] =
+            [&key_id, &digest, &before, &since, &call.counted, &attempt, &call.holder];
+        let rows = driver.statement(Effect::AttachCall, sql, &parameters).await?;
+        rows.first().map_or(Ok(Attachment::None), |row| Ok(Attachment::Task(row.get("task_id")?)))
+    }
+
+    async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool> {
+        let sql = "SELECT 1 FROM calls WHERE task_id = $1 AND holder = $2";
+        Ok(self.driver().read_one(sql, &[&task_id, &holder]).await?.is_some())
+    }
+
+    async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool> {
+        let sql = "UPDATE calls SET holder = NULL, delivered_at = $3 WHERE task_id = $1 AND holder = $2
+            RETURNING task_id";
+        let delivered_at = (end == CallEnd::Delivered).then(|| self.driver().now());
+        let ended = self.driver().statement(Effect::EndCall, sql, &[&task_id, &holder, &delivered_at]).await?;
+        Ok(!ended.is_empty())
+    }
+
+    async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
+        let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";
+        Ok(self.driver().statement(Effect::DeleteCalls, sql, &[&Id::floor(cutoff)]).await?.len())
+    }
 }

@@ -1,13 +1,16 @@
 //! Deliveries of events to endpoints. Events are written by the methods that make them happen: the end of a task and
 //! the suspension of a key are told in their own commit.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::driver::Transaction;
+use super::{Result, postgres, sqlite};
+use crate::failure::Failure;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
-use tintype_domain::event::Event;
+use tintype_domain::event::{Event, EventType};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
@@ -127,4 +130,23 @@ pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
 
     /// Number of deliveries that wait for an attempt or its end.
     async fn waiting_deliveries(&self) -> Result<u64>;
+}
+
+/// Tells the endpoints of an account of an event that is not the end of a task.
+pub(crate) async fn tell(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    kind: EventType,
+    data: &str,
+    happened_at: Timestamp,
+) -> std::result::Result<(), Failure> {
+    match begun {
+        Transaction::Sqlite(writing) => {
+            let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(sqlite::tell(&writing, account_id, kind, data, happened_at)?)
+        }
+        Transaction::Postgres(database, begun) => {
+            postgres::tell(database, begun, account_id, kind, data, happened_at).await
+        }
+    }
 }

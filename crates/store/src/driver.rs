@@ -3,10 +3,12 @@
 //! SQL is written once, as PostgreSQL takes it, with the parameters `$1`, `$2` and so on. A parameter whose type does not
 //! follow from its first use needs a `CAST`.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
@@ -139,6 +141,14 @@ impl Transaction<'_> {
         }
     }
 
+    /// The present time of the monotonic clock.
+    pub(crate) fn elapsed(&self) -> Duration {
+        match self {
+            Self::Sqlite(writing) => writing.lock().unwrap_or_else(PoisonError::into_inner).clock.elapsed(),
+            Self::Postgres(database, _) => database.clock.elapsed(),
+        }
+    }
+
     pub(crate) fn new_id(&self) -> Id {
         match self {
             Self::Sqlite(writing) => {
@@ -213,6 +223,19 @@ impl Transaction<'_> {
 
 fn for_sqlite<'a>(parameters: &[&'a dyn Parameter]) -> impl Iterator<Item = &'a dyn rusqlite::ToSql> {
     parameters.iter().map(|parameter| parameter.for_sqlite())
+}
+
+/// The values of parameters, for a statement that runs on another thread.
+fn owned(parameters: &[&dyn Parameter]) -> rusqlite::Result<Vec<Value>> {
+    let value = |parameter| {
+        let parameter: &dyn rusqlite::ToSql = parameter;
+        Ok(match parameter.to_sql()? {
+            ToSqlOutput::Owned(value) => value,
+            ToSqlOutput::Borrowed(value) => value.try_into().map_err(rusqlite::types::FromSqlError::other)?,
+            _ => unreachable!("parameters are plain values"),
+        })
+    };
+    for_sqlite(parameters).map(value).collect()
 }
 
 fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter<'a>> {
@@ -320,26 +343,18 @@ impl Driver<'_> {
     pub(crate) async fn statement(
         self,
         effect: Effect,
-        sql: &'static str,
+        sql: impl Into<Cow<'static, str>>,
         parameters: &[&dyn Parameter],
     ) -> Result<Vec<Row>> {
+        let sql = sql.into();
         match self {
             Self::Sqlite(store) => {
-                let owned = |parameter: &&dyn Parameter| {
-                    Ok(match parameter.for_sqlite().to_sql()? {
-                        ToSqlOutput::Owned(value) => value,
-                        ToSqlOutput::Borrowed(value) => {
-                            value.try_into().map_err(rusqlite::types::FromSqlError::other)?
-                        }
-                        _ => unreachable!("parameters are plain values"),
-                    })
-                };
-                let values: Vec<Value> = parameters.iter().map(owned).collect::<rusqlite::Result<_>>()?;
-                store.write(effect, move |writing| query(&writing.connection, sql, &values)).await
+                let values = owned(parameters)?;
+                store.write(effect, move |writing| query(&writing.connection, &sql, &values)).await
             }
             Self::Postgres(store) => {
                 let parameters = for_postgres(parameters);
-                let statement = async { Ok(store.statement(sql, &parameters).await?) };
+                let statement = async { Ok(store.statement(&sql, &parameters).await?) };
                 Ok(store.write(effect, statement).await?.into_iter().map(Row::Postgres).collect())
             }
         }

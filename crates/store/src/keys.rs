@@ -1,16 +1,20 @@
 //! API keys.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Result;
-use super::driver::Row;
+use super::budgets::{self, budget};
+use super::driver::{Driven, Parameter, Row, Transaction, of_account};
 use super::people::suspension;
+use super::{Deed, Result, ledger};
+use crate::failure::Failure;
 use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// A key to create.
 #[derive(Debug, Clone)]
@@ -46,6 +50,24 @@ impl NewKey {
     }
 }
 
+/// Outcome of adding a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyCreation {
+    /// The key was added.
+    Created(Box<ApiKey>),
+    /// The account has as many keys that work or could as the caller may give it.
+    TooMany,
+    /// There is no such account, or it is deleted; or there is no such key to rotate, or it is revoked.
+    NotPossible,
+}
+
+impl KeyCreation {
+    /// The key, if it was added.
+    pub fn created(self) -> Option<ApiKey> {
+        if let Self::Created(key) = self { Some(*key) } else { None }
+    }
+}
+
 /// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
@@ -69,8 +91,13 @@ pub enum KeyChange {
 /// API keys.
 #[async_trait]
 pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
-    /// Adds a key to an account; `None` if the account does not exist.
-    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>>;
+    /// Adds a key to an account; `None` if the account does not exist or is deleted.
+    async fn create_key(&self, account_id: Id, key: NewKey) -> Result<Option<ApiKey>> {
+        Ok(self.create_key_within(account_id, key, None).await?.created())
+    }
+
+    /// [`Keys::create_key`], unless the account has `most` keys that are neither revoked nor expired.
+    async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation>;
 
     /// The key with this id.
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>>;
@@ -90,7 +117,19 @@ pub trait Keys: std::fmt::Debug + Send + Sync + 'static {
     /// Adds a key that takes over name, rates and expiry of the key `id`, whether it is disabled, and its strikes and
     /// suspension under the content policy. Both share one budget. The key `id` ends after `overlap` at the latest.
     /// `None` when there is no such key or it is revoked.
-    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>>;
+    async fn rotate_key(&self, id: Id, hash: KeyHash, hint: &str, overlap: Duration) -> Result<Option<ApiKey>> {
+        Ok(self.rotate_key_within(id, hash, hint, overlap, None).await?.created())
+    }
+
+    /// [`Keys::rotate_key`], unless the account has `most` keys that are neither revoked nor expired.
+    async fn rotate_key_within(
+        &self,
+        id: Id,
+        hash: KeyHash,
+        hint: &str,
+        overlap: Duration,
+        most: Option<u32>,
+    ) -> Result<KeyCreation>;
 
     /// Records the last use of keys. It ignores times before the recorded one and keys that do not exist.
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()>;
@@ -124,8 +163,188 @@ pub(crate) fn api_key(row: &Row) -> Result<ApiKey> {
     })
 }
 
-/// The budget of a key, if it has one.
-fn budget(row: &Row) -> Result<Option<Budget>> {
-    let Some(credits) = row.get("budget")? else { return Ok(None) };
-    Ok(Some(Budget { credits, period: row.word("budget_period")? }))
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Locks an account and counts its keys, so that those that are added at once wait for each other. Returns why none can
+/// be added, if so.
+async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Outcome<Option<KeyCreation>> {
+    if !ledger::lock(begun, account_id).await? {
+        return Ok(Some(KeyCreation::NotPossible));
+    }
+    let Some(most) = most else { return Ok(None) };
+    let full = "SELECT count(*) FROM api_keys WHERE account_id = $1 AND revoked_at IS NULL
+        AND (expires_at IS NULL OR expires_at > $2) HAVING count(*) >= $3";
+    let full = begun.query_opt(full, &[&account_id, &begun.now(), &i64::from(most)]).await?;
+    Ok(full.map(|_| KeyCreation::TooMany))
+}
+
+/// Adds a key to an account.
+pub(crate) async fn create(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    key: &NewKey,
+    made_by: Option<Id>,
+    by_operator: bool,
+    most: Option<u32>,
+) -> Outcome<KeyCreation> {
+    if let Some(refusal) = refusal(begun, account_id, most).await? {
+        return Ok(refusal);
+    }
+    let sql = format!(
+        "INSERT INTO api_keys (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, expires_at, budget,
+                               budget_period, made_by, operator_budget)
+         SELECT $1, $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM accounts WHERE id = $2 RETURNING {KEY}"
+    );
+    let (budget, period) = key.budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
+    let (submit_rate, read_rate) = (key.submit_rate.map(i64::from), key.read_rate.map(i64::from));
+    let (id, of_operator) = (begun.new_id(), by_operator && budget.is_some());
+    let parameters: [&dyn Parameter; 12] = [
+        &id,
+        &account_id,
+        &&key.hash[..],
+        &key.name,
+        &key.hint,
+        &submit_rate,
+        &read_rate,
+        &key.expires_at,
+        &budget,
+        &period,
+        &made_by,
+        &of_operator,
+    ];
+    let row = begun.query_opt(&sql, &parameters).await?;
+    row.as_ref().map_or(Ok(KeyCreation::NotPossible), |row| Ok(KeyCreation::Created(Box::new(api_key(row)?))))
+}
+
+/// Ends the key `id` at a time and adds one that takes over what is set for it.
+async fn rotate(
+    begun: &Transaction<'_>,
+    id: Id,
+    (hash, hint): (&KeyHash, &str),
+    end: Timestamp,
+    most: Option<u32>,
+) -> Outcome<KeyCreation> {
+    // Accounts are locked before keys.
+    let sql = "SELECT account_id FROM api_keys WHERE id = $1 AND revoked_at IS NULL";
+    let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok(KeyCreation::NotPossible) };
+    if let Some(refusal) = refusal(begun, row.get("account_id")?, most).await? {
+        return Ok(refusal);
+    }
+    // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
+    // budget wait. The next statement sees everything that was committed before.
+    let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
+    begun.lock(line, &[&id]).await?;
+    let sql = format!(
+        "INSERT INTO api_keys
+             (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, operator_budget,
+              expires_at, disabled, suspended_at, suspended_for, made_by)
+         SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, operator_budget,
+             expires_at, disabled, suspended_at, suspended_for, made_by
+         FROM api_keys WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
+    );
+    let new_id = begun.new_id();
+    let Some(row) = begun.query_opt(&sql, &[&new_id, &id, &&hash[..], &hint]).await? else {
+        return Ok(KeyCreation::NotPossible);
+    };
+    begun.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
+    let sql = "UPDATE api_keys SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)";
+    begun.execute(sql, &[&id, &end]).await?;
+    Ok(KeyCreation::Created(Box::new(api_key(&row)?)))
+}
+
+async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Outcome<Option<ApiKey>> {
+    let set = match change {
+        KeyChange::Budget(budget) => {
+            budgets::set(begun, id, budget, by_operator).await?;
+            let row = begun.query_opt(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id]).await?;
+            return Ok(row.as_ref().map(api_key).transpose()?);
+        }
+        KeyChange::Enable => "disabled = FALSE, suspended_at = NULL, suspended_for = NULL",
+        KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
+        KeyChange::Disable => "disabled = TRUE",
+        KeyChange::Undisable => "disabled = FALSE",
+        KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
+        KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
+    };
+    let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
+    let row = begun.query_opt(&sql, &[&id, &begun.now()]).await?;
+    if matches!(change, KeyChange::Enable | KeyChange::Lift) {
+        // After the lock on the key, so that no concurrent strike is missed. Those of its maker go with them.
+        let of_maker = "DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE key_id = $1)";
+        begun.execute(of_maker, &[&id]).await?;
+        begun.execute("DELETE FROM strikes WHERE key_id = $1", &[&id]).await?;
+    }
+    Ok(row.as_ref().map(api_key).transpose()?)
+}
+
+#[async_trait]
+impl<S: Driven> Keys for S {
+    async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
+        let made_by = self.driver().actor().and_then(|actor| actor.person_id);
+        let by_operator = self.driver().right().is_none();
+        let create =
+            async move |begun: &Transaction<'_>| create(begun, account_id, &key, made_by, by_operator, most).await;
+        self.driver().change(Effect::CreateKey, create, Deed::of_new_key).await
+    }
+
+    async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
+        let sql = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
+        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(api_key).transpose()
+    }
+
+    async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
+        let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
+        self.driver().read_one(&sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
+    }
+
+    async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
+        let sql = format!("SELECT {KEY} FROM api_keys WHERE {} ORDER BY id", of_account(account_id));
+        self.driver().read(&sql, &[&account_id]).await?.iter().map(api_key).collect()
+    }
+
+    async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
+        let by_operator = self.driver().right().is_none();
+        let change = async move |begun: &Transaction<'_>| change(begun, id, wanted, by_operator).await;
+        let deed = move |key: &Option<ApiKey>| Deed::of_key(wanted, key.as_ref());
+        self.driver().change(Effect::ChangeKey, change, deed).await
+    }
+
+    async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
+        budgets::allowance(self.driver(), id).await
+    }
+
+    async fn rotate_key_within(
+        &self,
+        id: Id,
+        hash: KeyHash,
+        hint: &str,
+        overlap: Duration,
+        most: Option<u32>,
+    ) -> Result<KeyCreation> {
+        let hint = hint.to_owned();
+        let rotate = async move |begun: &Transaction<'_>| {
+            rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
+        };
+        let deed = move |new: &KeyCreation| Deed::of_rotation(id, overlap, new);
+        self.driver().change(Effect::RotateKey, rotate, deed).await
+    }
+
+    async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
+        let mut latest = BTreeMap::new();
+        for (id, at) in uses {
+            let found = latest.entry(id).or_insert(0);
+            *found = at.as_millis().max(*found);
+        }
+        // Locked in the order of their ids, because other processes update the same keys.
+        let sql = format!(
+            "WITH uses AS (SELECT key AS id, CAST(value AS bigint) AS at FROM {}),
+             locked AS MATERIALIZED (SELECT id FROM api_keys WHERE id IN (SELECT id FROM uses) ORDER BY id {})
+             UPDATE api_keys SET last_used_at = uses.at FROM uses JOIN locked ON locked.id = uses.id
+             WHERE api_keys.id = uses.id AND (api_keys.last_used_at IS NULL OR api_keys.last_used_at < uses.at)",
+            self.driver().either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))"),
+            self.driver().either("", "FOR NO KEY UPDATE")
+        );
+        let latest = serde_json::to_string(&latest).expect("ids and times are always JSON");
+        self.driver().statement(Effect::TouchKeys, sql, &[&latest]).await.map(drop)
+    }
 }

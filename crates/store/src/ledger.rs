@@ -1,10 +1,20 @@
-//! Rows of the ledger, as both databases write them.
+//! Credits: what `domain::ledger` decides is loaded and written here.
+//!
+//! SQLite keeps the balance of an account and the number of its unfinished tasks in its row. On PostgreSQL the balance is
+//! that of the newest ledger entry: the row of the account is the lock on its credits and never changes with them, so no
+//! transaction leaves dead tuples there. A statement that comes after [`lock`] sees everything that was committed before.
 
-use super::StoreError;
-use super::driver::Transaction;
+use tokio::try_join;
+
+use super::driver::{Driver, Each, Row, Transaction};
+use super::{Result, StoreError, deliveries};
 use crate::failure::Failure;
-use tintype_domain::ledger::Part;
-use tintype_domain::model::{EntryKind, Id};
+use tintype_domain::event::{self, EventType};
+use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
+use tintype_domain::model::{EntryKind, ExpiringGrant, Id};
+use tintype_system::clock::Timestamp;
+
+type Outcome<T = ()> = std::result::Result<T, Failure>;
 
 /// A ledger entry to insert.
 #[derive(Debug, Clone)]
@@ -46,36 +56,254 @@ pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
     Ok(pairs.into_iter().map(|(grant, credits)| Part { grant, credits }).collect())
 }
 
-/// Grants a new account its first credits, if any.
-pub(crate) async fn open(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    credits: i64,
-    note: &str,
-) -> std::result::Result<(), Failure> {
-    if credits != 0 {
-        let opening = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, credits) };
-        record(begun, &opening, account_id, credits).await?;
+/// Locks an account, so that nobody else charges or refunds it until the commit; `false` if there is no such account.
+pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Outcome<bool> {
+    let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
+    Ok(begun.lock(sql, &[&account_id]).await?.is_some())
+}
+
+/// [`lock`], also of a deleted account.
+pub(crate) async fn lock_any(begun: &Transaction<'_>, account_id: Id) -> Outcome {
+    begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
+}
+
+const ACCOUNT_ON_SQLITE: &str =
+    "SELECT balance, unfinished, low_balance, FALSE AS is_behind FROM accounts WHERE id = $1";
+
+/// The account $1, with its unfinished tasks from the id $2 on, counted up to $3. They are two ranges of an index.
+const ACCOUNT_ON_POSTGRES: &str = "
+    SELECT a.low_balance, coalesce(newest.id > (SELECT last_value FROM ledger_id_seq), false) AS is_behind,
+        coalesce(newest.balance, 0) AS balance,
+        (SELECT count(*) FROM (
+            (SELECT 1 FROM queue
+             WHERE account_id = $1 AND engine = '' AND task_id COLLATE \"POSIX\" >= $2 LIMIT $3::bigint)
+            UNION ALL
+            (SELECT 1 FROM queue
+             WHERE account_id = $1 AND engine > '' AND task_id COLLATE \"POSIX\" >= $2 LIMIT $3::bigint)
+            LIMIT $3::bigint) AS counted) AS unfinished
+    FROM accounts a LEFT JOIN LATERAL (
+        SELECT id, balance FROM ledger WHERE account_id = $1 ORDER BY id DESC LIMIT 1) AS newest ON true
+    WHERE a.id = $1";
+
+const GRANTS: &str = "
+    SELECT entry_id, remaining, expires_at FROM expiring_grants
+    WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
+
+/// The credits of an account that is locked. PostgreSQL counts unfinished tasks up to `most`.
+pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) -> Outcome<Holding> {
+    let account = async {
+        match begun {
+            Transaction::Sqlite(_) => begun.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
+            Transaction::Postgres(database, _) => {
+                let (horizon, most) = (database.horizon(), i64::from(most));
+                begun.query_opt(ACCOUNT_ON_POSTGRES, &[&account_id, &horizon, &most]).await
+            }
+        }
+    };
+    let grants = async { begun.query(GRANTS, &[&account_id]).await };
+    let (account, grants) = try_join!(biased; account, grants)?;
+    let account = account.ok_or_else(|| StoreError::Other(format!("there is no account {account_id}").into()))?;
+    // Logical replication, for one, copies no sequence.
+    if account.get("is_behind")? {
+        let advice = "set it to the highest id of the ledger";
+        return Err(
+            StoreError::Other(format!("the sequence ledger_id_seq is behind the ledger: {advice}").into()).into()
+        );
     }
-    Ok(())
+    Ok(Holding {
+        balance: account.get("balance")?,
+        unfinished: account.number("unfinished")?,
+        low_balance: account.get("low_balance")?,
+        grants: grants.iter().map(grant).collect::<Result<_>>()?,
+    })
+}
+
+pub(crate) fn grant(row: &Row) -> Result<Grant> {
+    Ok(Grant { id: row.get("entry_id")?, remaining: row.get("remaining")?, expires_at: row.get("expires_at")? })
 }
 
 /// Inserts an entry and returns its id; `balance` is the balance of the account after it.
-async fn record(
+pub(crate) async fn record(
     begun: &Transaction<'_>,
     entry: &NewEntry<'_>,
     account_id: Id,
     balance: i64,
-) -> std::result::Result<i64, Failure> {
+    now: Timestamp,
+) -> Outcome<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
     if let Some(sql) = begun.either(Some("UPDATE accounts SET balance = $2 WHERE id = $1"), None) {
         begun.execute(sql, &[&account_id, &balance]).await?;
     }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
-    let (kind, now) = (kind.as_str(), begun.now());
+    let kind = kind.as_str();
     let added =
         begun.query_opt(sql, &[&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id]).await?;
     let added = added.ok_or_else(|| StoreError::Other("the ledger took no entry".into()))?;
     Ok(added.get("id")?)
+}
+
+/// Grants a new account its first credits, if any.
+pub(crate) async fn open(begun: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Outcome {
+    if credits != 0 {
+        let opening = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, credits) };
+        record(begun, &opening, account_id, credits, begun.now()).await?;
+    }
+    Ok(())
+}
+
+/// Writes a debit and its entry, and queues `credits.low` webhooks if the balance is low now.
+pub(crate) async fn debit(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    debit: &Debit,
+    entry: &NewEntry<'_>,
+    now: Timestamp,
+) -> Outcome {
+    let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
+    let spend = add_to_grants(begun, &spent);
+    let (_, ()) = try_join!(biased; record(begun, entry, account_id, debit.balance, now), spend)?;
+    tell_if_low(begun, account_id, debit.low, debit.balance, now).await
+}
+
+async fn add_to_grants(begun: &Transaction<'_>, parts: &[Part]) -> Outcome {
+    let sql = "UPDATE expiring_grants SET remaining = remaining + $2 WHERE entry_id = $1";
+    for Part { grant, credits } in parts {
+        begun.execute(sql, &[grant, credits]).await?;
+    }
+    Ok(())
+}
+
+/// Adds a grant that expires, which `entry_id` wrote into the ledger.
+pub(crate) async fn add_grant(
+    begun: &Transaction<'_>,
+    entry_id: i64,
+    account_id: Id,
+    amount: i64,
+    expires_at: Timestamp,
+) -> Outcome {
+    let sql = "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
+        VALUES ($1, $2, $3, $4, $3)";
+    begun.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
+}
+
+/// The key of the task that is refunded: that of its charge.
+pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Outcome<Option<Id>> {
+    let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
+    let charge = begun.query_opt(sql, &[&task_id]).await?;
+    Ok(charge.map(|row| row.get("key_id")).transpose()?.flatten())
+}
+
+/// Writes the refund of a failed task, and gives the credits back to the grants from which `taken` says they came.
+pub(crate) async fn refund(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    account: &Holding,
+    entry: &NewEntry<'_>,
+    taken: Option<&str>,
+    now: Timestamp,
+) -> Outcome {
+    let balance = account.refund(entry.amount).map_err(StoreError::other)?;
+    let entry_id = record(begun, entry, account_id, balance, now).await?;
+    if let Some((taken, task_id)) = taken.zip(entry.task_id) {
+        give_back(begun, account_id, entry_id, task_id, taken, now).await?;
+    }
+    Ok(())
+}
+
+/// The state of the grants $2 of the account $1 at the time $3.
+fn state(begun: &Transaction<'_>) -> String {
+    let parts = begun.either("json_each($2)", "unnest($2::bigint[]) WITH ORDINALITY AS part (value, key)");
+    format!(
+        "SELECT coalesce(g.lapsed IS NULL AND g.expires_at > $3, FALSE) AS is_live,
+             coalesce(l.kind <> 'grant', TRUE) AS is_extension
+         FROM {parts} LEFT JOIN expiring_grants g ON g.entry_id = value
+         LEFT JOIN ledger l ON l.account_id = $1 AND l.id = value ORDER BY key"
+    )
+}
+
+async fn give_back(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    entry_id: i64,
+    task_id: Id,
+    taken: &str,
+    now: Timestamp,
+) -> Outcome {
+    let parts = from_json(taken).map_err(|error| StoreError::Other(format!("queue.taken: {error}").into()))?;
+    let grants: Vec<i64> = parts.iter().map(|part| part.grant).collect();
+    let grants = Each { sqlite: serde_json::to_string(&grants).expect("numbers are always JSON"), postgres: grants };
+    let rows = begun.query(&state(begun), &[&account_id, &grants, &now]).await?;
+    // In the order of the parts.
+    let returned = parts
+        .into_iter()
+        .zip(&rows)
+        .map(|(part, row)| Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? }));
+    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Outcome<Vec<_>>>()?);
+    add_to_grants(begun, &returned).await?;
+    if extended > 0 {
+        add_grant(begun, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;
+    }
+    if expired > 0 {
+        // The entry of the refund may have a grant already.
+        let sql = "SELECT id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
+        // A damaged ledger, which must not look like a broken connection: that would stop the sweeps of other accounts.
+        let missing = || StoreError::Other(format!("task {task_id} was never charged").into());
+        let charge = begun.query_opt(sql, &[&task_id]).await?.ok_or_else(missing)?.get("id")?;
+        add_grant(begun, charge, account_id, expired, now).await?;
+    }
+    Ok(())
+}
+
+/// Tells the endpoints of an account that its balance has fallen below its threshold.
+async fn tell_if_low(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    low: Option<i64>,
+    balance: i64,
+    now: Timestamp,
+) -> Outcome {
+    let Some(threshold) = low else { return Ok(()) };
+    let data = event::of_low_credits(balance, threshold).to_string();
+    deliveries::tell(begun, account_id, EventType::CreditsLow, &data, now).await
+}
+
+/// Ends grants of a locked account that have expired, and returns their number. Of each that has credits left, an entry
+/// takes them from the balance.
+pub(crate) async fn end_grants(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    grants: Vec<Grant>,
+    now: Timestamp,
+) -> Outcome<usize> {
+    let account = Holding { grants, ..holding(begun, account_id, 0).await? };
+    let lapses = account.lapse(now);
+    for Lapse { part, balance, low } in &lapses {
+        let end = "UPDATE expiring_grants SET lapsed = remaining, remaining = 0 WHERE entry_id = $1";
+        begun.execute(end, &[&part.grant]).await?;
+        if part.credits > 0 {
+            let expiry = NewEntry { grant_id: Some(part.grant), ..NewEntry::new(EntryKind::Expiry, -part.credits) };
+            record(begun, &expiry, account_id, *balance, now).await?;
+            tell_if_low(begun, account_id, *low, *balance, now).await?;
+        }
+    }
+    Ok(lapses.len())
+}
+
+/// The grants of an account that expire: those with credits left first, in the order in which tasks spend them.
+pub(crate) async fn list(driver: Driver<'_>, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+    let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
+        FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
+        WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";
+    let grant = |row: &Row| {
+        Ok(ExpiringGrant {
+            entry_id: row.get("entry_id")?,
+            amount: row.get("amount")?,
+            remaining: row.get("remaining")?,
+            lapsed: row.get("lapsed")?,
+            expires_at: row.get("expires_at")?,
+            note: row.get("note")?,
+        })
+    };
+    driver.read(sql, &[&account_id, &i64::from(limit)]).await?.iter().map(grant).collect()
 }

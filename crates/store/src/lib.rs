@@ -23,6 +23,7 @@ use tintype_system::clock::Timestamp;
 mod accounts;
 mod audit;
 mod audit_log;
+mod budgets;
 mod calls;
 mod deliveries;
 mod driver;
@@ -46,6 +47,7 @@ mod shared_links;
 mod sign_up;
 pub mod sqlite;
 mod strikes;
+mod submit;
 mod upkeep;
 mod uploads;
 
@@ -65,7 +67,7 @@ pub use self::fleet::{
 pub use self::gallery::{Board, BoardWrite, Gallery, GalleryFilter, GalleryPage, MOST_COUNTED, TaskState};
 pub use self::identities::{Identities, Linking};
 pub use self::invitations::{Acceptance, Accepting, Invitation, Invitations, NewInvitation};
-pub use self::keys::{KeyChange, Keys, NewKey};
+pub use self::keys::{KeyChange, KeyCreation, Keys, NewKey};
 pub use self::leases::{
     AttemptProgress, Cancellation, Claim, Ended, LONGEST_DELAY, LONGEST_LEASE, Lease, LeaseWrite, MAX_LOST_LEASES,
     Refusal, Rescue, Rescued, Retry, StrikeRule,

@@ -1,13 +1,64 @@
-//! Strikes by the content policy, and the suspension of people because of them.
+//! Strikes by the content policy, and the suspension of keys and people because of them.
 
 use super::driver::Transaction;
+use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
-use super::{Actor, Deed, StrikeRule, audit_log};
+use super::{Actor, Deed, Origin, Refusal, StrikeRule, audit_log, deliveries};
 use crate::failure::Failure;
+use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
+/// Adds a strike to the key of a refused task and the person who made that, or to its person.
+pub(crate) async fn strike(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    origin: &Origin,
+    rule: StrikeRule,
+) -> std::result::Result<Refusal, Failure> {
+    let (mut suspended, mut person) = (None, origin.person_id);
+    if let Some(key_id) = origin.key_id {
+        suspended = of_key(begun, task_id, key_id, rule).await?.then_some(key_id);
+        let made = begun.query_opt("SELECT made_by FROM api_keys WHERE id = $1", &[&key_id]).await?;
+        person = made.map(|row| row.get("made_by")).transpose()?.flatten();
+    }
+    match person {
+        Some(person) if of_person(begun, task_id, person, rule).await? => {
+            Ok(Refusal::SuspendedPerson { person, key: suspended })
+        }
+        _ => Ok(Refusal::Done { suspended }),
+    }
+}
+
+/// Adds a strike to the key of a task; returns whether it suspends the key, which the audit log tells.
+async fn of_key(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    key_id: Id,
+    rule: StrikeRule,
+) -> std::result::Result<bool, Failure> {
+    let now = begun.now();
+    // The row lock makes concurrent strikes wait, so that they count this one too.
+    begun.lock("SELECT 1 FROM api_keys WHERE id = $1", &[&key_id]).await?;
+    let old = "DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2";
+    begun.execute(old, &[&key_id, &now.saturating_sub(rule.window)]).await?;
+    let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
+    begun.execute(strike, &[&task_id, &key_id, &now]).await?;
+    // Tasks in progress may add further strikes; the first suspension remains.
+    let suspend = format!(
+        "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+         AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4 RETURNING {KEY}"
+    );
+    let suspended = begun.query_opt(&suspend, &[&key_id, &now, &rule.to_string(), &i64::from(rule.limit)]).await?;
+    let Some(row) = suspended else { return Ok(false) };
+    let key = api_key(&row)?;
+    audit_log::record(begun, &Actor::policy(), &Deed::of_suspended_key(&key)).await?;
+    let data = event::of_suspended_key(&key).to_string();
+    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, now).await?;
+    Ok(true)
+}
+
 /// Adds a strike to a person, if there still is one; returns whether it suspends the person, which the audit log tells.
-pub(crate) async fn of_person(
+async fn of_person(
     begun: &Transaction<'_>,
     task_id: Id,
     person_id: Id,

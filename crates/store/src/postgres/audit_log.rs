@@ -1,43 +1,20 @@
-//! Statements for the audit log.
-
+//! Writes that the audit log records.
 
 use super::PostgresStore;
-use super::connection::{Parameter, Transaction};
+use super::connection::{Database, Transaction};
 use crate::failure::Failure;
-use crate::{Actor, Deed, Result};
-use tintype_domain::model::Id;
-
-const RECORD: &str = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+use crate::{Actor, Deed, Result, audit_log, driver};
 
 pub(super) async fn record(
+    database: &Database,
     begun: &Transaction<'_>,
-    id: Id,
     actor: &Actor,
     deed: &Deed,
 ) -> std::result::Result<(), Failure> {
-    let (via, action) = (actor.via.as_str(), deed.action.as_str());
-    let parameters: [Parameter<'_>; 9] = [
-        &id,
-        &actor.name,
-        &actor.person_id,
-        &via,
-        &actor.source,
-        &action,
-        &deed.account_id,
-        &deed.subject,
-        &deed.detail,
-    ];
-    begun.execute(RECORD, &parameters).await?;
-    Ok(())
+    audit_log::record(&driver::Transaction::Postgres(database, begun), actor, deed).await
 }
 
 impl PostgresStore {
-    /// The person who acts.
-    pub(super) fn person(&self) -> Option<Id> {
-        self.actor.as_ref().and_then(|actor| actor.person_id)
-    }
-
     /// Does a change in a transaction, in which the audit log records it, if somebody acts and `deed` finds that it
     /// changed something.
     pub(super) async fn recorded<T>(
@@ -50,7 +27,7 @@ impl PostgresStore {
             if let Some(actor) = &self.actor
                 && let Some(deed) = deed(&outcome)
             {
-                record(begun, self.database.new_id(), actor, &deed).await?;
+                record(&self.database, begun, actor, &deed).await?;
             }
             Ok(outcome)
         };

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use tokio_postgres::Row;
 
-use super::budgets;
 use crate::{Result, StoreError};
+use tintype_domain::budget::Budget;
 use tintype_domain::key::{ApiKey, Suspension};
 use tintype_domain::model::{Account, FailureCause, Id, Status, Task, TaskFailure};
 use tintype_domain::person::Person;
@@ -122,7 +122,7 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         hint: row.try_get("hint")?,
         submit_rate: rate("submit_rate")?,
         read_rate: rate("read_rate")?,
-        budget: budgets::budget(row)?,
+        budget: budget(row)?,
         operator_budget: row.try_get("operator_budget")?,
         created_at: id.timestamp(),
         expires_at: row.try_get("expires_at")?,
@@ -133,6 +133,12 @@ pub(super) fn api_key(row: &Row) -> Result<ApiKey> {
         last_used_at: row.try_get("last_used_at")?,
         suspension: suspension(row)?,
     })
+}
+
+/// The budget of a key, if it has one.
+fn budget(row: &Row) -> Result<Option<Budget>> {
+    let Some(credits) = row.try_get("budget")? else { return Ok(None) };
+    Ok(Some(Budget { credits, period: word(row, "budget_period")? }))
 }
 
 /// All columns of people.

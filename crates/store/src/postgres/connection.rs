@@ -50,7 +50,7 @@ pub(crate) struct Database {
     readers: Pool,
     config: Config,
     tls: MakeRustlsConnect,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     ids: IdSource,
     /// The runtime of the connections and their timers.
     runtime: Handle,

@@ -26,7 +26,7 @@ use tintype_system::fault::Effect;
 const BATCH: i64 = 1_000;
 
 /// Tells the endpoints of an account of an event that is not the end of a task.
-pub(super) async fn tell(
+pub(crate) async fn tell(
     database: &Database,
     begun: &Transaction<'_>,
     account_id: Id,
@@ -243,7 +243,7 @@ impl PostgresStore {
             endpoints::disable(begun, endpoint_id, reason, now).await?;
             if let Some(endpoint) = endpoints::find(begun, endpoint_id).await? {
                 let deed = Deed::of_endpoint(Action::DisableEndpoint, &endpoint).with(reason.as_str());
-                audit_log::record(begun, self.database.new_id(), &Actor::webhooks(), &deed).await?;
+                audit_log::record(&self.database, begun, &Actor::webhooks(), &deed).await?;
             }
             Ok(AttemptWrite::Disabled(reason))
         };

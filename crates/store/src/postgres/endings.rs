@@ -8,10 +8,13 @@ use tokio_postgres::Row;
 use super::columns::word;
 use super::connection::{Database, Parameter, Transaction};
 use super::queue::millis;
-use super::{deliveries, failed_prompts, ledger};
+use super::{deliveries, failed_prompts};
 use crate::failure::Failure;
-use crate::ledger::NewEntry;
-use crate::{Cancellation, Ended, LONGEST_DELAY, MAX_LOST_LEASES, Origin, Result, StoreError};
+use crate::ledger::{self, NewEntry};
+use crate::{
+    Cancellation, Ended, LONGEST_DELAY, Lease, MAX_LOST_LEASES, Origin, Refusal, Result, StoreError, StrikeRule,
+    driver, strikes,
+};
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
@@ -71,8 +74,9 @@ impl Lost {
     ) -> std::result::Result<Option<Ended>, Failure> {
         let Self { task_id, account_id, taken, .. } = self;
         let Some((surface, n)) = self.task else { return Ok(None) };
+        let shared = driver::Transaction::Postgres(database, begun);
         // After the task, as everywhere, so that transactions never wait in a circle.
-        ledger::lock_any(begun, *account_id).await?;
+        ledger::lock_any(&shared, *account_id).await?;
         let now = database.now();
         let leave =
             async { Ok::<_, Failure>(begun.execute("DELETE FROM queue WHERE task_id = $1", &[task_id]).await?) };
@@ -86,20 +90,11 @@ impl Lost {
             Ok(begun.query_one(sql, &parameters).await?)
         };
         let keep = failed_prompts::keep(begun, *task_id);
-        let charge = async {
-            let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
-            Ok(begun.query_opt(sql, &[task_id]).await?)
-        };
-        let holding = ledger::holding(database, begun, *account_id, 0);
-        let (_, ended, (), charge, holding) = try_join!(biased; leave, end, keep, charge, holding)?;
-        let key_id = charge.map(|row| row.try_get("key_id")).transpose()?.flatten();
+        let (charged, holding) = (ledger::charged_key(&shared, *task_id), ledger::holding(&shared, *account_id, 0));
+        let (_, ended, (), key_id, holding) = try_join!(biased; leave, end, keep, charged, holding)?;
         let amount = n * CREDITS_PER_IMAGE;
-        let balance = holding.refund(amount).map_err(StoreError::other)?;
         let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
-        let entry_id = ledger::record(begun, &refund, *account_id, balance, now).await?;
-        if let Some(taken) = taken {
-            ledger::give_back(begun, *account_id, entry_id, *task_id, taken, now).await?;
-        }
+        ledger::refund(&shared, *account_id, &holding, &refund, taken.as_deref(), now).await?;
         let (kind, ended_at) = (EventType::TaskFailed, ended.try_get("updated_at")?);
         deliveries::tell_end(database, begun, *account_id, surface, kind, *task_id, ended_at).await?;
         Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
@@ -123,12 +118,37 @@ pub(super) async fn cancel(
     if found.held_since.is_some() {
         let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
         // Two stops at once must not both fit.
-        ledger::lock_any(begun, account_id).await?;
+        ledger::lock_any(&driver::Transaction::Postgres(database, begun), account_id).await?;
         if !may_stop(database, begun, account_id, cost).await? {
             return Ok(Cancellation::OverShare);
         }
     }
     Ok(found.fail(database, begun, failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
+}
+
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
+/// that, or to its person.
+pub(super) async fn refuse(
+    database: &Database,
+    lease: Lease,
+    error: &str,
+    rule: Option<StrikeRule>,
+) -> Result<Refusal> {
+    let loss = Loss::now(FailureCause::Policy, error);
+    let refuse = async |begun: &Transaction<'_>| {
+        if rule.is_some() {
+            // People who write lock themselves before tasks and accounts, and so does this.
+            let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
+                    LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)
+                FOR NO KEY UPDATE";
+            begun.execute(person, &[&lease.task_id]).await?;
+        }
+        let given_up = loss.give_up(database, begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+        let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
+        let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+        strikes::strike(&driver::Transaction::Postgres(database, begun), lease.task_id, &origin, rule).await
+    };
+    Ok(database.transaction(refuse).await?)
 }
 
 /// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.

@@ -375,7 +375,7 @@ impl Gallery for PostgresStore {
                 if let Some(actor) = self.actor.as_deref()
                     && let Some(deed) = Deed::of_deletion(id, account_id, author, actor)
                 {
-                    audit_log::record(begun, self.database.new_id(), actor, &deed).await?;
+                    audit_log::record(&self.database, begun, actor, &deed).await?;
                 }
             }
             Ok(deleted)

@@ -22,8 +22,6 @@ use tintype_system::fault::{Effect, Faults, Point};
 mod accounts;
 mod audit;
 mod audit_log;
-mod budgets;
-mod calls;
 mod claim;
 mod columns;
 mod connect;
@@ -34,7 +32,6 @@ mod endpoints;
 mod failed_prompts;
 mod gallery;
 mod import;
-mod keys;
 mod ledger;
 mod listen_notify;
 mod pooler;
@@ -49,7 +46,9 @@ mod upkeep;
 mod url;
 mod workers;
 
+pub(crate) use self::deliveries::tell;
 pub use self::import::Import;
+pub(crate) use self::schema::LOCK;
 pub use self::schema::SCHEMA;
 
 /// A database on a PostgreSQL server.

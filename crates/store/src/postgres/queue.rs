@@ -16,7 +16,7 @@ use tokio_postgres::Row;
 use super::columns::{number, to_json, word};
 use super::connection::{Parameter, Transaction};
 use super::endings::{GivenUp, LEASED, Loss};
-use super::{PostgresStore, claim, deliveries, endings, keys, listen_notify, progress};
+use super::{PostgresStore, claim, deliveries, endings, listen_notify, progress};
 use crate::failure::Failure;
 use crate::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, Lease, LeaseWrite,
@@ -168,7 +168,7 @@ impl Queue for PostgresStore {
     }
 
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        self.write(Effect::Refuse, keys::refuse(&self.database, lease, error, rule)).await
+        self.write(Effect::Refuse, endings::refuse(&self.database, lease, error, rule)).await
     }
 
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {

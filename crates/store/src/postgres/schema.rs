@@ -25,7 +25,7 @@ pub const SCHEMA: Schema = Schema {
     ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.
-pub(super) const LOCK: i64 = 0x7469_6E74;
+pub(crate) const LOCK: i64 = 0x7469_6E74;
 /// Time limit and interval of the attempts to lock a busy table.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use tokio_postgres::Row;
 use super::columns::{REQUEST, TASK, json, number, request, task};
 use super::connection::Database;
 use super::gallery::FORGOTTEN;
-use super::submit::Order;
 use super::{PostgresStore, progress};
+use crate::submit::Order;
 use crate::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
     TaskRecord, Tasks, Unfinished,

@@ -108,7 +108,7 @@ impl Database {
     /// tuple of the queue while a reader keeps an old snapshot, such as a backup, and a scan from the beginning would
     /// pass over all of them. The horizon is only an estimate: a task below it that comes late, after its process was
     /// frozen, waits until the next reading includes it.
-    pub(super) fn horizon(&self) -> Id {
+    pub(crate) fn horizon(&self) -> Id {
         Id::floor(Timestamp::from_millis(self.horizon_ms.load(Ordering::Relaxed)))
     }
 

@@ -33,7 +33,7 @@ fn subscribed(connection: &Connection, account_id: Id, kind: EventType) -> rusql
 }
 
 /// Tells the endpoints of an account of an event that is not the end of a task.
-pub(super) fn tell(
+pub(crate) fn tell(
     writing: &Writing,
     account_id: Id,
     kind: EventType,
@@ -362,7 +362,7 @@ impl Deliveries for SqliteStore {
     }
 
     async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
-        let replay = move |writing: &mut Writing| {
+        let replay = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let account_id =
                 "SELECT account_id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = ?1)";
             let account_id =

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::accounts::refused;
 use super::columns::word;
 use super::writer::{Writing, in_savepoint};
-use super::{budgets, deliveries, failed_prompts, ledger};
-use crate::ledger::NewEntry;
-use crate::{Cancellation, Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Rescued};
+use super::{deliveries, failed_prompts};
+use crate::driver::{Transaction, on_sqlite};
+use crate::ledger::{self, NewEntry};
+use crate::{
+    Cancellation, Ended, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Refusal, Rescued, Result, StrikeRule, strikes,
+};
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, Surface, TaskFailure};
@@ -17,12 +19,7 @@ use tintype_system::clock::Timestamp;
 
 /// Takes a lease away, unless it was lost before: its task is claimable after `delay`, or failed after its last
 /// attempt.
-pub(super) fn give_up(
-    writing: &mut Writing,
-    lease: Lease,
-    delay: Duration,
-    failure: &TaskFailure,
-) -> rusqlite::Result<Rescued> {
+pub(super) fn give_up(writing: &mut Writing, lease: Lease, delay: Duration, failure: &TaskFailure) -> Result<Rescued> {
     let lost: Option<u32> = writing
         .connection
         .prepare_cached(
@@ -39,15 +36,34 @@ pub(super) fn give_up(
 }
 
 /// Fails and refunds a leased task.
-pub(super) fn fail(writing: &mut Writing, lease: Lease, failure: &TaskFailure) -> rusqlite::Result<LeaseWrite> {
+pub(super) fn fail(writing: &mut Writing, lease: Lease, failure: &TaskFailure) -> Result<LeaseWrite> {
     match leave_queue(&writing.connection, lease)? {
         Some(left) => refund(writing, lease.task_id, &left, failure).map(|_| LeaseWrite::Done),
         None => Ok(LeaseWrite::Lost),
     }
 }
 
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
+/// that, or to its person.
+pub(super) fn refuse(
+    writing: &mut Writing,
+    lease: Lease,
+    failure: &TaskFailure,
+    rule: Option<StrikeRule>,
+) -> Result<Refusal> {
+    let origin = match rule {
+        Some(_) => origin_of(&writing.connection, lease.task_id)?,
+        None => Origin::default(),
+    };
+    if fail(writing, lease, failure)? == LeaseWrite::Lost {
+        return Ok(Refusal::Lost);
+    }
+    let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+    on_sqlite(writing, async |begun: &Transaction<'_>| strikes::strike(begun, lease.task_id, &origin, rule).await)
+}
+
 /// The key with which a queued task was submitted, or the person who created it.
-pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
+fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Result<Origin> {
     let found = connection
         .prepare_cached("SELECT key_id, person_id FROM queue WHERE task_id = ?1")?
         .query_row([task_id], |row| Ok(Origin { key_id: row.get(0)?, person_id: row.get(1)?, ..Origin::default() }))
@@ -56,7 +72,7 @@ pub(super) fn origin_of(connection: &Connection, task_id: Id) -> rusqlite::Resul
 }
 
 /// Fails and refunds a task that waits, or whose lease nobody holds.
-pub(super) fn fail_unleased(writing: &mut Writing, id: Id, failure: &TaskFailure) -> rusqlite::Result<Option<Ended>> {
+pub(super) fn fail_unleased(writing: &mut Writing, id: Id, failure: &TaskFailure) -> Result<Option<Ended>> {
     let left = writing
         .connection
         .prepare_cached(
@@ -76,7 +92,7 @@ pub(super) fn cancel(
     id: Id,
     author: Option<Id>,
     failure: &TaskFailure,
-) -> rusqlite::Result<Cancellation> {
+) -> Result<Cancellation> {
     let found: Option<(bool, i64)> = writing
         .connection
         .prepare_cached(
@@ -148,7 +164,7 @@ pub(super) fn leave_queue(connection: &Connection, lease: Lease) -> rusqlite::Re
 }
 
 /// Fails and refunds a task that has just left the queue.
-fn refund(writing: &Writing, id: Id, left: &Left, failure: &TaskFailure) -> rusqlite::Result<Ended> {
+fn refund(writing: &mut Writing, id: Id, left: &Left, failure: &TaskFailure) -> Result<Ended> {
     let (account_id, connection) = (left.account_id, &writing.connection);
     let now = writing.clock.now();
     let (n, surface): (i64, Surface) = connection
@@ -160,28 +176,21 @@ fn refund(writing: &Writing, id: Id, left: &Left, failure: &TaskFailure) -> rusq
             Ok((row.get(0)?, word(row, 1)?))
         })?;
     failed_prompts::keep(connection, id, account_id)?;
-    let amount = n * CREDITS_PER_IMAGE;
-    let balance = ledger::without_grants(connection, account_id)?.refund(amount).map_err(refused)?;
-    ledger::set_balance(connection, account_id, balance)?;
     connection
         .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
         .execute([account_id])?;
-    let key_id = budgets::charged_key(connection, id)?;
-    let refund = NewEntry { task_id: Some(id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
-    let entry_id = ledger::record(connection, &refund, account_id, balance, now)?;
-    if let Some(taken) = &left.taken {
-        ledger::give_back(connection, account_id, entry_id, id, taken, now)?;
-    }
+    on_sqlite(writing, async |begun: &Transaction<'_>| {
+        let account = ledger::holding(begun, account_id, 0).await?;
+        let key_id = ledger::charged_key(begun, id).await?;
+        let refund = NewEntry { task_id: Some(id), key_id, ..NewEntry::new(EntryKind::Refund, n * CREDITS_PER_IMAGE) };
+        ledger::refund(begun, account_id, &account, &refund, left.taken.as_deref(), now).await
+    })?;
     deliveries::tell_end(writing, account_id, EventType::TaskFailed, id)?;
     Ok(Ended { task_id: id, account_id, surface })
 }
 
 /// Fails and refunds tasks, each for itself.
-pub(super) fn fail_all(
-    writing: &mut Writing,
-    mut tasks: Vec<Id>,
-    failure: &TaskFailure,
-) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_all(writing: &mut Writing, mut tasks: Vec<Id>, failure: &TaskFailure) -> Result<Vec<Ended>> {
     tasks.sort_unstable();
     let mut failed = Vec::new();
     for id in tasks {
@@ -195,8 +204,8 @@ pub(super) fn fail_all(
 pub(super) fn sparing_others<T>(
     writing: &mut Writing,
     task_id: Id,
-    write: impl FnOnce(&mut Writing) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Option<T>> {
+    write: impl FnOnce(&mut Writing) -> Result<T>,
+) -> Result<Option<T>> {
     match in_savepoint(writing, write) {
         Ok(outcome) => Ok(Some(outcome)),
         Err(error) if writing.connection.is_autocommit() => Err(error),

@@ -113,10 +113,6 @@ fn remove(writing: &mut Writing, id: Id) -> rusqlite::Result<Option<Endpoint>> {
 }
 
 /// Removes the endpoints of an account, with their deliveries.
-pub(super) fn forget_account(connection: &Connection, account_id: Id) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM endpoints WHERE account_id = ?1")?.execute([account_id]).map(drop)
-}
-
 #[async_trait]
 impl Endpoints for SqliteStore {
     async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {

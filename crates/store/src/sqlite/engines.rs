@@ -5,16 +5,12 @@ use rusqlite::{Connection, params};
 use super::endings::fail_all;
 use super::queue::SWEEP_BATCH;
 use super::writer::Writing;
-use crate::{Ended, WaitingForEngine};
+use crate::{Ended, Result, WaitingForEngine};
 use tintype_domain::model::{Id, TaskFailure};
 
 /// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes
 /// fewer references than they have.
-pub(super) fn fail_unmatched(
-    writing: &mut Writing,
-    engines: &str,
-    failure: &TaskFailure,
-) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, failure: &TaskFailure) -> Result<Vec<Ended>> {
     let unmatched: Vec<Id> = writing
         .connection
         .prepare_cached(

@@ -197,14 +197,6 @@ pub(super) fn forget(writing: &mut Writing, task: Id) -> rusqlite::Result<usize>
     Ok(overwritten)
 }
 
-/// Deletes the boards of an account, and empties its bin. Its stars go with its people.
-pub(super) fn forget_account(connection: &Connection, account_id: Id) -> rusqlite::Result<()> {
-    for sql in ["DELETE FROM boards WHERE account_id = ?1", "UPDATE deletions SET is_final = 1 WHERE account_id = ?1"] {
-        connection.prepare_cached(sql)?.execute([account_id])?;
-    }
-    Ok(())
-}
-
 fn delete(
     writing: &mut Writing,
     account_id: Id,
@@ -375,7 +367,7 @@ impl Gallery for SqliteStore {
 
     async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
         let tasks = list(tasks);
-        let star = move |writing: &mut Writing| {
+        let star = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let sql = if starred {
                 format!(
                     "INSERT OR IGNORE INTO stars (task_id, person_id)
@@ -411,7 +403,7 @@ impl Gallery for SqliteStore {
 
     async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
         let name = name.to_owned();
-        let create = move |writing: &mut Writing| {
+        let create = move |writing: &mut Writing| -> rusqlite::Result<_> {
             if is_taken(&writing.connection, account_id, owner, &name, None)? {
                 return Ok(BoardWrite::NameTaken);
             }
@@ -430,7 +422,7 @@ impl Gallery for SqliteStore {
 
     async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
         let name = name.to_owned();
-        let rename = move |writing: &mut Writing| {
+        let rename = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let Some((_, owner)) = seen(&writing.connection, account_id, person_id, board)? else {
                 return Ok(BoardWrite::NotFound);
             };
@@ -445,7 +437,7 @@ impl Gallery for SqliteStore {
     }
 
     async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
-        let publish = move |writing: &mut Writing| {
+        let publish = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let Some((name, owner)) = seen(&writing.connection, account_id, person_id, board)? else {
                 return Ok(BoardWrite::NotFound);
             };
@@ -466,7 +458,7 @@ impl Gallery for SqliteStore {
     }
 
     async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
-        let remove = move |writing: &mut Writing| {
+        let remove = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let sql = "DELETE FROM boards
                 WHERE id = ?3 AND account_id = ?1 AND (person_id IS NULL OR person_id = ?2)";
             Ok(writing.connection.prepare_cached(sql)?.execute(params![account_id, person_id, board])? > 0)
@@ -476,7 +468,7 @@ impl Gallery for SqliteStore {
 
     async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
         let tasks = list(tasks);
-        let change = move |writing: &mut Writing| {
+        let change = move |writing: &mut Writing| -> rusqlite::Result<_> {
             if seen(&writing.connection, account_id, person_id, board)?.is_none() {
                 return Ok(false);
             }
@@ -515,7 +507,7 @@ impl Gallery for SqliteStore {
 
     async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
         let tasks = tasks.to_owned();
-        let purge = move |writing: &mut Writing| {
+        let purge = move |writing: &mut Writing| -> rusqlite::Result<_> {
             let found = in_bin(&writing.connection, account_id, &tasks, author)?;
             let sql = "UPDATE deletions SET is_final = 1 WHERE task_id IN (SELECT value FROM json_each(?1))";
             writing.connection.prepare_cached(sql)?.execute([list(&found)])

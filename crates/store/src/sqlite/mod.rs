@@ -22,8 +22,6 @@ use tintype_system::fault::{Effect, Faults, Point};
 mod accounts;
 mod audit;
 mod audit_log;
-mod budgets;
-mod calls;
 mod columns;
 mod connection;
 mod deliveries;
@@ -33,7 +31,6 @@ mod engines;
 mod failed_prompts;
 mod files;
 mod gallery;
-mod key_rotations;
 mod ledger;
 mod moved;
 #[cfg(test)]
@@ -43,12 +40,12 @@ mod queue;
 mod reports;
 mod schema;
 mod snapshot;
-mod strikes;
 mod tasks;
 mod upkeep;
 mod writer;
 
 use self::connection::{Readers, connect};
+pub(crate) use self::deliveries::tell;
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
 use self::schema::{check_write_permission, is_a_fragment, migrate};
@@ -179,12 +176,13 @@ impl SqliteStore {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
-    pub(crate) async fn write<T, F>(&self, effect: Effect, mut write: F) -> Result<T>
+    pub(crate) async fn write<T, E, F>(&self, effect: Effect, mut write: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
+        E: Into<StoreError>,
+        F: FnMut(&mut Writing) -> std::result::Result<T, E> + Send + 'static,
     {
-        self.write_with(effect, self.right, move |writing| Ok(write(writing)?)).await
+        self.write_with(effect, self.right, move |writing| write(writing).map_err(Into::into)).await
     }
 
     /// Writes between the two fault points of `effect`, if `right` holds.

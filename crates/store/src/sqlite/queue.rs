@@ -12,10 +12,10 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::columns::{to_json, word};
-use super::endings::{Left, cancel, fail, fail_all, fail_unleased, give_up, leave_queue, sparing_others};
+use super::endings::{Left, cancel, fail, fail_all, fail_unleased, give_up, leave_queue, refuse, sparing_others};
 use super::tasks::{REQUEST, request};
 use super::writer::Writing;
-use super::{SqliteStore, deliveries, engines, progress, strikes};
+use super::{SqliteStore, deliveries, engines, progress};
 use crate::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease,
     LeaseWrite, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
@@ -137,12 +137,7 @@ pub(super) fn release(writing: &mut Writing, lease: Lease, delay: Duration) -> r
     Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
 }
 
-pub(super) fn retry(
-    writing: &mut Writing,
-    lease: Lease,
-    delay: Duration,
-    failure: &TaskFailure,
-) -> rusqlite::Result<Retry> {
+pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, failure: &TaskFailure) -> Result<Retry> {
     let given_up = give_up(writing, lease, delay, failure)?;
     Ok(match (given_up.queued, given_up.failed.len()) {
         (1.., _) => Retry::Queued,
@@ -172,7 +167,7 @@ pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -
 }
 
 /// Takes away up to [`SWEEP_BATCH`] leases.
-pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure) -> rusqlite::Result<Rescued> {
+pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure) -> Result<Rescued> {
     let now = writing.clock.now();
     let (ended, impossible) = match which {
         Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
@@ -202,7 +197,7 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, failure: &TaskFailure) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, failure: &TaskFailure) -> Result<Vec<Ended>> {
     // Ids start with the time of creation, so the cutoff becomes a range of ids.
     let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
     let overdue: Vec<Id> = writing
@@ -214,11 +209,7 @@ pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, failure: &TaskFai
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
-pub(super) fn fail_beyond(
-    writing: &mut Writing,
-    max_references: u32,
-    failure: &TaskFailure,
-) -> rusqlite::Result<Vec<Ended>> {
+pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, failure: &TaskFailure) -> Result<Vec<Ended>> {
     let beyond: Vec<Id> = writing
         .connection
         .prepare_cached(
@@ -332,8 +323,7 @@ impl Queue for SqliteStore {
 
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let failure = TaskFailure::new(FailureCause::Policy, error);
-        let refuse = move |writing: &mut Writing| strikes::refuse(writing, lease, &failure, rule);
-        self.write_with(Effect::Refuse, self.right, refuse).await
+        self.write(Effect::Refuse, move |writing| refuse(writing, lease, &failure, rule)).await
     }
 
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
@@ -368,14 +358,14 @@ impl Queue for SqliteStore {
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
-        let mut pause = self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)));
-        self.write_by_right(self.right, move |writing| Ok(pause(writing)?)).await
+        let pause = self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)));
+        self.write_by_right(self.right, pause).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        let mut resume = self.recorded(resume, deed);
-        self.write_by_right(self.right, move |writing| Ok(resume(writing)?)).await
+        let resume = self.recorded(resume, deed);
+        self.write_by_right(self.right, resume).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

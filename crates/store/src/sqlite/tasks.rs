@@ -5,93 +5,18 @@ use bytes::Bytes;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::columns::{json, to_json, word};
+use super::columns::{json, word};
 use super::writer::Writing;
-use super::{SqliteStore, budgets, calls, files, ledger, progress};
-use crate::ledger::{self as entries, NewEntry};
+use super::{SqliteStore, files, progress};
+use crate::driver::{Transaction, on_sqlite};
+use crate::submit::Order;
 use crate::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
     TaskRecord, Tasks, Unfinished,
 };
-use tintype_domain::model::{EntryKind, FailureCause, Id, Status, Surface, Task, TaskFailure};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_system::fault::Effect;
-
-/// Queues a task.
-const QUEUE: &str = "
-    INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews, engine)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-
-pub(super) fn submit(
-    writing: &mut Writing,
-    account_id: Id,
-    origin: &Origin,
-    surface: Surface,
-    request: &GenerateRequest,
-    max_unfinished: u32,
-) -> rusqlite::Result<Submission> {
-    let (connection, now) = (&writing.connection, writing.clock.now());
-    let cost = request.cost();
-    let call = origin.key_id.zip(origin.call);
-    if let Some((key_id, call)) = call.filter(|(_, call)| call.may_repeat())
-        && calls::find(connection, key_id, &call, now)?.is_some()
-    {
-        return Ok(Submission::Repeated);
-    }
-    let id = writing.ids.next(now);
-    // In the period to which the task will count.
-    let budget = origin.key_id.map(|key_id| budgets::allowance(connection, key_id, id.timestamp())).transpose()?;
-    let account = ledger::holding(connection, account_id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-    let debit = match account.charge(cost, max_unfinished, budget.flatten(), now) {
-        Ok(debit) => debit,
-        Err(refusal) => return Ok(refusal.into()),
-    };
-    let (created_at, image_to_image) = (id.timestamp(), !request.reference_images.is_empty());
-    connection
-        .prepare_cached(
-            "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images,
-                                prompt, request_id, settings, person_id)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-        )?
-        .execute(params![
-            id,
-            account_id,
-            surface.as_str(),
-            image_to_image,
-            created_at,
-            request.n,
-            request.aspect_ratio.as_str(),
-            to_json(&request.reference_images),
-            request.prompt,
-            request.request_id,
-            request.settings.to_json(),
-            origin.person_id
-        ])?;
-    let (references, engine) = (request.reference_images.len(), origin.engine.as_deref().unwrap_or_default());
-    let wants_previews = origin.wants_previews();
-    let taken = entries::to_json(&debit.parts);
-    let queued = params![id, account_id, origin.key_id, origin.person_id, references, taken, wants_previews, engine];
-    connection.prepare_cached(QUEUE)?.execute(queued)?;
-    if let Some((key_id, call)) = call {
-        calls::record(connection, id, key_id, &call)?;
-    }
-    if surface == Surface::Web {
-        connection.prepare_cached("INSERT INTO unindexed (task_id) VALUES (?1)")?.execute([id])?;
-    }
-    connection
-        .prepare_cached("UPDATE accounts SET unfinished = unfinished + 1 WHERE id = ?1")?
-        .execute([account_id])?;
-    let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
-    ledger::debit(writing, account_id, &debit, &charge, created_at)?;
-    Ok(Submission::Accepted(Task {
-        id,
-        account_id,
-        surface,
-        image_to_image,
-        status: Status::Processing,
-        updated_at: created_at,
-    }))
-}
 
 /// Counts the unfinished tasks of the account ?1 on the surface ?2. Each part reads an index of the queue; leased tasks
 /// are few.
@@ -297,12 +222,15 @@ impl Tasks for SqliteStore {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
+        // The right is checked like that of every write.
         let right = origin.right.or(self.right);
+        let origin = Origin { right: None, ..origin };
+        let order = Order { account_id, origin, surface, request, max_unfinished, start };
         let submit = move |writing: &mut Writing| {
-            if start.is_over(writing.clock.elapsed()) {
+            if order.is_over(writing.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
-            Ok(submit(writing, account_id, &origin, surface, &request, max_unfinished)?)
+            on_sqlite(writing, async |begun: &Transaction<'_>| order.submit(begun, begun.new_id()).await)
         };
         self.write_with(Effect::Submit, right, submit).await
     }

@@ -137,6 +137,9 @@ macro_rules! suite {
                     an_overlap_brings_a_later_expiry_forward,
                     a_revoked_or_unknown_key_is_not_rotated,
                     rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing,
+                    a_deleted_account_is_given_no_key,
+                    revoked_and_expired_keys_make_room_for_others,
+                    keys_that_are_made_and_rotated_at_once_keep_to_the_limit,
                 }
                 people {
                     a_person_is_found_by_name_and_by_id,

@@ -95,7 +95,7 @@ async fn keys(store: &dyn Store, account: Id) -> Result<Id> {
     };
     let key = store.create_key(account, new()).await?.expect("the account exists").id;
     let (hash, hint) = (new().hash, new().hint);
-    let rotated = store.rotate_key(key, hash, &hint, MINUTE).await?.expect("the key exists");
+    let rotated = store.rotate_key_within(key, hash, &hint, MINUTE, Some(9)).await?.created().expect("the key exists");
     store.find_key_by_hash(hash).await?;
     store.find_allowance(rotated.id).await?;
     store.list_keys(Some(account)).await?;

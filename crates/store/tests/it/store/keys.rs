@@ -1,14 +1,16 @@
 //! API keys: finding, changing and rotating them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tintype_domain::budget::{Budget, Period};
 use tintype_domain::key::{ApiKey, KeyHash, KeyState};
 use tintype_domain::model::Id;
-use tintype_store::{KeyChange, NewKey, Result};
+use tintype_store::{AccountChange, KeyChange, KeyCreation, NewKey, Result, Store};
 
 use super::fixture::{Fixture, MILLISECOND, new_key};
-use tintype_rigs::database::NOON;
+use tintype_rigs::database::{Backend, NOON};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -246,5 +248,68 @@ pub async fn rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing(fx:
     let before = fx.state().await?;
     fx.store.rotate_key(old.id, key.hash, "", HOUR).await.expect_err("the hash is taken");
     assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn a_deleted_account_is_given_no_key(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    fx.store.change_account(key.account_id, AccountChange::Delete).await?;
+    let before = fx.state().await?;
+    assert_eq!(fx.store.create_key(key.account_id, new_key("")).await?, None);
+    assert_eq!(fx.store.rotate_key(key.id, another_hash(), "", HOUR).await?, None);
+    // As an operation of an earlier release may have left it.
+    fx.execute(&format!("UPDATE api_keys SET revoked_at = NULL WHERE id = '{}'", key.id));
+    let found = fx.store.rotate_key_within(key.id, another_hash(), "", HOUR, Some(9)).await?;
+    assert_eq!(found, KeyCreation::NotPossible);
+    fx.execute(&format!("UPDATE api_keys SET revoked_at = {} WHERE id = '{}'", NOON.as_millis(), key.id));
+    assert_eq!(fx.state().await?, before);
+    Ok(())
+}
+
+pub async fn revoked_and_expired_keys_make_room_for_others(fx: &Fixture) -> Result<()> {
+    let first = only_key(fx, NewKey { expires_at: Some(NOON.saturating_add(HOUR)), ..new_key("") }).await?;
+    let add = async || fx.store.create_key_within(first.account_id, new_key(""), Some(2)).await;
+    let second = add().await?.created().expect("a second one");
+    assert_eq!(add().await?, KeyCreation::TooMany);
+    let rotated = fx.store.rotate_key_within(second.id, another_hash(), "", HOUR, Some(2)).await?;
+    assert_eq!(rotated, KeyCreation::TooMany);
+    assert_eq!(fx.store.find_key(second.id).await?, Some(second.clone()), "nothing has changed");
+    change(fx, second.id, KeyChange::Revoke).await?;
+    let third = add().await?.created().expect("one is revoked");
+    assert_eq!(add().await?, KeyCreation::TooMany);
+    fx.clock.advance(HOUR);
+    add().await?.created().expect("one has expired");
+    assert_eq!(add().await?, KeyCreation::TooMany);
+    // The operator may go on.
+    fx.store.create_key(first.account_id, new_key("")).await?.expect("no limit");
+    fx.store.rotate_key(third.id, another_hash(), "", HOUR).await?.expect("no limit");
+    Ok(())
+}
+
+/// The stores of two processes, or the only one.
+fn processes(fx: &Fixture) -> Vec<Arc<dyn Store>> {
+    match fx.backend {
+        Backend::Sqlite => vec![fx.store.clone()],
+        Backend::Postgres => vec![fx.store.clone(), fx.another_process()],
+    }
+}
+
+pub async fn keys_that_are_made_and_rotated_at_once_keep_to_the_limit(fx: &Fixture) -> Result<()> {
+    let key = only_key(fx, new_key("")).await?;
+    let stores = processes(fx);
+    let additions = (0..24).map(|turn| {
+        let (store, key) = (stores[turn % stores.len()].clone(), key.clone());
+        let add = async move {
+            match turn % 3 {
+                0 => store.create_key_within(key.account_id, new_key(""), Some(5)).await,
+                _ => store.rotate_key_within(key.id, another_hash(), "", HOUR, Some(5)).await,
+            }
+        };
+        async { tokio::spawn(add).await.expect("no panic") }
+    });
+    let made = try_join_all(additions).await?;
+    assert_eq!(made.iter().filter(|made| matches!(made, KeyCreation::Created(_))).count(), 4);
+    assert_eq!(made.iter().filter(|made| **made == KeyCreation::TooMany).count(), 20);
+    assert_eq!(fx.store.list_keys(Some(key.account_id)).await?.len(), 5);
     Ok(())
 }

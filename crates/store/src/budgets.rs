@@ -1,0 +1,101 @@
+//! Budgets of keys. A key has spent the sum of its ledger entries, so that no count can differ from them.
+
+use super::Result;
+use super::driver::{Driver, Parameter, Row, Transaction};
+use crate::failure::Failure;
+use tintype_domain::budget::{Allowance, Budget, Period};
+use tintype_domain::model::Id;
+use tintype_system::clock::Timestamp;
+
+/// The budget of a key, if it has one.
+pub(crate) fn budget(row: &Row) -> Result<Option<Budget>> {
+    let Some(credits) = row.get("budget")? else { return Ok(None) };
+    Ok(Some(Budget { credits, period: row.word("budget_period")? }))
+}
+
+/// The budget of the key $1 and what its line has spent of it on tasks from the id of its period on: that of the day $2,
+/// the week $4 or the month $6, and below the next. A refund is summed with the charge of its task, whenever it came.
+const ALLOWANCE: &str = "
+    SELECT k.budget, k.budget_period, (
+        SELECT CAST(coalesce(-sum(l.amount), 0) AS bigint) FROM api_keys line JOIN ledger l ON l.key_id = line.id
+        WHERE line.first_id = k.first_id AND l.key_id IS NOT NULL
+            AND l.task_id >= CASE k.budget_period WHEN 'day' THEN $2 WHEN 'week' THEN $4 ELSE $6 END
+            AND l.task_id < CASE k.budget_period WHEN 'day' THEN $3 WHEN 'week' THEN $5 ELSE $7 END
+    ) AS spent
+    FROM api_keys k WHERE k.id = $1 AND k.budget IS NOT NULL";
+
+/// The lowest ids of the day, the week and the month that contain a time, each followed by that of the next one.
+fn bounds(at: Timestamp) -> [Id; 6] {
+    let [day, week, month] = Period::ALL.map(|period| period.around(at));
+    [day.0, day.1, week.0, week.1, month.0, month.1].map(Id::floor)
+}
+
+fn parameters<'a>(key_id: &'a Id, [a, b, c, d, e, f]: &'a [Id; 6]) -> [&'a dyn Parameter; 7] {
+    [key_id, a, b, c, d, e, f]
+}
+
+fn found(row: Option<&Row>, at: Timestamp) -> Result<Option<Allowance>> {
+    let Some(row) = row else { return Ok(None) };
+    let Some(budget) = budget(row)? else { return Ok(None) };
+    let (_, resets_at) = budget.period.around(at);
+    Ok(Some(Allowance { budget, spent: row.get("spent")?, resets_at }))
+}
+
+/// The use of the budget of a key, if it has one.
+pub(crate) async fn allowance(driver: Driver<'_>, key_id: Id) -> Result<Option<Allowance>> {
+    let now = driver.now();
+    found(driver.read_one(ALLOWANCE, &parameters(&key_id, &bounds(now))).await?.as_ref(), now)
+}
+
+/// The use of the budget of a key in the period that contains `at`.
+pub(crate) async fn allowance_within(
+    begun: &Transaction<'_>,
+    key_id: Id,
+    at: Timestamp,
+) -> std::result::Result<Option<Allowance>, Failure> {
+    Ok(found(begun.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
+}
+
+/// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation
+/// also locks the first key of the line, so that it adds no key meanwhile.
+pub(crate) async fn set(
+    begun: &Transaction<'_>,
+    key_id: Id,
+    budget: Option<Budget>,
+    by_operator: bool,
+) -> std::result::Result<(), Failure> {
+    let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
+    // After the lock, the second statement sees a key that a rotation has added before.
+    begun.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;
+    let set = format!(
+        "UPDATE api_keys SET budget = $2, budget_period = $3,
+             operator_budget = CASE WHEN $4 THEN CAST($2 AS bigint) IS NOT NULL ELSE operator_budget END WHERE {line}"
+    );
+    let (credits, period) = budget.map(|budget| (budget.credits, budget.period.as_str())).unzip();
+    begun.execute(&set, &[&key_id, &credits, &period, &by_operator]).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::sqlite::SCHEMA;
+
+    #[test]
+    fn what_a_key_has_spent_is_read_from_indexes_alone() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
+        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {ALLOWANCE}")).expect("valid SQL");
+        let steps = plan.query_map(["ada", "a", "b", "c", "d", "e", "f"], |row| row.get::<_, String>(3));
+        let mut steps: Vec<_> = steps.expect("a plan").map(|step| step.expect("a step")).collect();
+        steps.retain(|step| step.starts_with("S") && !step.contains(" k "));
+        assert_eq!(
+            steps,
+            [
+                "SEARCH line USING COVERING INDEX keys_of_line (first_id=?)",
+                "SEARCH l USING COVERING INDEX ledger_of_key (key_id=? AND task_id>? AND task_id<?)",
+            ]
+        );
+    }
+}

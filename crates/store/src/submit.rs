@@ -1,0 +1,161 @@
+//! Submits: one transaction charges and queues a task.
+
+use std::time::Duration;
+
+use tokio::try_join;
+
+use super::driver::{Parameter, Transaction};
+use super::ledger::{self, NewEntry};
+use super::{Origin, StartLimit, StoreError, Submission, budgets, calls};
+use crate::failure::Failure;
+use tintype_domain::budget::Allowance;
+use tintype_domain::ledger::Debit;
+use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
+use tintype_domain::request::GenerateRequest;
+
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// A task to submit.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    pub(crate) account_id: Id,
+    pub(crate) origin: Origin,
+    pub(crate) surface: Surface,
+    pub(crate) request: GenerateRequest,
+    /// 0: no limit.
+    pub(crate) max_unfinished: u32,
+    pub(crate) start: StartLimit,
+}
+
+impl Order {
+    /// Whether it must not start any more; `now` is by the monotonic clock.
+    pub(crate) fn is_over(&self, now: Duration) -> bool {
+        self.start.is_over(now)
+    }
+
+    /// The task that it makes.
+    pub(crate) fn task(&self, id: Id) -> Task {
+        Task {
+            id,
+            account_id: self.account_id,
+            surface: self.surface,
+            image_to_image: !self.request.reference_images.is_empty(),
+            status: Status::Processing,
+            updated_at: id.timestamp(),
+        }
+    }
+
+    /// Charges and queues the task, unless a rule refuses that.
+    pub(crate) async fn submit(&self, begun: &Transaction<'_>, id: Id) -> Outcome<Submission> {
+        if !ledger::lock(begun, self.account_id).await? {
+            // One that was deleted takes the rights of its keys and people with it.
+            return Err(match self.origin.right {
+                Some(_) => StoreError::Revoked.into(),
+                None => StoreError::Other("there is no such account".into()).into(),
+            });
+        }
+        let (account, budget, repeats, is_allowed) = try_join!(
+            biased;
+            ledger::holding(begun, self.account_id, self.max_unfinished),
+            self.budget(begun, id),
+            self.repeats(begun),
+            self.is_allowed(begun),
+        )?;
+        if !is_allowed {
+            return Err(StoreError::Revoked.into());
+        } else if repeats {
+            return Ok(Submission::Repeated);
+        } else if self.is_over(begun.elapsed()) {
+            return Ok(Submission::NotStarted);
+        }
+        match account.charge(self.request.cost(), self.max_unfinished, budget, begun.now()) {
+            Ok(debit) => self.write(begun, id, &debit).await,
+            Err(refusal) => Ok(refusal.into()),
+        }
+    }
+
+    /// The use of the budget of the key in the period to which the task will count.
+    async fn budget(&self, begun: &Transaction<'_>, id: Id) -> Outcome<Option<Allowance>> {
+        match self.origin.key_id {
+            Some(key_id) => budgets::allowance_within(begun, key_id, id.timestamp()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Whether its call repeats one that has made a task.
+    async fn repeats(&self, begun: &Transaction<'_>) -> Outcome<bool> {
+        match self.origin.key_id.zip(self.origin.call).filter(|(_, call)| call.may_repeat()) {
+            Some((key_id, call)) => calls::exists(begun, key_id, &call).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn is_allowed(&self, begun: &Transaction<'_>) -> Outcome<bool> {
+        match &self.origin.right {
+            Some(right) => right.holds(begun, false).await,
+            None => Ok(true),
+        }
+    }
+
+    async fn write(&self, begun: &Transaction<'_>, id: Id, debit: &Debit) -> Outcome<Submission> {
+        let (origin, cost, task) = (&self.origin, self.request.cost(), self.task(id));
+        let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
+        let call = async {
+            match origin.key_id.zip(origin.call) {
+                Some((key_id, call)) => calls::record(begun, id, key_id, &call).await,
+                None => Ok(()),
+            }
+        };
+        let unindexed = async {
+            match self.surface {
+                Surface::Web => begun.execute("INSERT INTO unindexed (task_id) VALUES ($1)", &[&id]).await,
+                Surface::Api => Ok(0),
+            }
+        };
+        let count = async {
+            match begun.either(Some("UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1"), None) {
+                Some(sql) => begun.execute(sql, &[&self.account_id]).await,
+                None => Ok(0),
+            }
+        };
+        let queue = self.queue(begun, id, ledger::to_json(&debit.parts));
+        let debit = ledger::debit(begun, self.account_id, debit, &charge, task.updated_at);
+        try_join!(biased; self.insert(begun, &task), queue, call, unindexed, count, debit)?;
+        Ok(Submission::Accepted(task))
+    }
+
+    async fn insert(&self, begun: &Transaction<'_>, task: &Task) -> Outcome<u64> {
+        let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
+            reference_images, prompt, request_id, settings, person_id)
+            VALUES ($1, $2, $3, $4, $5, CAST($6 AS bigint), $7, $8, $9, $10, $11, $12)";
+        let request = &self.request;
+        let references = serde_json::to_string(&request.reference_images).expect("strings are always JSON");
+        let (n, ratio, settings) = (i64::from(request.n), request.aspect_ratio.as_str(), request.settings.to_json());
+        let parameters: [&dyn Parameter; 12] = [
+            &task.id,
+            &task.account_id,
+            &task.surface.as_str(),
+            &task.image_to_image,
+            &task.updated_at,
+            &n,
+            &ratio,
+            &references,
+            &request.prompt,
+            &request.request_id,
+            &settings,
+            &self.origin.person_id,
+        ];
+        begun.execute(sql, &parameters).await
+    }
+
+    async fn queue(&self, begun: &Transaction<'_>, id: Id, taken: Option<String>) -> Outcome<u64> {
+        let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
+            engine) VALUES ($1, $2, $3, $4, CAST($5 AS bigint), $6, $7, $8)";
+        let Origin { key_id, person_id, engine, .. } = &self.origin;
+        let references = self.request.reference_images.len() as i64;
+        let (wants_previews, engine) = (self.origin.wants_previews(), engine.as_deref().unwrap_or_default());
+        let parameters: [&dyn Parameter; 8] =
+            [&id, &self.account_id, key_id, person_id, &references, &taken, &wants_previews, &engine];
+        begun.execute(sql, &parameters).await
+    }
+}
