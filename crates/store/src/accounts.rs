@@ -111,13 +111,13 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 type Outcome<T> = std::result::Result<T, Failure>;
 
 /// The columns of an [`Account`] on SQLite.
-const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
+pub(crate) const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
 /// The same on PostgreSQL, where the balance is that of the newest entry of the ledger.
-const ON_POSTGRES: &str = "id, name, coalesce(
+pub(crate) const ON_POSTGRES: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";
 
-fn account(row: &Row) -> Result<Account> {
+pub(crate) fn account(row: &Row) -> Result<Account> {
     Ok(Account {
         id: row.get("id")?,
         name: row.get("name")?,
@@ -129,7 +129,7 @@ fn account(row: &Row) -> Result<Account> {
     })
 }
 
-fn entry(row: &Row) -> Result<LedgerEntry> {
+pub(crate) fn entry(row: &Row) -> Result<LedgerEntry> {
     Ok(LedgerEntry {
         id: row.get("id")?,
         kind: row.word("kind")?,

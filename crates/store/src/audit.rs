@@ -1,8 +1,8 @@
 //! The audit, which recomputes all balances; it is the same for every database.
 //!
-//! The driver reads each table in order: the ledger once in the order of its entries, for the balances, and once in the
-//! order of tasks, in step with the tasks and the queue (a merge join). Memory therefore grows only with the number of
-//! accounts.
+//! It reads each table in order and page by page: the ledger once in the order of accounts and entries, for the
+//! balances, and once in the order of tasks, in step with the tasks and the queue (a merge join). Memory therefore
+//! grows only with the number of accounts.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -10,7 +10,9 @@ use std::iter::Peekable;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use tintype_domain::model::{EntryKind, Id, TaskId};
+use super::driver::{Row, Snapshot, at_once};
+use super::{Result, StoreError};
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, TaskId};
 
 /// An inconsistency in the ledger, or a result file that does not match it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -36,19 +38,151 @@ pub struct Audit {
     pub drifts: Vec<Drift>,
 }
 
-/// The grants that expire, with the entries about them, for both databases. The entry of a charge names the grant of
-/// credits that were refunded a second time after their expiry.
-pub(super) const GRANTS: &str = "
-    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id, abs(s.amount),
-        x.account_id, x.amount
+/// The grants that expire, with the entries about them. The entry of a charge names the grant of credits that were
+/// refunded a second time after their expiry.
+const GRANTS: &str = "
+    SELECT g.entry_id, g.account_id, g.amount, g.remaining, g.lapsed, s.account_id AS source,
+        abs(s.amount) AS brought, x.account_id AS expiry, x.amount AS expired
     FROM expiring_grants g LEFT JOIN ledger s ON s.id = g.entry_id AND s.account_id = g.account_id
     LEFT JOIN ledger x ON x.grant_id = g.entry_id ORDER BY g.entry_id";
 
 /// The entries of grants that do not exist.
-pub(super) const STRAY_EXPIRIES: &str = "
+const STRAY_EXPIRIES: &str = "
     SELECT id, account_id FROM ledger x
     WHERE grant_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM expiring_grants g WHERE g.entry_id = x.grant_id)
     ORDER BY id";
+
+/// Rows per page.
+const PAGE: i64 = 10_000;
+
+/// Audits a database of SQLite.
+pub(super) fn on_sqlite(connection: &rusqlite::Connection) -> Result<Audit> {
+    let snapshot = connection.unchecked_transaction()?;
+    at_once(of(&snapshot))
+}
+
+/// Audits the rows of a snapshot.
+pub(super) async fn of(snapshot: &impl Snapshot) -> Result<Audit> {
+    let mut books = Books::default();
+    add_up_entries(snapshot, &mut books).await?;
+    match_tasks(snapshot, &mut books).await?;
+    for row in snapshot.query(GRANTS, &[]).await? {
+        books.match_grant(&grant(&row)?);
+    }
+    for row in snapshot.query(STRAY_EXPIRIES, &[]).await? {
+        books.report_expiry(row.get("id")?, row.get("account_id")?);
+    }
+    compare_accounts(snapshot, &mut books).await?;
+    Ok(books.close())
+}
+
+async fn add_up_entries(snapshot: &impl Snapshot, books: &mut Books) -> Result<()> {
+    let page = "SELECT id, account_id, amount, balance, task_id FROM ledger
+        WHERE (account_id, id) > ($1, $2) ORDER BY account_id, id LIMIT $3";
+    let mut last = (String::new(), i64::MIN);
+    loop {
+        let rows = snapshot.query(page, &[&last.0, &last.1, &PAGE]).await?;
+        for row in &rows {
+            let entry = AccountEntry {
+                id: row.get("id")?,
+                account_id: row.get("account_id")?,
+                amount: row.get("amount")?,
+                balance: row.get("balance")?,
+                task_id: row.get("task_id")?,
+            };
+            last = (entry.account_id.to_string(), entry.id);
+            books.add_up(&entry);
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Matches tasks, entries and queue in pages, whose bounds are ids of tasks.
+async fn match_tasks(snapshot: &impl Snapshot, books: &mut Books) -> Result<()> {
+    let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
+    let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, CAST(n AS bigint) AS n FROM tasks
+        WHERE id > $1 AND id <= $2 ORDER BY id";
+    let entries = "SELECT id, task_id, account_id, kind, amount, key_id FROM ledger
+        WHERE task_id > $1 AND task_id <= $2 ORDER BY task_id, id";
+    let queue = "SELECT q.task_id, q.account_id, q.key_id, CAST(q.reference_count AS bigint) AS reference_count,
+            t.reference_images, q.taken
+        FROM queue q LEFT JOIN tasks t ON t.id = q.task_id
+        WHERE q.task_id > $1 AND q.task_id <= $2 ORDER BY q.task_id";
+    let mut after = String::new();
+    loop {
+        let end = snapshot.query(page_end, &[&after, &PAGE]).await?;
+        // "~" sorts after every id.
+        let until = end.first().map_or(Ok("~".to_owned()), |row| row.get("task_id"))?;
+        let tasks = snapshot.query(tasks, &[&after, &until]).await?;
+        let entries = snapshot.query(entries, &[&after, &until]).await?;
+        let queue = snapshot.query(queue, &[&after, &until]).await?;
+        let mut entries = entries.iter().map(entry).peekable();
+        let mut queue = queue.iter().map(queued).peekable();
+        books.match_tasks(tasks.iter().map(task), &mut entries, &mut queue)?;
+        books.report_strays(&mut entries, &mut queue, None)?;
+        if end.is_empty() {
+            return Ok(());
+        }
+        after = until;
+    }
+}
+
+async fn compare_accounts<S: Snapshot>(snapshot: &S, books: &mut Books) -> Result<()> {
+    let sums = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
+    for row in snapshot.query(&format!("SELECT id{sums} FROM accounts ORDER BY id"), &[]).await? {
+        // Every entry was checked against those before it, so the balance of an account is right if they are.
+        let stored = S::KEEPS_SUMS.then(|| Ok::<_, StoreError>((row.get("balance")?, row.number("unfinished")?)));
+        books.compare_account(row.get("id")?, stored.transpose()?);
+    }
+    Ok(())
+}
+
+fn grant(row: &Row) -> Result<Grant> {
+    let (source, expiry): (Option<Id>, Option<Id>) = (row.get("source")?, row.get("expiry")?);
+    Ok(Grant {
+        entry_id: row.get("entry_id")?,
+        account_id: row.get("account_id")?,
+        amount: row.get("amount")?,
+        remaining: row.get("remaining")?,
+        lapsed: row.get("lapsed")?,
+        source: source.zip(row.get("brought")?),
+        expiry: expiry.zip(row.get("expired")?),
+    })
+}
+
+fn task(row: &Row) -> Result<Task> {
+    Ok(Task {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        status: row.get("status")?,
+        has_images: row.get("has_images")?,
+        cost: row.get::<i64>("n")? * CREDITS_PER_IMAGE,
+    })
+}
+
+fn entry(row: &Row) -> Result<TaskEntry> {
+    Ok(TaskEntry {
+        id: row.get("id")?,
+        task_id: row.get("task_id")?,
+        account_id: row.get("account_id")?,
+        kind: row.word("kind")?,
+        amount: row.get("amount")?,
+        key_id: row.get("key_id")?,
+    })
+}
+
+fn queued(row: &Row) -> Result<Queued> {
+    Ok(Queued {
+        task_id: row.get("task_id")?,
+        account_id: row.get("account_id")?,
+        key_id: row.get("key_id")?,
+        reference_count: row.get("reference_count")?,
+        references: row.get("reference_images")?,
+        taken: row.get("taken")?,
+    })
+}
 
 /// The totals of an account.
 #[derive(Debug, Default)]
@@ -61,64 +195,64 @@ struct Sums {
 
 /// The columns of a ledger entry that the balances need.
 #[derive(Debug)]
-pub(super) struct AccountEntry {
-    pub(super) id: i64,
-    pub(super) account_id: Id,
-    pub(super) amount: i64,
-    pub(super) balance: i64,
-    pub(super) task_id: Option<Id>,
+struct AccountEntry {
+    id: i64,
+    account_id: Id,
+    amount: i64,
+    balance: i64,
+    task_id: Option<Id>,
 }
 
 /// The columns of a ledger entry that the match with its task needs.
 #[derive(Debug)]
-pub(super) struct TaskEntry {
-    pub(super) id: i64,
-    pub(super) task_id: Id,
-    pub(super) account_id: Id,
-    pub(super) kind: EntryKind,
-    pub(super) amount: i64,
-    pub(super) key_id: Option<Id>,
+struct TaskEntry {
+    id: i64,
+    task_id: Id,
+    account_id: Id,
+    kind: EntryKind,
+    amount: i64,
+    key_id: Option<Id>,
 }
 
 /// A grant that expires, with the entries about it.
 #[derive(Debug)]
-pub(super) struct Grant {
+struct Grant {
     /// The entry that brought the credits.
-    pub(super) entry_id: i64,
-    pub(super) account_id: Id,
-    pub(super) amount: i64,
-    pub(super) remaining: i64,
-    pub(super) lapsed: Option<i64>,
+    entry_id: i64,
+    account_id: Id,
+    amount: i64,
+    remaining: i64,
+    lapsed: Option<i64>,
     /// Account and credits of the entry that brought the credits.
-    pub(super) source: Option<(Id, i64)>,
+    source: Option<(Id, i64)>,
     /// Account and amount of the entry of the kind `expiry`.
-    pub(super) expiry: Option<(Id, i64)>,
+    expiry: Option<(Id, i64)>,
 }
 
 /// The columns of a task that the audit needs.
 #[derive(Debug)]
-pub(super) struct Task {
-    pub(super) id: Id,
-    pub(super) account_id: Id,
-    pub(super) status: String,
-    pub(super) has_images: bool,
+struct Task {
+    id: Id,
+    account_id: Id,
+    status: String,
+    has_images: bool,
     /// Cost in credits.
-    pub(super) cost: i64,
+    cost: i64,
 }
 
 /// A row of the queue.
 #[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) task_id: Id,
-    pub(super) account_id: Id,
+struct Queued {
+    task_id: Id,
+    account_id: Id,
     /// The key with which its task was submitted.
-    pub(super) key_id: Option<Id>,
+    key_id: Option<Id>,
     /// The number of references by which workers claim it.
-    pub(super) reference_count: i64,
+    reference_count: i64,
     /// The references of its task in JSON, if that exists and has any.
-    pub(super) references: Option<String>,
+    references: Option<String>,
     /// The credits of grants that expire which its task took, in JSON.
-    pub(super) taken: Option<String>,
+    taken: Option<String>,
 }
 
 impl Queued {
@@ -133,7 +267,7 @@ impl Queued {
 
 /// An audit in progress.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+struct Books {
     audit: Audit,
     sums: HashMap<Id, Sums>,
     /// Credits of grants that tasks in the queue took, with the account of one of them.
@@ -146,7 +280,7 @@ impl Books {
     }
 
     /// Adds the next ledger entry, whose balance must follow from the earlier entries of its account.
-    pub(super) fn add_up(&mut self, entry: &AccountEntry) {
+    fn add_up(&mut self, entry: &AccountEntry) {
         self.audit.entries += 1;
         let sums = self.sums.entry(entry.account_id).or_default();
         sums.credits += entry.amount;
@@ -160,12 +294,12 @@ impl Books {
     /// Matches the next tasks with all entries and queue rows up to the last of them. Every task must have its
     /// entries, every entry its task, and exactly the processing tasks must be in the queue. The caller passes the
     /// remaining entries and queue rows to [`Books::report_strays`].
-    pub(super) fn match_tasks<Error>(
+    fn match_tasks(
         &mut self,
-        tasks: impl Iterator<Item = Result<Task, Error>>,
-        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry, Error>>>,
-        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
-    ) -> Result<(), Error> {
+        tasks: impl Iterator<Item = Result<Task>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued>>>,
+    ) -> Result<()> {
         for task in tasks {
             let task = task?;
             self.audit.tasks += 1;
@@ -185,12 +319,12 @@ impl Books {
     }
 
     /// Reports entries and queue rows before the task `until`, which belong to no task.
-    pub(super) fn report_strays<Error>(
+    fn report_strays(
         &mut self,
-        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry, Error>>>,
-        queue: &mut Peekable<impl Iterator<Item = Result<Queued, Error>>>,
+        entries: &mut Peekable<impl Iterator<Item = Result<TaskEntry>>>,
+        queue: &mut Peekable<impl Iterator<Item = Result<Queued>>>,
         until: Option<Id>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let before = |id: Id| until.is_none_or(|until| id < until);
         while let Some(stray) = next_if(entries, |entry| before(entry.task_id))? {
             let fault = format!("entry {} is for a task that does not exist", stray.id);
@@ -262,7 +396,7 @@ impl Books {
 
     /// Compares the next grant that expires with its entries, after all tasks: no credit of it may be there twice, and
     /// what lapsed was taken from the balance by one entry.
-    pub(super) fn match_grant(&mut self, grant: &Grant) {
+    fn match_grant(&mut self, grant: &Grant) {
         let Grant { entry_id, account_id, amount, remaining, lapsed, source, expiry } = *grant;
         let lapsed = lapsed.unwrap_or(0);
         let (_, held) = self.held.remove(&entry_id).unwrap_or((account_id, 0));
@@ -286,7 +420,7 @@ impl Books {
     }
 
     /// Reports an entry of the kind `expiry` without its grant.
-    pub(super) fn report_expiry(&mut self, id: i64, account_id: Id) {
+    fn report_expiry(&mut self, id: i64, account_id: Id) {
         self.drift(account_id, None, format!("entry {id} is about a grant that does not exist"));
     }
 
@@ -314,7 +448,7 @@ impl Books {
 
     /// Compares the next account, after all entries, tasks and queue rows. A database that stores balance and number of
     /// unfinished tasks with the account passes them: they must follow from its entries and its tasks.
-    pub(super) fn compare_account(&mut self, id: Id, stored: Option<(i64, u64)>) {
+    fn compare_account(&mut self, id: Id, stored: Option<(i64, u64)>) {
         self.audit.accounts += 1;
         let Sums { credits, expiring, queued } = self.sums.remove(&id).unwrap_or_default();
         if expiring > credits {
@@ -330,7 +464,7 @@ impl Books {
     }
 
     /// Ends the audit after all grants and accounts were compared.
-    pub(super) fn close(mut self) -> Audit {
+    fn close(mut self) -> Audit {
         let mut unknown: Vec<(i64, Id)> = self.held.iter().map(|(grant, (account, _))| (*grant, *account)).collect();
         unknown.sort();
         for (grant, account) in unknown {
@@ -346,9 +480,6 @@ impl Books {
 }
 
 /// The next row if it satisfies the predicate. An unreadable row is an error at once.
-fn next_if<T, Error>(
-    rows: &mut Peekable<impl Iterator<Item = Result<T, Error>>>,
-    wanted: impl Fn(&T) -> bool,
-) -> Result<Option<T>, Error> {
+fn next_if<T>(rows: &mut Peekable<impl Iterator<Item = Result<T>>>, wanted: impl Fn(&T) -> bool) -> Result<Option<T>> {
     rows.next_if(|row| row.as_ref().map_or(true, &wanted)).transpose()
 }

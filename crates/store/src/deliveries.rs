@@ -1,18 +1,24 @@
 //! Deliveries of events to endpoints. Events are written by the methods that make them happen: the end of a task and
 //! the suspension of a key are told in their own commit.
+//!
+//! A transaction that locks an endpoint and deliveries to it locks the endpoint first; others wait for no lock on a
+//! delivery while they hold one.
 
-use std::sync::PoisonError;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::Transaction;
-use super::{Result, postgres, sqlite};
+use super::driver::{Driven, Driver, Each, Parameter, Row, Transaction, array, ids, millis};
+use super::endpoints::{self, ENDPOINT, endpoint};
+use super::tasks::{TASK, task};
+use super::{Action, Actor, Deed, Result, StoreError, audit_log};
 use crate::failure::Failure;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
-use tintype_domain::event::{Event, EventType};
-use tintype_domain::model::Id;
+use tintype_domain::event::{self, Event, EventType};
+use tintype_domain::model::{Id, Surface, Task};
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// Longest time between two attempts. A delivery that is due later than that was postponed before the clock was set
 /// back, and counts as due.
@@ -132,21 +138,428 @@ pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     async fn waiting_deliveries(&self) -> Result<u64>;
 }
 
+type Done<T = ()> = std::result::Result<T, Failure>;
+
+/// Rows deleted or given up per transaction, so that the writes of callers can run in between.
+const BATCH: i64 = 1_000;
+
+/// A delivery that is due at this time goes before all others.
+const AT_ONCE: Timestamp = Timestamp::from_millis(0);
+
 /// Tells the endpoints of an account of an event that is not the end of a task.
-pub(crate) async fn tell(
+pub(super) async fn tell(
     begun: &Transaction<'_>,
     account_id: Id,
     kind: EventType,
     data: &str,
     happened_at: Timestamp,
-) -> std::result::Result<(), Failure> {
-    match begun {
-        Transaction::Sqlite(writing) => {
-            let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(sqlite::tell(&writing, account_id, kind, data, happened_at)?)
+) -> Done {
+    let event_id = begun.new_id();
+    write(begun, account_id, &Written { kind, event_id, data: Some(data), happened_at, due_at: happened_at }).await
+}
+
+/// Tells the endpoints of an account of the end of a task, if it is one of the API.
+pub(super) async fn tell_end(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    surface: Surface,
+    kind: EventType,
+    task_id: Id,
+    ended_at: Timestamp,
+) -> Done {
+    if surface == Surface::Web {
+        return Ok(());
+    }
+    let event = Written { kind, event_id: task_id, data: None, happened_at: ended_at, due_at: ended_at };
+    write(begun, account_id, &event).await
+}
+
+/// An event as a delivery has it. The end of a task has no data of its own: they are those of the task.
+struct Written<'a> {
+    kind: EventType,
+    event_id: Id,
+    data: Option<&'a str>,
+    happened_at: Timestamp,
+    due_at: Timestamp,
+}
+
+/// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
+/// transaction, when all other locks are held.
+async fn write(begun: &Transaction<'_>, account_id: Id, event: &Written<'_>) -> Done {
+    // One that somebody removes at the same time is passed over.
+    let subscribed = format!(
+        "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
+         AND {}(' ' || events || ' ', ' ' || $2 || ' ') > 0 {}",
+        begun.either("instr", "strpos"),
+        begun.locking("FOR KEY SHARE")
+    );
+    for row in begun.query(&subscribed, &[&account_id, &event.kind.as_str()]).await? {
+        add(begun, row.get("id")?, event).await?;
+    }
+    Ok(())
+}
+
+async fn add(begun: &Transaction<'_>, endpoint_id: Id, event: &Written<'_>) -> Done<Id> {
+    let (id, Written { kind, event_id, data, happened_at, due_at }) = (begun.new_id(), event);
+    let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    begun.execute(sql, &[&id, &endpoint_id, event_id, &kind.as_str(), data, happened_at, due_at]).await?;
+    Ok(id)
+}
+
+/// The columns of a [`Delivery`].
+const DELIVERY: &str = "id, endpoint_id, event_id, type, attempts, next_attempt_at, delivered_at, status, trouble";
+
+fn delivery(row: &Row) -> Result<Delivery> {
+    Ok(Delivery {
+        id: row.get("id")?,
+        endpoint_id: row.get("endpoint_id")?,
+        event_id: row.get("event_id")?,
+        kind: row.word("type")?,
+        attempts: row.number("attempts")?,
+        next_attempt_at: row.get("next_attempt_at")?,
+        delivered_at: row.get("delivered_at")?,
+        status: row.some_number("status")?,
+        trouble: row.some_word("trouble")?,
+    })
+}
+
+/// Locks an endpoint, unless it is disabled; `false` if it is or does not exist.
+async fn lock_enabled(begun: &Transaction<'_>, id: Id) -> Done<bool> {
+    Ok(begun.lock("SELECT 1 FROM endpoints WHERE id = $1 AND disabled_at IS NULL", &[&id]).await?.is_some())
+}
+
+async fn test(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
+    if !lock_enabled(begun, id).await? {
+        return Ok(None);
+    }
+    let kind = EventType::Test;
+    let waiting = "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
+    if let Some(row) = begun.query_opt(waiting, &[&id, &kind.as_str(), &AT_ONCE]).await? {
+        return Ok(Some(row.get("id")?));
+    }
+    let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
+    let event = Written { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
+    Ok(Some(add(begun, id, &event).await?))
+}
+
+/// Returns the delivery that is sent, and the account of its endpoint.
+async fn replay(begun: &Transaction<'_>, id: Id) -> Done<(Option<Id>, Option<Id>)> {
+    let sql = "SELECT id, account_id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
+    let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok((None, None)) };
+    let account_id = row.get("account_id")?;
+    if !lock_enabled(begun, row.get("id")?).await? {
+        return Ok((None, None));
+    }
+    let sql = "UPDATE deliveries SET next_attempt_at = $2 WHERE id = $1 AND next_attempt_at IS NOT NULL";
+    if begun.execute(sql, &[&id, &AT_ONCE]).await? > 0 {
+        return Ok((Some(id), account_id));
+    }
+    let waiting = "SELECT w.id FROM deliveries w JOIN deliveries d USING (endpoint_id, event_id)
+        WHERE d.id = $1 AND w.next_attempt_at = $2 LIMIT 1";
+    if let Some(row) = begun.query_opt(waiting, &[&id, &AT_ONCE]).await? {
+        return Ok((Some(row.get("id")?), account_id));
+    }
+    let new_id = begun.new_id();
+    let sql = "INSERT INTO deliveries (id, endpoint_id, event_id, type, data, happened_at, next_attempt_at)
+        SELECT $2, endpoint_id, event_id, type, data, happened_at, $3 FROM deliveries WHERE id = $1";
+    let added = begun.execute(sql, &[&id, &new_id, &AT_ONCE]).await? > 0;
+    Ok((added.then_some(new_id), account_id))
+}
+
+/// Endpoints with waiting deliveries, each at the cost of an index lookup; then those of them that are due at `now`. A
+/// delivery that is due at 0, a test or a replay, does not wait for its endpoint.
+fn due(now: &str) -> String {
+    format!(
+        "WITH RECURSIVE waiting (id) AS (
+             SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > $1
+             UNION ALL
+             SELECT (SELECT min(endpoint_id) FROM deliveries WHERE next_attempt_at IS NOT NULL AND endpoint_id > w.id)
+             FROM waiting w WHERE w.id IS NOT NULL
+         )
+         SELECT e.id, e.account_id, e.failing_since IS NOT NULL AS is_failing
+         FROM waiting w JOIN endpoints e ON e.id = w.id
+         WHERE e.disabled_at IS NULL AND (
+             EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at = 0)
+             OR (e.resume_at IS NULL OR e.resume_at <= {now} OR e.resume_at > {now} + $3) AND (
+                 EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at <= {now})
+                 OR EXISTS (SELECT 1 FROM deliveries d WHERE d.endpoint_id = e.id AND d.next_attempt_at > {now} + $3)))
+         ORDER BY w.id LIMIT $4"
+    )
+}
+
+fn due_endpoint(row: &Row) -> Result<DueEndpoint> {
+    let (id, account_id) = (row.get("id")?, row.get("account_id")?);
+    Ok(DueEndpoint { id, account_id, is_failing: row.get("is_failing")? })
+}
+
+/// The columns of a [`DeliveryClaim`] with a delivery `d`, of which the secret before signs until after `now`.
+fn claim_columns(now: &str) -> String {
+    format!(
+        "d.id AS delivery_id, d.event_id, d.type, d.data, d.happened_at, d.attempts, endpoints.secret,
+         CASE WHEN endpoints.old_secret_until > {now} THEN endpoints.old_secret END AS old_secret, {ENDPOINT}"
+    )
+}
+
+/// The delivery of an attempt that has just begun; `tasks` are those whose ends are told.
+fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
+    let event_id: Id = row.get("event_id")?;
+    let invalid = |what: &str| StoreError::Other(format!("a delivery has no {what} that can be read").into());
+    let data = match row.get::<Option<String>>("data")? {
+        Some(text) => serde_json::from_str(&text).map_err(|_| invalid("data"))?,
+        None => event::of_task(tasks.get(&event_id).ok_or_else(|| invalid("task"))?),
+    };
+    let mut secrets = vec![row.word("secret")?];
+    secrets.extend(row.some_word::<SigningSecret>("old_secret")?);
+    Ok(DeliveryClaim {
+        id: row.get("delivery_id")?,
+        attempt: row.number("attempts")?,
+        endpoint: endpoint(row)?,
+        secrets,
+        event: Event { id: event_id, kind: row.word("type")?, happened_at: row.get("happened_at")?, data },
+    })
+}
+
+/// The claims in these rows.
+async fn claims(driver: Driver<'_>, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
+    let mut ends: Vec<Id> = Vec::new();
+    for row in rows {
+        if row.get::<Option<String>>("data")?.is_none() {
+            ends.push(row.get("event_id")?);
         }
-        Transaction::Postgres(database, begun) => {
-            postgres::tell(database, begun, account_id, kind, data, happened_at).await
+    }
+    let mut tasks = HashMap::new();
+    if !ends.is_empty() {
+        // They never change. A damaged one is missing, and its delivery with it.
+        let sql = format!("SELECT {TASK} FROM tasks WHERE id {}", driver.among(1));
+        let rows = driver.read(&sql, &[&ids(&ends)]).await?;
+        tasks.extend(rows.iter().filter_map(|row| task(row).ok()).map(|task| (task.id, task)));
+    }
+    let mut claims = Vec::new();
+    for row in rows {
+        match claimed(row, &tasks) {
+            Ok(claim) => claims.push(claim),
+            // A damaged row must not stop the other deliveries. It comes again after the lease.
+            Err(error) => {
+                let delivery = row.get::<Id>("delivery_id").ok().map(tracing::field::display);
+                tracing::error!(delivery, %error, "could not read a delivery; check the database");
+            }
         }
+    }
+    Ok(claims)
+}
+
+/// Begins attempts on SQLite.
+async fn claim_each(begun: &Transaction<'_>, wanted: &[(Id, u32)], lease: Duration) -> Done<Vec<Row>> {
+    let due = "SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+        WHERE d.endpoint_id = $1 AND e.disabled_at IS NULL AND d.next_attempt_at IS NOT NULL
+            AND (d.next_attempt_at = 0 OR (e.resume_at IS NULL OR e.resume_at <= $2 OR e.resume_at > $3)
+                AND (d.next_attempt_at <= $2 OR d.next_attempt_at > $3))
+        ORDER BY d.next_attempt_at LIMIT $4";
+    let claimed = format!(
+        "SELECT {} FROM deliveries d JOIN endpoints ON endpoints.id = d.endpoint_id WHERE d.id = $1",
+        claim_columns("$2")
+    );
+    let (now, mut rows) = (begun.now(), Vec::new());
+    for (endpoint_id, room) in wanted {
+        let latest = now.saturating_add(LONGEST_WAIT);
+        for row in begun.query(due, &[endpoint_id, &now, &latest, &i64::from(*room)]).await? {
+            let id: Id = row.get("id")?;
+            let claim = "UPDATE deliveries SET attempts = attempts + 1, next_attempt_at = $2 WHERE id = $1";
+            begun.execute(claim, &[&id, &now.saturating_add(lease)]).await?;
+            rows.extend(begun.query(&claimed, &[&id, &now]).await?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Begins attempts on PostgreSQL, in one statement. A row that another process claims at the same time is passed over.
+fn claim_all() -> String {
+    format!(
+        "WITH due AS MATERIALIZED (
+             SELECT d.id FROM unnest($1::text[], $2::bigint[]) AS wanted (endpoint_id, room)
+             JOIN endpoints e ON e.id = wanted.endpoint_id AND e.disabled_at IS NULL
+             CROSS JOIN LATERAL (
+                 SELECT id FROM deliveries
+                 WHERE deliveries.endpoint_id = wanted.endpoint_id AND next_attempt_at IS NOT NULL
+                 AND (next_attempt_at = 0
+                     OR (e.resume_at IS NULL OR e.resume_at <= tintype_now($3) OR e.resume_at > tintype_now($3) + $5)
+                     AND (next_attempt_at <= tintype_now($3) OR next_attempt_at > tintype_now($3) + $5))
+                 ORDER BY next_attempt_at LIMIT wanted.room FOR UPDATE SKIP LOCKED
+             ) d
+         ),
+         claimed AS (
+             UPDATE deliveries d SET attempts = attempts + 1, next_attempt_at = tintype_now($3) + $4
+             WHERE d.id = ANY (ARRAY (SELECT id FROM due))
+             RETURNING d.id, d.endpoint_id, d.event_id, d.type, d.data, d.happened_at, d.attempts
+         )
+         SELECT {} FROM claimed d JOIN endpoints ON endpoints.id = d.endpoint_id ORDER BY d.id",
+        claim_columns("tintype_now($3)")
+    )
+}
+
+/// Records the success of an attempt, which ends the troubles of its endpoint.
+async fn delivered(begun: &Transaction<'_>, id: Id, attempt: u32, status: u16) -> Done<AttemptWrite> {
+    let troubled = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)
+        AND (failing_since IS NOT NULL OR resume_at IS NOT NULL)";
+    let troubled = begun.lock(troubled, &[&id]).await?;
+    let sql = "UPDATE deliveries SET delivered_at = $3, next_attempt_at = NULL, status = $4, trouble = NULL
+        WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
+    if begun.execute(sql, &[&id, &i64::from(attempt), &begun.now(), &i64::from(status)]).await? == 0 {
+        return Ok(AttemptWrite::Lost);
+    }
+    if let Some(row) = troubled {
+        let sql = "UPDATE endpoints SET failing_since = NULL, resume_at = NULL WHERE id = $1";
+        begun.execute(sql, &[&row.get::<Id>("id")?]).await?;
+    }
+    Ok(AttemptWrite::Done)
+}
+
+async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptFailure) -> Done<AttemptWrite> {
+    let of = "SELECT id FROM endpoints WHERE id = (SELECT endpoint_id FROM deliveries WHERE id = $1)";
+    let Some(row) = begun.lock(of, &[&id]).await? else { return Ok(AttemptWrite::Lost) };
+    let (endpoint_id, now): (Id, _) = (row.get("id")?, begun.now());
+    let again_at = failure.again_in.map(|wait| now.saturating_add(wait));
+    let (status, trouble) = (failure.status.map(i64::from), failure.trouble.map(|trouble| trouble.as_str()));
+    // 0 or null: a replay, or the end of the endpoint, came during the attempt.
+    let sql = "UPDATE deliveries SET status = $4, trouble = $5, next_attempt_at =
+            CASE WHEN coalesce(next_attempt_at, 0) = 0 THEN next_attempt_at ELSE CAST($3 AS bigint) END
+        WHERE id = $1 AND attempts = $2 AND delivered_at IS NULL";
+    if begun.execute(sql, &[&id, &i64::from(attempt), &again_at, &status, &trouble]).await? == 0 {
+        return Ok(AttemptWrite::Lost);
+    }
+    if failure.verdict == Verdict::Nothing {
+        return Ok(AttemptWrite::Done);
+    }
+    let sql = "UPDATE endpoints SET failing_since = coalesce(failing_since, $2), resume_at = $3
+        WHERE id = $1 AND disabled_at IS NULL RETURNING failing_since";
+    let row = begun.query_opt(sql, &[&endpoint_id, &now, &now.saturating_add(failure.hold)]).await?;
+    let failing_since: Option<Timestamp> = row.map(|row| row.get("failing_since")).transpose()?;
+    let reason = match (failure.verdict, failing_since) {
+        (Verdict::Gone, Some(_)) => DisabledFor::Gone,
+        (Verdict::FailingSince(dead), Some(since)) if since <= dead => DisabledFor::Failing,
+        _ => return Ok(AttemptWrite::Done),
+    };
+    endpoints::disable(begun, endpoint_id, reason).await?;
+    if let Some(endpoint) = endpoints::find(begun, endpoint_id).await? {
+        let deed = Deed::of_endpoint(Action::DisableEndpoint, &endpoint).with(reason.as_str());
+        audit_log::record(begun, &Actor::webhooks(), &deed).await?;
+    }
+    Ok(AttemptWrite::Disabled(reason))
+}
+
+/// Deletes up to [`BATCH`] old deliveries, and returns their number. It waits for none of them.
+async fn delete(begun: &Transaction<'_>, cutoff: Timestamp) -> Done<usize> {
+    let old = format!(
+        "SELECT id FROM deliveries WHERE id < $1 ORDER BY id LIMIT $2 {}",
+        begun.locking("FOR UPDATE SKIP LOCKED")
+    );
+    let delete = format!("DELETE FROM deliveries WHERE id {}", begun.within(&old));
+    Ok(begun.execute(&delete, &[&Id::floor(cutoff), &BATCH]).await? as usize)
+}
+
+/// Gives up the oldest of more than `most` deliveries that wait for an endpoint, up to [`BATCH`].
+async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<usize> {
+    if begun.lock("SELECT id FROM endpoints WHERE id = $1", &[&endpoint_id]).await?.is_none() {
+        return Ok(0);
+    }
+    let oldest = "SELECT id FROM deliveries WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL
+        ORDER BY id DESC LIMIT $3 OFFSET $2";
+    let sql = format!("UPDATE deliveries SET next_attempt_at = NULL WHERE id {}", begun.within(oldest));
+    Ok(begun.execute(&sql, &[&endpoint_id, &most, &BATCH]).await? as usize)
+}
+
+/// Deletes and gives up as [`Deliveries::trim_deliveries`] says, some rows in each of some transactions.
+async fn trim(driver: Driver<'_>, cutoff: Timestamp, most: i64) -> Result<usize> {
+    let delete = async move |begun: &Transaction<'_>| delete(begun, cutoff).await;
+    let mut trimmed = driver.write(Effect::TrimDeliveries, delete).await?;
+    let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
+        GROUP BY endpoint_id HAVING count(*) > $1";
+    for row in driver.read_apart(crowded.into(), &[&most]).await? {
+        let endpoint_id = row.get("endpoint_id")?;
+        let give_up = async move |begun: &Transaction<'_>| give_up(begun, endpoint_id, most).await;
+        trimmed += driver.write(Effect::TrimDeliveries, give_up).await?;
+    }
+    Ok(trimmed)
+}
+
+#[async_trait]
+impl<S: Driven> Deliveries for S {
+    async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
+        let test = async move |begun: &Transaction<'_>| test(begun, id).await;
+        self.driver().write(Effect::AddDelivery, test).await
+    }
+
+    async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
+        let replay = async move |begun: &Transaction<'_>| replay(begun, id).await;
+        let deed = move |(replayed, account_id): &(Option<Id>, Option<Id>)| Deed::of_replay(id, *replayed, *account_id);
+        Ok(self.driver().change(Effect::AddDelivery, replay, deed).await?.0)
+    }
+
+    async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {
+        let sql = format!("SELECT {DELIVERY} FROM deliveries WHERE id = $1");
+        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(delivery).transpose()
+    }
+
+    async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
+        let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
+        let sql =
+            format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND {older} ORDER BY id DESC LIMIT $3");
+        self.driver().read(&sql, &[&endpoint_id, &before, &i64::from(limit)]).await?.iter().map(delivery).collect()
+    }
+
+    async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
+        let after = after.map(|id| id.to_string()).unwrap_or_default();
+        let (time, longest, limit) = (self.driver().time(), millis(LONGEST_WAIT), i64::from(limit));
+        let rows = match self.driver() {
+            Driver::Sqlite(_) => self.driver().read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
+            // On a connection for writing, whose plan uses the indexes.
+            Driver::Postgres(store) => {
+                let rows = store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?;
+                rows.into_iter().map(Row::Postgres).collect()
+            }
+        };
+        rows.iter().map(due_endpoint).collect()
+    }
+
+    async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
+        let rows = match self.driver() {
+            Driver::Sqlite(_) => {
+                let wanted = wanted.to_owned();
+                let claim = async move |begun: &Transaction<'_>| claim_each(begun, &wanted, lease).await;
+                self.driver().write(Effect::ClaimDelivery, claim).await?
+            }
+            Driver::Postgres(_) => {
+                let (endpoints, rooms) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
+                let (endpoints, rooms): (Each<_, Vec<Id>>, Each<_, Vec<i64>>) = (array(endpoints), array(rooms));
+                let (time, lease, longest) = (self.driver().time(), millis(lease), millis(LONGEST_WAIT));
+                let parameters: [&dyn Parameter; 5] = [&endpoints, &rooms, &time, &lease, &longest];
+                self.driver().statement(Effect::ClaimDelivery, claim_all(), &parameters).await?
+            }
+        };
+        claims(self.driver(), &rows).await
+    }
+
+    async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
+        let end = async move |begun: &Transaction<'_>| match end {
+            AttemptEnd::Delivered { status } => delivered(begun, delivery, attempt, status).await,
+            AttemptEnd::Failed(failure) => failed(begun, delivery, attempt, failure).await,
+        };
+        self.driver().write(Effect::EndDelivery, end).await
+    }
+
+    async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
+        let mut all = 0;
+        loop {
+            match trim(self.driver(), cutoff, most_waiting.into()).await? {
+                0 => return Ok(all),
+                some => all += some,
+            }
+        }
+    }
+
+    async fn waiting_deliveries(&self) -> Result<u64> {
+        let sql = "SELECT count(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL";
+        self.driver().read_one(sql, &[]).await?.map_or(Ok(0), |row| row.number("waiting"))
     }
 }

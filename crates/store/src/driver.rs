@@ -52,6 +52,21 @@ impl<S: rusqlite::ToSql + Sync, P: tokio_postgres::types::ToSql + Sync> Paramete
     }
 }
 
+/// A list of ids, for `among`.
+pub(crate) fn ids(ids: &[Id]) -> Each<String, &[Id]> {
+    Each { sqlite: serde_json::to_string(ids).expect("ids are always JSON"), postgres: ids }
+}
+
+/// A list for a statement that only PostgreSQL takes.
+pub(crate) fn array<T>(values: T) -> Each<rusqlite::types::Null, T> {
+    Each { sqlite: rusqlite::types::Null, postgres: values }
+}
+
+/// A time span for a parameter.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// A row that a statement returned.
 #[derive(Debug)]
 pub(crate) enum Row {
@@ -91,9 +106,19 @@ impl Row {
         self.get::<i64>(column)?.try_into().map_err(|error| odd(column, error))
     }
 
+    /// [`Row::word`], if there is one.
+    pub(crate) fn some_word<T: FromStr<Err: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
+        self.get::<Option<String>>(column)?.map(|word| word.parse()).transpose().map_err(|error| odd(column, error))
+    }
+
     /// [`Row::number`], if there is one.
     pub(crate) fn some_number<T: TryFrom<i64, Error: std::fmt::Display>>(&self, column: &str) -> Result<Option<T>> {
         self.get::<Option<i64>>(column)?.map(T::try_from).transpose().map_err(|error| odd(column, error))
+    }
+
+    /// A column with JSON.
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Result<T> {
+        serde_json::from_str(&self.get::<String>(column)?).map_err(|error| odd(column, error))
     }
 }
 
@@ -113,7 +138,7 @@ fn prepare<'a>(
 }
 
 /// Runs a statement on a connection to SQLite and returns all its rows.
-fn query(
+pub(crate) fn query(
     connection: &rusqlite::Connection,
     sql: &str,
     parameters: impl IntoIterator<Item = impl rusqlite::ToSql>,
@@ -219,6 +244,31 @@ impl Transaction<'_> {
     pub(crate) fn locking(&self, clause: &'static str) -> &'static str {
         self.either("", clause)
     }
+
+    /// The condition that a column is in the list that is the parameter of this number.
+    pub(crate) fn among(&self, number: u32) -> String {
+        self.either(among_json(number), among_array(number))
+    }
+
+    /// The condition that a column is among the rows of a `SELECT`, each of which an index finds.
+    pub(crate) fn within(&self, select: &str) -> String {
+        self.either(format!("IN ({select})"), format!("= ANY (ARRAY ({select}))"))
+    }
+
+    /// Keeps no prompt that this transaction erases in the write-ahead log.
+    pub(crate) fn erases(&self) {
+        if let Self::Sqlite(writing) = self {
+            writing.lock().unwrap_or_else(PoisonError::into_inner).empties_log = true;
+        }
+    }
+}
+
+fn among_json(number: u32) -> String {
+    format!("IN (SELECT value FROM json_each(${number}))")
+}
+
+fn among_array(number: u32) -> String {
+    format!("= ANY (${number})")
 }
 
 fn for_sqlite<'a>(parameters: &[&'a dyn Parameter]) -> impl Iterator<Item = &'a dyn rusqlite::ToSql> {
@@ -243,7 +293,7 @@ fn for_postgres<'a>(parameters: &[&'a dyn Parameter]) -> Vec<postgres::Parameter
 }
 
 /// The outcome of work on SQLite, which never waits.
-fn at_once<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => unreachable!("nothing but a statement is awaited in a transaction"),
@@ -256,6 +306,31 @@ pub(crate) fn on_sqlite<T>(
     work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
 ) -> Result<T> {
     Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing))))?)
+}
+
+/// A snapshot of a database, which all its statements see.
+pub(crate) trait Snapshot {
+    /// Whether accounts keep their balances and numbers of unfinished tasks.
+    const KEEPS_SUMS: bool;
+
+    async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>>;
+}
+
+impl Snapshot for rusqlite::Transaction<'_> {
+    const KEEPS_SUMS: bool = true;
+
+    async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        Ok(query(self, sql, for_sqlite(parameters))?)
+    }
+}
+
+impl Snapshot for tokio_postgres::Transaction<'_> {
+    const KEEPS_SUMS: bool = false;
+
+    async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        let rows = tokio_postgres::Transaction::query(self, sql, &for_postgres(parameters)).await?;
+        Ok(rows.into_iter().map(Row::Postgres).collect())
+    }
 }
 
 /// The condition that keeps the rows of the account $1, or of all. One that held for both would read all rows for one
@@ -323,6 +398,14 @@ impl Driver<'_> {
         }
     }
 
+    /// The present time as the parameter of a statement, which PostgreSQL's `tintype_now` takes.
+    pub(crate) fn time(self) -> Option<Timestamp> {
+        match self {
+            Self::Sqlite(store) => Some(store.clock.now()),
+            Self::Postgres(store) => store.database.given_time(),
+        }
+    }
+
     /// Runs one reading statement.
     pub(crate) async fn read(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
@@ -339,18 +422,48 @@ impl Driver<'_> {
         Ok(self.read(sql, parameters).await?.into_iter().next())
     }
 
-    /// Runs one writing statement, if the right of this store still holds, and returns its rows.
-    pub(crate) async fn statement(
-        self,
-        effect: Effect,
-        sql: impl Into<Cow<'static, str>>,
-        parameters: &[&dyn Parameter],
-    ) -> Result<Vec<Row>> {
-        let sql = sql.into();
+    /// [`Driver::read`] of many rows, for which SQLite takes a thread of its own.
+    pub(crate) async fn read_apart(self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
         match self {
             Self::Sqlite(store) => {
                 let values = owned(parameters)?;
-                store.write(effect, move |writing| query(&writing.connection, &sql, &values)).await
+                store.read_apart(move |connection| query(connection, &sql, &values)).await
+            }
+            Self::Postgres(_) => self.read(&sql, parameters).await,
+        }
+    }
+
+    /// What the database takes, of two that differ.
+    pub(crate) fn either<T>(self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(_) => sqlite,
+            Self::Postgres(_) => postgres,
+        }
+    }
+
+    /// See [`Transaction::locking`].
+    pub(crate) fn locking(self, clause: &'static str) -> &'static str {
+        self.either("", clause)
+    }
+
+    /// See [`Transaction::among`].
+    pub(crate) fn among(self, number: u32) -> String {
+        self.either(among_json(number), among_array(number))
+    }
+
+    /// Runs one writing statement, if the right of this store still holds, and returns its rows.
+    pub(crate) async fn statement(
+        self,
+        effect: impl Into<Option<Effect>>,
+        sql: impl Into<Cow<'static, str>>,
+        parameters: &[&dyn Parameter],
+    ) -> Result<Vec<Row>> {
+        let (effect, sql) = (effect.into(), sql.into());
+        match self {
+            Self::Sqlite(store) => {
+                let values = owned(parameters)?;
+                let statement = move |writing: &mut sqlite::Writing| Ok(query(&writing.connection, &sql, &values)?);
+                store.write_with(effect, store.right, statement).await
             }
             Self::Postgres(store) => {
                 let parameters = for_postgres(parameters);
@@ -362,7 +475,7 @@ impl Driver<'_> {
 
     /// Does `work` in one transaction, if the right of this store still holds. SQLite may do it twice: after another
     /// write of the same commit has failed.
-    pub(crate) async fn write<T, W>(self, effect: Effect, mut work: W) -> Result<T>
+    pub(crate) async fn write<T, W>(self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
@@ -386,7 +499,7 @@ impl Driver<'_> {
 
     /// [`Driver::write`] of a change that the audit log records in the same transaction, if somebody acts and `deed`
     /// finds that it changed something.
-    pub(crate) async fn change<T, W, D>(self, effect: Effect, mut work: W, deed: D) -> Result<T>
+    pub(crate) async fn change<T, W, D>(self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
     where
         T: Send + Sync + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
@@ -403,12 +516,5 @@ impl Driver<'_> {
             Ok(outcome)
         };
         self.write(effect, recorded).await
-    }
-    /// What the database takes, of two that differ.
-    pub(crate) fn either<T>(self, sqlite: T, postgres: T) -> T {
-        match self {
-            Self::Sqlite(_) => sqlite,
-            Self::Postgres(_) => postgres,
-        }
     }
 }

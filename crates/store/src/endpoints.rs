@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Result;
-use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointUrl, SigningSecret};
+use super::driver::{Driven, Row, Transaction, of_account};
+use super::{Action, Deed, Result};
+use crate::failure::Failure;
+use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::Id;
+use tintype_system::fault::Effect;
 
 /// An endpoint to add.
 #[derive(Debug, Clone)]
@@ -68,4 +71,126 @@ pub trait Endpoints: std::fmt::Debug + Send + Sync + 'static {
 
     /// Removes an endpoint with its deliveries. Returns it as it was.
     async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>>;
+}
+
+type Done<T = ()> = std::result::Result<T, Failure>;
+
+/// The columns of an [`Endpoint`].
+pub(super) const ENDPOINT: &str = "endpoints.id, endpoints.account_id, endpoints.url, endpoints.events,
+    endpoints.added_by, endpoints.failing_since, endpoints.disabled_at, endpoints.disabled_for";
+
+pub(super) fn endpoint(row: &Row) -> Result<Endpoint> {
+    Ok(Endpoint {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        url: row.word("url")?,
+        events: row.word("events")?,
+        added_by: row.word("added_by")?,
+        failing_since: row.get("failing_since")?,
+        disabled_at: row.get("disabled_at")?,
+        disabled_for: row.some_word("disabled_for")?,
+    })
+}
+
+pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
+    let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
+    Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()?)
+}
+
+async fn add(begun: &Transaction<'_>, account_id: Id, new: &NewEndpoint, most: u32) -> Done<EndpointCreation> {
+    // Several that are added at once wait for each other here, and see each other in the next statement.
+    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
+    if begun.lock(account, &[&account_id]).await?.is_none() {
+        return Ok(EndpointCreation::NoAccount);
+    }
+    let sql = format!(
+        "INSERT INTO endpoints (id, account_id, url, events, added_by, secret) SELECT $2, $1, $3, $4, $5, $6
+         WHERE (SELECT count(*) FROM endpoints WHERE account_id = $1) < $7 RETURNING {ENDPOINT}"
+    );
+    let (id, url, events) = (begun.new_id(), new.url.as_str(), new.events.to_string());
+    let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
+    let added = begun.query_opt(&sql, &[&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)]).await?;
+    Ok(match added {
+        Some(row) => EndpointCreation::Created(Box::new(endpoint(&row)?)),
+        None => EndpointCreation::TooMany,
+    })
+}
+
+async fn change(begun: &Transaction<'_>, id: Id, change: &EndpointChange) -> Done<Option<Endpoint>> {
+    match change {
+        EndpointChange::Enable => enable(begun, id).await?,
+        EndpointChange::Disable => disable(begun, id, DisabledFor::Request).await?,
+        EndpointChange::Rotate { secret, overlap } => {
+            let sql = "UPDATE endpoints SET old_secret = secret, old_secret_until = $3, secret = $2 WHERE id = $1";
+            begun.execute(sql, &[&id, &secret.reveal(), &begun.now().saturating_add(*overlap)]).await?;
+        }
+        EndpointChange::Subscribe(events) => {
+            begun.execute("UPDATE endpoints SET events = $2 WHERE id = $1", &[&id, &events.to_string()]).await?;
+        }
+    }
+    find(begun, id).await
+}
+
+/// Enables a disabled endpoint. On PostgreSQL, an event whose commit ended after the endpoint was disabled was written
+/// for it if the commit began before: that one is given up now.
+async fn enable(begun: &Transaction<'_>, id: Id) -> Done {
+    let sql = "UPDATE endpoints SET disabled_at = NULL, disabled_for = NULL, failing_since = NULL, resume_at = NULL
+        WHERE id = $1 AND disabled_at IS NOT NULL";
+    if begun.execute(sql, &[&id]).await? > 0 {
+        give_up(begun, id).await?;
+    }
+    Ok(())
+}
+
+/// Disables an endpoint, and gives up what waits for it.
+pub(super) async fn disable(begun: &Transaction<'_>, id: Id, reason: DisabledFor) -> Done {
+    let sql = "UPDATE endpoints SET disabled_at = $2, disabled_for = $3 WHERE id = $1 AND disabled_at IS NULL";
+    if begun.execute(sql, &[&id, &begun.now(), &reason.as_str()]).await? > 0 {
+        give_up(begun, id).await?;
+    }
+    Ok(())
+}
+
+/// Gives up what waits for an endpoint, which this transaction has locked: a statement of its own sees all that was
+/// written before the lock.
+async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
+    let sql = "UPDATE deliveries SET next_attempt_at = NULL WHERE endpoint_id = $1 AND next_attempt_at IS NOT NULL";
+    begun.execute(sql, &[&id]).await?;
+    Ok(())
+}
+
+#[async_trait]
+impl<S: Driven> Endpoints for S {
+    async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
+        let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
+        self.driver().change(Effect::ChangeEndpoint, add, Deed::of_new_endpoint).await
+    }
+
+    async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
+        let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
+        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()
+    }
+
+    async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
+        let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE {} ORDER BY id", of_account(account_id));
+        self.driver().read(&sql, &[&account_id]).await?.iter().map(endpoint).collect()
+    }
+
+    async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
+        let done = wanted.clone();
+        let change = async move |begun: &Transaction<'_>| change(begun, id, &wanted).await;
+        let deed = move |endpoint: &Option<Endpoint>| Deed::of_endpoint_change(&done, endpoint.as_ref());
+        self.driver().change(Effect::ChangeEndpoint, change, deed).await
+    }
+
+    async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
+        let remove = async move |begun: &Transaction<'_>| {
+            let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
+            Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()?)
+        };
+        let deed = |endpoint: &Option<Endpoint>| {
+            endpoint.as_ref().map(|endpoint| Deed::of_endpoint(Action::RemoveEndpoint, endpoint))
+        };
+        self.driver().change(Effect::ChangeEndpoint, remove, deed).await
+    }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::Result;
-use crate::Lease;
+use super::driver::{Driven, Driver, Row};
+use super::{Lease, Result, StoreError, progress};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -178,4 +178,91 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 
     /// Succeeds if the database accepts writes.
     async fn ping(&self) -> Result<()>;
+}
+
+/// Reads the marker of the store of result files, beside the other random values of this installation.
+pub(super) const MARKER: &str = "SELECT value FROM secrets WHERE name = 'files'";
+
+fn secret<T: TryFrom<Vec<u8>>>(row: &Row) -> Result<T> {
+    let damaged = |_| StoreError::Other("a random value of this installation is damaged".into());
+    row.get::<Vec<u8>>("value")?.try_into().map_err(damaged)
+}
+
+pub(super) fn marker(row: Option<&Row>) -> Result<Option<FilesMarker>> {
+    row.map(|row| Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))).transpose()
+}
+
+#[async_trait]
+impl<S: Driven> Fleet for S {
+    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.keep_report(report),
+            Driver::Postgres(store) => store.keep_report(report).await?,
+        }
+        Ok(())
+    }
+
+    async fn withdraw_worker(&self, id: Id) -> Result<()> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.forget_reports(id),
+            Driver::Postgres(store) => store.forget_reports(id).await?,
+        }
+        Ok(())
+    }
+
+    async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
+        match self.driver() {
+            // Only one server uses the file, and its workers are all there are.
+            Driver::Sqlite(_) => Ok(Vec::new()),
+            Driver::Postgres(store) => store.reports_of_others(own).await,
+        }
+    }
+
+    async fn engines(&self) -> Result<Vec<EngineState>> {
+        match self.driver() {
+            Driver::Sqlite(store) => Ok(store.seen_engines()),
+            Driver::Postgres(store) => store.seen_engines().await,
+        }
+    }
+
+    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+        progress::lost(self.driver(), leases).await
+    }
+
+    async fn cursor_secret(&self) -> Result<[u8; 32]> {
+        let row = self.driver().read_one("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
+        secret(&row.ok_or_else(|| StoreError::Other("the secret that signs cursors is gone".into()))?)
+    }
+
+    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
+        marker(self.driver().read_one(MARKER, &[]).await?.as_ref())
+    }
+
+    async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
+        let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
+            ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
+        let noted = self.driver().statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
+        Ok(marker(noted.first())?.unwrap_or(wanted))
+    }
+
+    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
+        let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        self.driver().statement(None, sql, &[&&marker.as_bytes()[..]]).await.map(drop)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.driver().now()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.driver().either(false, true)
+    }
+
+    async fn ping(&self) -> Result<()> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.check_writes().await,
+            Driver::Postgres(store) => store.check_writes().await,
+        }
+    }
 }

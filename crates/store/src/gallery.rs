@@ -2,10 +2,14 @@
 
 use async_trait::async_trait;
 
-use super::{CompletedTask, Result, TaskRecord};
+use super::driver::{Driven, Driver, Row, Transaction, ids};
+use super::failure::Failure;
+use super::tasks::{completed, record, record_columns, upper};
+use super::{CompletedTask, Deed, Result, TaskRecord, audit_log};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
 
 /// Maximum rows scanned per page, so rare matches stay cheap.
 pub const SCAN: u32 = 1_000;
@@ -191,3 +195,431 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
 
 /// Tasks that are indexed or erased in one transaction.
 pub const GALLERY_BATCH: u32 = 256;
+
+/// The ids in a column.
+fn column(rows: &[Row], name: &str) -> Result<Vec<Id>> {
+    rows.iter().map(|row| row.get(name)).collect()
+}
+
+/// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these are
+/// fewer.
+pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
+    if found.len() <= limit as usize {
+        return (found, unseen);
+    }
+    found.truncate(limit as usize);
+    let older = found.last().copied();
+    (found, older)
+}
+
+/// A page with these tasks.
+async fn page(driver: Driver<'_>, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
+    let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
+    let records = driver.read(&sql, &[&ids(&found)]).await?.iter().map(record).collect::<Result<_>>()?;
+    Ok(GalleryPage { records, older })
+}
+
+/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
+/// none. The statements after this one see all that was committed before the lock, which this one may not.
+async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
+    Ok(begun.lock("SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL", &[&account_id]).await?.is_some())
+}
+
+/// The board $1 of the account $2, if the person $3 sees it.
+const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
+
+/// Locks the account of a board that a person sees, and returns the board's name and owner.
+async fn seen(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    person_id: Id,
+    board: Id,
+) -> std::result::Result<Option<(String, Option<Id>)>, Failure> {
+    if !lock(begun, account_id).await? {
+        return Ok(None);
+    }
+    let sql = format!("SELECT name, person_id FROM boards WHERE {SEEN}");
+    let Some(row) = begun.query_opt(&sql, &[&board, &account_id, &person_id]).await? else { return Ok(None) };
+    Ok(Some((row.get("name")?, row.get("person_id")?)))
+}
+
+/// Whether another board that the owner of this one sees among its like has this name.
+async fn is_taken(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    owner: Option<Id>,
+    name: &str,
+    except: Id,
+) -> std::result::Result<bool, Failure> {
+    let sql =
+        "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2 AND name = $3 AND id <> $4";
+    Ok(begun.query_opt(sql, &[&account_id, &owner, &name, &except]).await?.is_some())
+}
+
+/// Whether the owner of private boards, or the account, has as many boards as they may have.
+async fn is_full(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    owner: Option<Id>,
+    most: u32,
+) -> std::result::Result<bool, Failure> {
+    let sql = "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
+    Ok(begun.query(sql, &[&account_id, &owner]).await?.len() >= most as usize)
+}
+
+/// Locks those of these tasks that are in the bin, of the author if there is one.
+async fn in_bin(
+    begun: &Transaction<'_>,
+    account_id: Id,
+    tasks: &[Id],
+    author: Option<Id>,
+) -> std::result::Result<Vec<Id>, Failure> {
+    let sql = format!(
+        "SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id AND d.task_id {}
+         AND d.account_id = $2 AND (CAST($3 AS text) IS NULL OR t.person_id = $3) AND NOT d.erased AND NOT d.is_final
+         ORDER BY d.task_id {}",
+        begun.among(1),
+        begun.locking("FOR UPDATE OF d")
+    );
+    Ok(column(&begun.query(&sql, &[&ids(tasks), &account_id, &author]).await?, "task_id")?)
+}
+
+/// Deletes the rows of these tasks from a table.
+pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]) -> std::result::Result<(), Failure> {
+    begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.among(1)), &[&ids(tasks)]).await?;
+    Ok(())
+}
+
+/// Takes tasks out of the search that still have their prompts. Returns them; SQLite takes fewer if their prompts are
+/// long.
+pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> std::result::Result<&'a [Id], Failure> {
+    let gone = match begun {
+        Transaction::Sqlite(_) => super::sqlite::overwrite_words(begun, tasks).await?,
+        Transaction::Postgres(..) => tasks,
+    };
+    // In this order: a process that is indexing a task keeps its row locked until the words are there to be deleted.
+    for table in ["unindexed", "prompts"] {
+        delete_of(begun, table, gone).await?;
+    }
+    begun.erases();
+    Ok(gone)
+}
+
+/// Deletes what the gallery keeps of tasks, except their deletion, like [`unsearch`].
+pub(super) async fn forget<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> std::result::Result<&'a [Id], Failure> {
+    let gone = unsearch(begun, tasks).await?;
+    for table in ["failed_prompts", "stars", "board_tasks", "shared_links"] {
+        delete_of(begun, table, gone).await?;
+    }
+    Ok(gone)
+}
+
+/// Deleted tasks to erase, up to $4: each part reads an index. No task ends before it is created, so $3 is the lowest
+/// id of the time $2.
+const DUE: &str = "
+    SELECT task_id FROM (SELECT task_id FROM deletions WHERE erased = FALSE AND deleted_at < $1
+        ORDER BY erased, deleted_at LIMIT $4) AS old
+    UNION SELECT task_id FROM (SELECT task_id FROM deletions WHERE is_final AND NOT erased LIMIT $4) AS purged
+    UNION SELECT task_id FROM (
+        SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id
+        AND d.task_id < $3 AND NOT d.erased AND t.updated_at < $2 ORDER BY d.task_id LIMIT $4) AS ended
+    LIMIT $4";
+
+async fn erase(
+    begun: &Transaction<'_>,
+    deleted_before: Timestamp,
+    ended_before: Option<Timestamp>,
+) -> std::result::Result<usize, Failure> {
+    let sql = format!(
+        "SELECT task_id FROM deletions WHERE NOT erased AND task_id {} ORDER BY task_id {}",
+        begun.within(DUE),
+        begun.locking("FOR UPDATE SKIP LOCKED")
+    );
+    let (floor, most) = (ended_before.map(Id::floor), i64::from(GALLERY_BATCH));
+    let due = column(&begun.query(&sql, &[&deleted_before, &ended_before, &floor, &most]).await?, "task_id")?;
+    let erased = forget(begun, &due).await?;
+    for sql in [
+        "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
+        "UPDATE deletions SET erased = TRUE WHERE task_id",
+    ] {
+        begun.execute(&format!("{sql} {}", begun.among(1)), &[&ids(erased)]).await?;
+    }
+    Ok(erased.len())
+}
+
+#[async_trait]
+impl<S: Driven> Gallery for S {
+    async fn gallery(
+        &self,
+        account_id: Id,
+        filter: &GalleryFilter,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<GalleryPage> {
+        let found = match self.driver() {
+            Driver::Sqlite(store) => store.search(account_id, filter, before, limit)?,
+            Driver::Postgres(store) => store.search(account_id, filter, before, limit).await?,
+        };
+        let mut page = page(self.driver(), found).await?;
+        // It may have been deleted meanwhile.
+        page.records.retain(|record| record.removed_at.is_none());
+        Ok(page)
+    }
+
+    async fn neighbours(&self, account_id: Id, task: Id) -> Result<[Option<Id>; 2]> {
+        let next = |beyond| {
+            format!(
+                "(SELECT id FROM tasks WHERE account_id = $1 AND surface = 'web' AND removed_at IS NULL AND id {beyond}
+                  LIMIT 1)"
+            )
+        };
+        let (newer, older) = (next("> $2 ORDER BY surface, id"), next("< $2 ORDER BY surface DESC, id DESC"));
+        let sql = format!("SELECT {newer} AS newer, {older} AS older");
+        let Some(row) = self.driver().read_one(&sql, &[&account_id, &task]).await? else { return Ok([None; 2]) };
+        Ok([row.get("newer")?, row.get("older")?])
+    }
+
+    async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
+        let among = self.driver().among(1);
+        let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
+        column(&self.driver().read(&sql, &[&ids(tasks), &person_id]).await?, "task_id")
+    }
+
+    async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
+        let (driver, among) = (self.driver(), self.driver().among(1));
+        let sql = if starred {
+            // Locked, so that no task is erased meanwhile.
+            let locking = driver.locking("FOR SHARE");
+            format!(
+                "WITH own AS MATERIALIZED (
+                     SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'
+                     AND removed_at IS NULL ORDER BY id {locking}
+                 )
+                 INSERT INTO stars (task_id, person_id)
+                 SELECT own.id, p.id FROM own CROSS JOIN people p WHERE p.id = $3 AND p.account_id = $2 ORDER BY own.id
+                 ON CONFLICT DO NOTHING"
+            )
+        } else {
+            format!(
+                "DELETE FROM stars WHERE task_id {among} AND person_id = $3
+                 AND EXISTS (SELECT 1 FROM people WHERE id = $3 AND account_id = $2)"
+            )
+        };
+        driver.statement(Effect::MarkTasks, sql, &[&ids(tasks), &account_id, &person_id]).await.map(drop)
+    }
+
+    async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
+        let sql = "SELECT b.id, b.name, b.person_id, (
+                SELECT CASE WHEN count(*) < $3 THEN coalesce(sum(n), 0) END FROM (
+                    SELECT CASE WHEN t.status = 'completed' THEN t.n ELSE 0 END AS n
+                    FROM board_tasks o JOIN tasks t ON t.id = o.task_id
+                    WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT $3) counted) AS images
+            FROM boards b WHERE b.account_id = $1 AND (b.person_id IS NULL OR b.person_id = $2) ORDER BY b.name, b.id";
+        let rows = self.driver().read(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)]).await?;
+        let board = |row: &Row| {
+            let images = row.some_number("images")?;
+            Ok(Board { id: row.get("id")?, name: row.get("name")?, owner: row.get("person_id")?, images })
+        };
+        rows.iter().map(board).collect()
+    }
+
+    async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+        let sql = format!("SELECT 1 FROM boards WHERE {SEEN}");
+        Ok(self.driver().read_one(&sql, &[&board, &account_id, &person_id]).await?.is_some())
+    }
+
+    async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
+        let name = name.to_owned();
+        let create = async move |begun: &Transaction<'_>| {
+            let id = begun.new_id();
+            if !lock(begun, account_id).await? {
+                return Ok(BoardWrite::NotFound);
+            }
+            if is_taken(begun, account_id, owner, &name, id).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            if is_full(begun, account_id, owner, most).await? {
+                return Ok(BoardWrite::Full);
+            }
+            let sql = "INSERT INTO boards (id, account_id, name, person_id) SELECT $1, $2, $3, $4
+                WHERE CAST($4 AS text) IS NULL OR EXISTS (SELECT 1 FROM people WHERE id = $4 AND account_id = $2)";
+            let made = begun.execute(sql, &[&id, &account_id, &name, &owner]).await?;
+            Ok(if made > 0 { BoardWrite::Done(id) } else { BoardWrite::NotFound })
+        };
+        self.driver().write(Effect::ChangeBoard, create).await
+    }
+
+    async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
+        let name = name.to_owned();
+        let rename = async move |begun: &Transaction<'_>| {
+            let Some((_, owner)) = seen(begun, account_id, person_id, board).await? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if is_taken(begun, account_id, owner, &name, board).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
+            Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
+        };
+        self.driver().write(Effect::ChangeBoard, rename).await
+    }
+
+    async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
+        let publish = async move |begun: &Transaction<'_>| {
+            let Some((name, owner)) = seen(begun, account_id, person_id, board).await? else {
+                return Ok(BoardWrite::NotFound);
+            };
+            if owner.is_none() {
+                return Ok(BoardWrite::Done(board));
+            }
+            if is_taken(begun, account_id, None, &name, board).await? {
+                return Ok(BoardWrite::NameTaken);
+            }
+            if is_full(begun, account_id, None, most).await? {
+                return Ok(BoardWrite::Full);
+            }
+            let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
+            Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
+        };
+        self.driver().write(Effect::ChangeBoard, publish).await
+    }
+
+    async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
+        let sql = format!("DELETE FROM boards WHERE {SEEN} RETURNING id");
+        let removed = self.driver().statement(Effect::ChangeBoard, sql, &[&board, &account_id, &person_id]).await?;
+        Ok(!removed.is_empty())
+    }
+
+    async fn put_on_board(&self, account_id: Id, person_id: Id, board: Id, tasks: &[Id], put: bool) -> Result<bool> {
+        let tasks = tasks.to_owned();
+        let change = async move |begun: &Transaction<'_>| {
+            // Locked, so that neither the board is removed nor a task erased meanwhile.
+            let seen = format!("SELECT id FROM boards WHERE {SEEN} {}", begun.locking("FOR KEY SHARE"));
+            if begun.query_opt(&seen, &[&board, &account_id, &person_id]).await?.is_none() {
+                return Ok(false);
+            }
+            let (among, locking) = (begun.among(2), begun.locking("FOR SHARE"));
+            if put {
+                let sql = format!(
+                    "WITH own AS MATERIALIZED (
+                         SELECT id FROM tasks WHERE id {among} AND account_id = $3 AND surface = 'web'
+                         AND removed_at IS NULL ORDER BY id {locking}
+                     )
+                     INSERT INTO board_tasks (board_id, task_id) SELECT $1, id FROM own WHERE TRUE ORDER BY id
+                     ON CONFLICT DO NOTHING"
+                );
+                begun.execute(&sql, &[&board, &ids(&tasks), &account_id]).await?;
+            } else {
+                let sql = format!("DELETE FROM board_tasks WHERE board_id = $1 AND task_id {among}");
+                begun.execute(&sql, &[&board, &ids(&tasks)]).await?;
+            }
+            Ok(true)
+        };
+        self.driver().write(Effect::MarkTasks, change).await
+    }
+
+    async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+        let (tasks, actor) = (tasks.to_owned(), self.driver().actor());
+        let delete = async move |begun: &Transaction<'_>| {
+            let among = begun.among(1);
+            let ended = format!(
+                "SELECT id, person_id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'
+                 AND removed_at IS NULL AND status <> 'processing' AND (CAST($3 AS text) IS NULL OR person_id = $3)
+                 ORDER BY id {}",
+                begun.locking("FOR NO KEY UPDATE")
+            );
+            let ended = begun.query(&ended, &[&ids(&tasks), &account_id, &author]).await?;
+            let (deleted, now) = (column(&ended, "id")?, begun.now());
+            let hide = format!("UPDATE tasks SET removed_at = $2 WHERE id {among}");
+            begun.execute(&hide, &[&ids(&deleted), &now]).await?;
+            let note = format!(
+                "INSERT INTO deletions (task_id, account_id, deleted_at)
+                 SELECT id, account_id, $2 FROM tasks WHERE id {among} ORDER BY id"
+            );
+            begun.execute(&note, &[&ids(&deleted), &now]).await?;
+            for (row, &id) in ended.iter().zip(&deleted) {
+                let author = row.get("person_id")?;
+                if let Some(actor) = actor.as_deref()
+                    && let Some(deed) = Deed::of_deletion(id, account_id, author, actor)
+                {
+                    audit_log::record(begun, actor, &deed).await?;
+                }
+            }
+            Ok(deleted)
+        };
+        self.driver().write(Effect::DeleteTasks, delete).await
+    }
+
+    async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
+        let sql = "WITH newest AS MATERIALIZED (
+                SELECT task_id FROM deletions
+                WHERE account_id = $1 AND NOT erased AND NOT is_final AND task_id < $3
+                ORDER BY account_id DESC, task_id DESC LIMIT $4
+            )
+            SELECT id, CAST($2 AS text) IS NULL OR person_id IS NOT DISTINCT FROM $2 AS fits
+            FROM newest CROSS JOIN tasks WHERE id = task_id ORDER BY id DESC";
+        let most = if author.is_none() { limit + 1 } else { SCAN };
+        let rows = self.driver().read(sql, &[&account_id, &author, &upper(before), &i64::from(most)]).await?;
+        let (mut found, mut last) = (Vec::new(), None);
+        for row in &rows {
+            let id: Id = row.get("id")?;
+            last = Some(id);
+            if row.get("fits")? {
+                found.push(id);
+            }
+        }
+        page(self.driver(), cut(found, last.filter(|_| rows.len() == most as usize), limit)).await
+    }
+
+    async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
+        let tasks = tasks.to_owned();
+        let restore = async move |begun: &Transaction<'_>| {
+            let back = in_bin(begun, account_id, &tasks, author).await?;
+            delete_of(begun, "deletions", &back).await?;
+            let sql = format!("UPDATE tasks SET removed_at = NULL WHERE id {}", begun.among(1));
+            begun.execute(&sql, &[&ids(&back)]).await?;
+            Ok(back)
+        };
+        self.driver().write(Effect::RestoreTasks, restore).await
+    }
+
+    async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
+        let tasks = tasks.to_owned();
+        let purge = async move |begun: &Transaction<'_>| {
+            let purged = in_bin(begun, account_id, &tasks, author).await?;
+            let sql = format!("UPDATE deletions SET is_final = TRUE WHERE task_id {}", begun.among(1));
+            begun.execute(&sql, &[&ids(&purged)]).await?;
+            Ok(purged.len())
+        };
+        self.driver().write(Effect::DeleteTasks, purge).await
+    }
+
+    async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
+        // Read first: a write that changes nothing would be a commit, too.
+        let floor = ended_before.map(Id::floor);
+        if self.driver().read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
+            return Ok(0);
+        }
+        let erase = async move |begun: &Transaction<'_>| erase(begun, deleted_before, ended_before).await;
+        self.driver().write(Effect::EraseTasks, erase).await
+    }
+
+    async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
+        let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
+            CROSS JOIN tasks t WHERE t.id = d.task_id AND d.erased = TRUE AND d.deleted_at < $1
+            ORDER BY d.deleted_at LIMIT $2";
+        self.driver().read(sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(completed).collect()
+    }
+
+    async fn forget_deletion(&self, task: Id) -> Result<()> {
+        let sql = "DELETE FROM deletions WHERE task_id = $1 AND erased";
+        self.driver().statement(Effect::EraseTasks, sql, &[&task]).await.map(drop)
+    }
+
+    async fn index_prompts(&self) -> Result<usize> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.index().await,
+            Driver::Postgres(store) => store.index().await,
+        }
+    }
+}

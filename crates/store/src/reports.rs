@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::accounts::{self, account, entry};
+use super::driver::{Driven, Driver, Row, of_account};
+use super::keys::{KEY, api_key};
+use super::people::{PERSON, person};
+use super::tasks::cause;
 use super::{Result, WorkerReport};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, CREDITS_PER_IMAGE, EntryKind, Id, LedgerEntry, Surface, TaskFailure};
@@ -62,8 +67,8 @@ pub enum UsageBy {
 }
 
 impl UsageBy {
-    /// The columns of a [`UsageRow`] to group by, for both databases.
-    pub(super) fn columns(self) -> &'static str {
+    /// The columns of a [`UsageRow`] to group by.
+    fn columns(self) -> &'static str {
         match self {
             Self::Account => {
                 "CAST(NULL AS bigint) AS day, account_id, CAST(NULL AS text) AS key_id, CAST(NULL AS text) AS surface,
@@ -171,7 +176,7 @@ impl Hour {
     }
 
     /// Counts a task that was completed at `ended`, with so many images.
-    pub(super) fn count_completed(&mut self, id: Id, claimed: Option<Timestamp>, ended: Timestamp, images: u32) {
+    fn count_completed(&mut self, id: Id, claimed: Option<Timestamp>, ended: Timestamp, images: u32) {
         self.completed += 1;
         let Some(claimed) = claimed else { return };
         self.timed += 1;
@@ -181,7 +186,7 @@ impl Hour {
     }
 
     /// Counts a task that failed.
-    pub(super) fn count_failed(&mut self, failure: TaskFailure) {
+    fn count_failed(&mut self, failure: TaskFailure) {
         let failure = Some(failure);
         let is_known = self.failed.contains_key(&failure) || self.failed.len() < MAX_REASONS;
         *self.failed.entry(failure.filter(|_| is_known)).or_default() += 1;
@@ -270,6 +275,198 @@ pub trait Reports: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// One hour.
-pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
 /// Milliseconds of one day.
-pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// The use of credits of one account, which an index finds, or of all.
+fn usage_by(by: UsageBy, account_id: Option<Id>) -> String {
+    format!(
+        "SELECT {}, count(*) FILTER (WHERE kind = 'charge') AS tasks,
+             CAST(coalesce(-sum(amount) FILTER (WHERE kind = 'charge'), 0) AS bigint) AS charged,
+             CAST(coalesce(sum(amount) FILTER (WHERE kind = 'refund'), 0) AS bigint) AS refunded
+         FROM ledger l WHERE kind IN ('charge', 'refund') AND {}
+         AND (CAST($2 AS bigint) IS NULL OR created_at >= $2) AND (CAST($3 AS bigint) IS NULL OR created_at < $3)
+         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3 NULLS LAST, 5 NULLS LAST, 4",
+        by.columns(),
+        of_account(account_id)
+    )
+}
+
+fn midnight(day: i64) -> Timestamp {
+    Timestamp::from_millis(day * DAY_MS)
+}
+
+fn usage_row(row: &Row) -> Result<UsageRow> {
+    Ok(UsageRow {
+        day: row.get::<Option<i64>>("day")?.map(midnight),
+        account_id: row.get("account_id")?,
+        key_id: row.get("key_id")?,
+        person_id: row.get("person_id")?,
+        surface: row.some_word("surface")?,
+        tasks: row.number("tasks")?,
+        charged: row.get("charged")?,
+        refunded: row.get("refunded")?,
+    })
+}
+
+/// People of one account, which an index finds, or of all. `position` gives the place of a text in another.
+fn find_people(account_id: Option<Id>, position: &str) -> String {
+    format!(
+        "SELECT {PERSON}, a.name AS account FROM people JOIN accounts a ON a.id = people.account_id
+         WHERE {} AND people.name > $3 AND {position}(people.name, $2) > 0 ORDER BY people.name LIMIT $4",
+        of_account(account_id)
+    )
+}
+
+/// The place of a text in another, from 1, is what this function gives.
+fn position(driver: Driver<'_>) -> &'static str {
+    driver.either("instr", "strpos")
+}
+
+#[async_trait]
+impl<S: Driven> Reports for S {
+    async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
+        let sql = format!(
+            "SELECT {}, (SELECT count(*) FROM people p WHERE p.account_id = accounts.id) AS people,
+                 (SELECT count(*) FROM api_keys k WHERE k.account_id = accounts.id AND k.suspended_at IS NOT NULL
+                  AND k.revoked_at IS NULL) AS suspended_keys
+             FROM accounts WHERE name > $2 AND {}(lower(name), lower($1)) > 0 ORDER BY name LIMIT $3",
+            self.driver().either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
+            position(self.driver())
+        );
+        let summary = |row: &Row| {
+            let (suspended_keys, people) = (row.number("suspended_keys")?, row.number("people")?);
+            Ok(AccountSummary { account: account(row)?, suspended_keys, people })
+        };
+        self.driver().read(&sql, &[&text, &after, &i64::from(limit)]).await?.iter().map(summary).collect()
+    }
+
+    async fn find_people(
+        &self,
+        account_id: Option<Id>,
+        text: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<FoundPerson>> {
+        let sql = find_people(account_id, position(self.driver()));
+        let rows = self.driver().read(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)]).await?;
+        rows.iter().map(|row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? })).collect()
+    }
+
+    async fn entries(
+        &self,
+        account_id: Id,
+        filter: EntryFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<LedgerEntry>> {
+        let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
+            WHERE account_id = $1 AND id < $2 AND (CAST($3 AS text) IS NULL OR kind = $3)
+            AND (CAST($4 AS bigint) IS NULL OR created_at >= $4) AND (CAST($5 AS bigint) IS NULL OR created_at < $5)
+            ORDER BY id DESC LIMIT $6";
+        let EntryFilter { kind, from, until } = filter;
+        let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
+        let rows = self.driver().read(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)]).await?;
+        rows.iter().map(entry).collect()
+    }
+
+    async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
+        let sql = "SELECT created_at / CAST($3 AS bigint) AS day, CAST(-sum(amount) AS bigint) AS used, max(id) AS last
+            FROM ledger WHERE account_id = $1 AND id > $4 AND created_at >= $2 AND kind IN ('charge', 'refund')
+            GROUP BY 1 ORDER BY 1";
+        let usage =
+            |row: &Row| Ok(DayUsage { day: midnight(row.get("day")?), used: row.get("used")?, last: row.get("last")? });
+        self.driver().read(sql, &[&account_id, &since, &DAY_MS, &after]).await?.iter().map(usage).collect()
+    }
+
+    async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
+        let UsageFilter { account_id, from, until } = filter;
+        let rows = self.driver().read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
+        rows.iter().map(usage_row).collect()
+    }
+
+    async fn hour(&self, begin: Timestamp) -> Result<Hour> {
+        let sql = "SELECT id, claimed_at, updated_at, CAST(n AS bigint) AS n, error, cause FROM tasks
+            WHERE id >= $1 AND id < $2 AND status <> 'processing' AND cause IS DISTINCT FROM 'cancelled'";
+        let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
+        let mut hour = Hour::default();
+        for row in self.driver().read(sql, &[&first, &end]).await? {
+            match row.get("error")? {
+                Some(sentence) => hour.count_failed(TaskFailure { cause: cause(&row)?, sentence }),
+                None => {
+                    let (claimed, ended) = (row.get("claimed_at")?, row.get("updated_at")?);
+                    hour.count_completed(row.get("id")?, claimed, ended, row.number("n")?);
+                }
+            }
+        }
+        Ok(hour)
+    }
+
+    async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
+        match self.driver() {
+            Driver::Sqlite(store) => Ok(store.seen_workers()),
+            Driver::Postgres(store) => store.seen_workers().await,
+        }
+    }
+
+    async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
+        let sql = format!(
+            "SELECT {KEY}, (SELECT name FROM accounts a WHERE a.id = account_id) AS account,
+                 (SELECT count(*) FROM strikes s WHERE s.key_id = api_keys.id) AS strikes
+             FROM api_keys WHERE revoked_at IS NULL
+             AND (suspended_at IS NOT NULL OR id IN (SELECT key_id FROM strikes))
+             ORDER BY suspended_at DESC NULLS LAST, id DESC LIMIT $1"
+        );
+        let struck = |row: &Row| {
+            Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
+        };
+        self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(struck).collect()
+    }
+
+    async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
+        let sql = format!(
+            "SELECT {PERSON}, a.name AS account,
+                 (SELECT count(*) FROM person_strikes s WHERE s.person_id = people.id) AS strikes
+             FROM people JOIN accounts a ON a.id = people.account_id
+             WHERE people.suspended_at IS NOT NULL OR people.id IN (SELECT person_id FROM person_strikes)
+             ORDER BY people.suspended_at DESC NULLS LAST, people.id DESC LIMIT $1"
+        );
+        let struck = |row: &Row| {
+            Ok(StruckPerson { person: person(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
+        };
+        self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(struck).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::super::sqlite::SCHEMA;
+    use super::*;
+
+    #[test]
+    fn reports_about_one_account_read_its_rows_alone() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
+        let account: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
+        let own = of_account(Some(account));
+        let mut statements: Vec<String> =
+            [UsageBy::Day, UsageBy::Key, UsageBy::Account].into_iter().map(|by| usage_by(by, Some(account))).collect();
+        statements.push(format!("SELECT {KEY} FROM api_keys WHERE {own} ORDER BY id"));
+        statements.push(format!("SELECT * FROM people WHERE {own} ORDER BY id"));
+        statements.push(find_people(Some(account), "instr"));
+        statements.push(format!("SELECT * FROM endpoints WHERE {own} ORDER BY id"));
+        for sql in statements {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
+            let steps: Vec<String> = {
+                let none = vec![rusqlite::types::Null; plan.parameter_count()];
+                let steps = plan.query_map(rusqlite::params_from_iter(none), |row| row.get(3)).expect("a plan");
+                steps.collect::<rusqlite::Result<_>>().expect("steps")
+            };
+            assert!(steps.iter().any(|step| step.contains("(account_id=?")), "{sql}: {steps:?}");
+            assert!(!steps.iter().any(|step| step.starts_with("SCAN")), "{sql}: {steps:?}");
+        }
+    }
+}

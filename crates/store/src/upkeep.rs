@@ -4,11 +4,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Audit, Ended, Rescue, Rescued, Result};
+use super::driver::{Driven, Driver, Each, Transaction, ids, millis};
+use super::failure::Failure;
+use super::gallery::{delete_of, forget, unsearch};
+use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
 #[cfg(doc)]
-use super::{Fleet, LONGEST_PAUSE, MAX_LOST_LEASES, Tasks};
+use super::{Fleet, MAX_LOST_LEASES, Tasks};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+type Done<T> = std::result::Result<T, Failure>;
 
 /// Ends overdue tasks, removes old tasks and audits the ledger.
 #[async_trait]
@@ -65,4 +71,221 @@ pub trait Upkeep: std::fmt::Debug + Send + Sync + 'static {
     /// Erases prompts and references of tasks that failed: of all that were submitted before `cutoff` of
     /// [`Fleet::now`], and of each account the oldest beyond `most` bytes. The tasks stay. Returns their number.
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize>;
+}
+
+/// The tasks of the account $3 that ended before $1, up to $4. No task ends before its creation, so that $2 is the
+/// lowest id of that time, and they form one range of the index `tasks_of_account`, which also has the few tasks that
+/// were unfinished then, and no removed one.
+const REMOVABLE_ON_SQLITE: &str = "
+    SELECT id FROM tasks INDEXED BY tasks_of_account
+    WHERE account_id = $3 AND surface IN ('api', 'web') AND id < $2 AND removed_at IS NULL AND status <> 'processing'
+    AND updated_at < $1 LIMIT $4";
+
+/// The same. Only this index is in the order of surfaces.
+const REMOVABLE_ON_POSTGRES: &str = "
+    SELECT id FROM tasks
+    WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing' AND updated_at < $1
+    ORDER BY surface, id LIMIT $4";
+
+/// Tasks that are removed, or prompts that are erased, in one transaction. SQLite lets the writes of callers run in
+/// between.
+fn batch(begun: &Transaction<'_>) -> i64 {
+    begun.either(256, 1_000)
+}
+
+/// Removes some tasks of an account. Returns their number, and whether more may be due.
+async fn remove(begun: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> Done<(usize, bool)> {
+    let due = format!(
+        "{} {}",
+        begun.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES),
+        begun.locking("FOR NO KEY UPDATE SKIP LOCKED")
+    );
+    let most = batch(begun);
+    let due = begun.query(&due, &[&cutoff, &Id::floor(cutoff), &account_id, &most]).await?;
+    let due = due.iter().map(|row| row.get("id")).collect::<Result<Vec<Id>>>()?;
+    let removed = forget(begun, &due).await?;
+    let sql = format!(
+        "UPDATE tasks SET removed_at = $2, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
+         WHERE id {}",
+        begun.among(1)
+    );
+    begun.execute(&sql, &[&ids(removed), &begun.now()]).await?;
+    Ok((removed.len(), due.len() as i64 == most || removed.len() < due.len()))
+}
+
+/// Notes the prompt of the task $1 that fails, for its removal later.
+pub(super) const KEEP_FAILED_PROMPT: &str = "INSERT INTO failed_prompts (task_id, account_id, bytes)
+    SELECT id, account_id,
+        octet_length(prompt) + octet_length(reference_images) + coalesce(octet_length(settings), 0)
+    FROM tasks WHERE id = $1";
+
+/// Erases some prompts of an account, up to that of the task `latest`; returns their number.
+async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usize> {
+    let due = format!(
+        "SELECT task_id FROM failed_prompts WHERE account_id = $1 AND task_id <= $2
+         ORDER BY account_id, task_id LIMIT $3 {}",
+        begun.locking("FOR UPDATE SKIP LOCKED")
+    );
+    let due = begun.query(&due, &[&account_id, &latest, &batch(begun)]).await?;
+    let due = due.iter().map(|row| row.get("task_id")).collect::<Result<Vec<Id>>>()?;
+    let erased = unsearch(begun, &due).await?;
+    let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
+    begun.execute(&format!("{blank} {}", begun.among(1)), &[&ids(erased)]).await?;
+    delete_of(begun, "failed_prompts", erased).await?;
+    Ok(erased.len())
+}
+
+/// Takes the first of the sweeps $1 that is due at `now`, unless somebody is quicker.
+fn take(sweeps: &str, now: &str) -> String {
+    format!(
+        "WITH first AS (
+             SELECT wanted.name FROM {sweeps} LEFT JOIN sweeps s ON s.name = wanted.name
+             WHERE s.due_at IS NULL OR s.due_at <= {now} OR s.due_at > {now} + $4 ORDER BY wanted.place LIMIT 1
+         )
+         INSERT INTO sweeps AS s (name, due_at) SELECT name, {now} + $3 FROM first WHERE TRUE
+         ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
+         WHERE s.due_at <= {now} OR s.due_at > {now} + $4
+         RETURNING name"
+    )
+}
+
+#[async_trait]
+impl<S: Driven> Upkeep for S {
+    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.rescue_tasks(which, last_error).await,
+            Driver::Postgres(store) => store.rescue_tasks(which, last_error).await,
+        }
+    }
+
+    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.expire_tasks(cutoff, error).await,
+            Driver::Postgres(store) => store.expire_tasks(cutoff, error).await,
+        }
+    }
+
+    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.fail_tasks_beyond(max_references, error).await,
+            Driver::Postgres(store) => store.fail_tasks_beyond(max_references, error).await,
+        }
+    }
+
+    async fn lapse_grants(&self) -> Result<usize> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.lapse_all_grants().await,
+            Driver::Postgres(store) => store.lapse_all_grants().await,
+        }
+    }
+
+    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.fail_unmatched_tasks(engines, error).await,
+            Driver::Postgres(store) => store.fail_unmatched_tasks(engines, error).await,
+        }
+    }
+
+    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
+        let mut all = 0;
+        let mut last = String::new();
+        loop {
+            let sql = "SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1000";
+            let page = self.driver().read(sql, &[&last]).await?;
+            let Some(row) = page.last() else { return Ok(all) };
+            last = row.get("id")?;
+            for row in &page {
+                all += self.remove_tasks_of(row.get("id")?, cutoff).await?;
+            }
+        }
+    }
+
+    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
+        let due = self.driver().either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES);
+        let floor = Id::floor(cutoff);
+        // Read first: a write that changes nothing would be a commit, too.
+        if self.driver().read_one(due, &[&cutoff, &floor, &account_id, &1_i64]).await?.is_none() {
+            return Ok(0);
+        }
+        let mut all = 0;
+        loop {
+            let remove = async move |begun: &Transaction<'_>| remove(begun, account_id, cutoff).await;
+            let (some, has_more) = self.driver().write(Effect::RemoveTasks, remove).await?;
+            all += some;
+            if !has_more {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
+        let wanted = self.driver().either(
+            "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
+            "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
+        );
+        let list = Each { sqlite: serde_json::to_string(sweeps).expect("strings are always JSON"), postgres: sweeps };
+        let sql = take(wanted, self.driver().either("$2", "tintype_now($2)"));
+        let (time, hold, longest) = (self.driver().time(), millis(hold), millis(LONGEST_PAUSE));
+        let taken = self.driver().statement(None, sql, &[&list, &time, &hold, &longest]).await?;
+        taken.first().map(|row| row.get("name")).transpose()
+    }
+
+    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
+        let sweep = sweep.to_owned();
+        let postpone = async move |begun: &Transaction<'_>| {
+            // The day of a sweep that has long been due has no files any more, or it is due with or without a row.
+            let gone = begun.now().saturating_sub(LONGEST_PAUSE);
+            begun.execute("DELETE FROM sweeps WHERE due_at < $1 AND name <> $2", &[&gone, &sweep]).await?;
+            let sql = "INSERT INTO sweeps (name, due_at) VALUES ($1, $2)
+                ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
+            begun.execute(sql, &[&sweep, &begun.now().saturating_add(pause)]).await.map(drop)
+        };
+        self.driver().write(None, postpone).await
+    }
+
+    async fn audit(&self) -> Result<Audit> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.audit_credits(),
+            Driver::Postgres(store) => store.audit_credits().await,
+        }
+    }
+
+    async fn failed_at(
+        &self,
+        account_id: Id,
+        since: Timestamp,
+        until: Timestamp,
+        nth: u32,
+    ) -> Result<Option<Timestamp>> {
+        let sql = format!(
+            "SELECT l.created_at FROM ledger l {} CROSS JOIN tasks t WHERE t.id = l.task_id
+             AND l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2 AND l.created_at <= $4
+             AND t.cause IS DISTINCT FROM 'cancelled'
+             ORDER BY l.account_id DESC, l.created_at DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1",
+            self.driver().either("INDEXED BY refunds_of_account", "")
+        );
+        let found = self.driver().read_one(&sql, &[&account_id, &since, &i64::from(nth), &until]).await?;
+        found.map(|row| row.get("created_at")).transpose()
+    }
+
+    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
+        // The accounts with prompts to erase, and the latest task of each whose prompt goes.
+        let due = "SELECT account_id, max(task_id) AS latest FROM (
+                SELECT account_id, task_id, sum(bytes) OVER (PARTITION BY account_id ORDER BY task_id DESC) AS kept
+                FROM failed_prompts) AS sums
+            WHERE task_id < $1 OR kept > CAST($2 AS bigint) GROUP BY account_id";
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let mut all = 0;
+        for row in self.driver().read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
+            let (account_id, latest) = (row.get("account_id")?, row.get("latest")?);
+            loop {
+                let erase = async move |begun: &Transaction<'_>| erase(begun, account_id, latest).await;
+                match self.driver().write(Effect::EraseTasks, erase).await? {
+                    0 => break,
+                    some => all += some,
+                }
+            }
+        }
+        Ok(all)
+    }
 }

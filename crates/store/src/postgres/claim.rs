@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio_postgres::Row;
-
-use super::columns::{REQUEST, request, word};
 use super::connection::{Database, Parameter};
-use super::queue::millis;
+use crate::driver::{Row, millis};
+use crate::tasks::{REQUEST, request};
 use crate::{Claim, LONGEST_DELAY, Lease, Result, StoreError};
 use tintype_domain::model::Id;
 
@@ -149,8 +147,9 @@ pub(super) async fn claim(
             }
             rows => rows?,
         };
+        let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
         let Some(row) = rows.last() else { break };
-        served_last(last).insert(turns.clone(), row.try_get("account_id")?);
+        served_last(last).insert(turns.clone(), row.get("account_id")?);
         claims.extend(rows.iter().filter_map(readable));
     }
     Ok(claims)
@@ -164,13 +163,13 @@ fn served_last(last: &ServedLast) -> MutexGuard<'_, HashMap<(String, u32), Strin
 fn readable(row: &Row) -> Option<Claim> {
     let claim = || -> Result<Claim> {
         Ok(Claim {
-            lease: Lease { task_id: row.try_get("task_id")?, epoch: row.try_get("lease_epoch")? },
-            account_id: row.try_get("account_id")?,
-            surface: word(row, "surface")?,
+            lease: Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? },
+            account_id: row.get("account_id")?,
+            surface: row.word("surface")?,
             request: request(row)?,
-            wants_previews: row.try_get("wants_previews")?,
+            wants_previews: row.get("wants_previews")?,
         })
     };
-    let task = row.try_get::<_, &str>("task_id").ok();
+    let task = row.get::<String>("task_id").ok();
     claim().inspect_err(|error| tracing::error!(task, %error, "cannot read a task")).ok()
 }

@@ -102,7 +102,7 @@ impl Database {
     }
 
     /// The time parameter of statements: `None` stands for the clock of the server; a manual clock passes its time.
-    pub(super) fn given_time(&self) -> Option<Timestamp> {
+    pub(crate) fn given_time(&self) -> Option<Timestamp> {
         self.clock.is_manual().then(|| self.clock.now())
     }
 
@@ -153,7 +153,7 @@ impl Database {
     }
 
     /// Runs one writing statement in a transaction of its own.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         sql: &str,
         parameters: &[Parameter<'_>],
@@ -164,11 +164,6 @@ impl Database {
     /// Runs one reading statement.
     pub(crate) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         Ok(self.query(&self.readers, sql, Some(parameters), Failure::without_effect).await?.1)
-    }
-
-    /// The first row of [`Database::read`], if any.
-    pub(super) async fn read_one(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Option<Row>> {
-        Ok(self.read(sql, parameters).await?.into_iter().next())
     }
 
     /// Runs one statement, or several without parameters; `of_statement` judges the failure. Repeats it on another
@@ -288,15 +283,6 @@ impl Transaction<'_> {
         parameters: &[Parameter<'_>],
     ) -> std::result::Result<Option<Row>, tokio_postgres::Error> {
         Ok(self.query(sql, parameters).await?.into_iter().next())
-    }
-
-    pub(super) async fn query_one(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> std::result::Result<Row, tokio_postgres::Error> {
-        let statement = self.0.prepare_cached(sql).await?;
-        self.0.query_one(&statement, parameters).await
     }
 
     /// Returns the number of rows that were changed.

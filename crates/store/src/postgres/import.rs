@@ -3,10 +3,10 @@
 use rusqlite::types::Value;
 use tokio_postgres::Transaction;
 
-use super::{PostgresStore, audit};
+use super::PostgresStore;
 use crate::failure::Failure;
 use crate::sqlite::Snapshot;
-use crate::{Audit, Result, StoreError};
+use crate::{Audit, Result, StoreError, audit};
 
 /// Rows per batch.
 const PIECE: u32 = 1_000;
@@ -85,7 +85,7 @@ impl PostgresStore {
                 "INSERT INTO unindexed (task_id) SELECT id FROM tasks WHERE surface = 'web' AND prompt <> ''",
             )
             .await?;
-        let audit = audit::of(&begun).await?;
+        let audit = audit::of(&*begun).await?;
         if audit != *expected {
             return Ok(Import::Differs(audit));
         }

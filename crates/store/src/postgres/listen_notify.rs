@@ -38,7 +38,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 /// Listens and notifies for one process until it is dropped.
 #[derive(Debug)]
-pub(super) struct Announcer {
+pub(crate) struct Announcer {
     shared: Arc<Shared>,
     _keeping: AbortOnDropHandle<()>,
 }
@@ -140,32 +140,32 @@ impl Announcer {
     }
 
     /// Notifies other processes soon.
-    pub(super) fn announce(&self) {
+    pub(crate) fn announce(&self) {
         self.shared.announce.notify_one();
     }
 
     /// Tells other processes soon that this one has ended a task.
-    pub(super) fn announce_ending(&self, task_id: Id) {
+    pub(crate) fn announce_ending(&self, task_id: Id) {
         self.shared.announce_endings.push([task_id]);
     }
 
     /// Waits until other processes have ended tasks.
-    pub(super) async fn heard_endings(&self) -> EndingsElsewhere {
+    pub(crate) async fn heard_endings(&self) -> EndingsElsewhere {
         self.shared.heard_endings.take(Duration::ZERO).await
     }
 
     /// Tells other processes what open pages show.
-    pub(super) fn announce_news(&self, news: String) {
+    pub(crate) fn announce_news(&self, news: String) {
         self.shared.announce_news.push(news);
     }
 
     /// Waits for what another process tells.
-    pub(super) async fn heard_news(&self) -> String {
+    pub(crate) async fn heard_news(&self) -> String {
         self.shared.heard_news.next().await
     }
 
     /// Waits until another process has queued a task, or may have.
-    pub(super) async fn heard(&self) {
+    pub(crate) async fn heard(&self) {
         self.shared.heard.notified().await;
     }
 }
@@ -254,7 +254,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
 
 /// Tells all processes with the commit that a task has ended: the process of an operator's command ends too soon to tell it
 /// later.
-pub(super) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
+pub(crate) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
     begun.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
     Ok(())
 }

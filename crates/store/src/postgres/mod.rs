@@ -19,35 +19,24 @@ use crate::failure::Failure;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
 
-mod accounts;
-mod audit;
-mod audit_log;
 mod claim;
-mod columns;
 mod connect;
 mod connection;
-mod deliveries;
-mod endings;
-mod endpoints;
-mod failed_prompts;
 mod gallery;
 mod import;
 mod ledger;
 mod listen_notify;
 mod pooler;
-mod progress;
 mod queue;
-mod reports;
 mod schema;
 mod submit;
 mod sweep;
-mod tasks;
 mod upkeep;
 mod url;
 mod workers;
 
-pub(crate) use self::deliveries::tell;
 pub use self::import::Import;
+pub(crate) use self::listen_notify::notify_ending;
 pub(crate) use self::schema::LOCK;
 pub use self::schema::SCHEMA;
 
@@ -74,9 +63,9 @@ impl Deref for PostgresStore {
 pub struct Parts {
     pub(crate) database: Arc<Database>,
     faults: Faults,
-    announcer: Announcer,
+    pub(crate) announcer: Announcer,
     _upkeep: AbortOnDropHandle<()>,
-    submitter: Submitter,
+    pub(crate) submitter: Submitter,
     /// Held during a health check. They may come from anywhere, and all together take a writer and two readers at a
     /// time.
     ping: tokio::sync::Mutex<()>,
@@ -179,8 +168,13 @@ impl PostgresStore {
         }
     }
 
-    /// Does `write` between its two fault points.
-    pub(crate) async fn write<T>(&self, effect: Effect, write: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Does `write` between the two fault points of `effect`, if there is one.
+    pub(crate) async fn write<T>(
+        &self,
+        effect: impl Into<Option<Effect>>,
+        write: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(effect) = effect.into() else { return write.await };
         self.faults.pass(Point::before(effect)).await?;
         let outcome = write.await;
         let passed = self.faults.pass(Point::after(effect)).await;

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The submits of this process.
 #[derive(Debug, Clone)]
-pub(super) struct Submitter {
+pub(crate) struct Submitter {
     pub(super) database: Arc<Database>,
     pub(super) faults: Faults,
     /// The accounts with a submit under way.
@@ -35,7 +35,7 @@ impl Submitter {
     }
 
     /// Submits a task. Once it has a place, it runs to its end although its caller may hang up.
-    pub(super) async fn submit(&self, order: Order) -> Result<Submission> {
+    pub(crate) async fn submit(&self, order: Order) -> Result<Submission> {
         let Some(place) = self.place(&order).await else { return Ok(Submission::NotStarted) };
         let submitter = self.clone();
         let submitted = tokio::spawn(async move { submitter.run(&order, place).await }).await;

@@ -4,8 +4,8 @@
 use tokio_postgres::types::ToSql;
 
 use super::connection::{Database, Transaction};
-use super::endings::{GivenUp, Loss, select_lost};
-use super::queue::millis;
+use crate::driver::{self, Row, millis};
+use crate::endings::{GivenUp, Loss, select_lost};
 use crate::failure::Failure;
 use crate::fleet::engines_in_json;
 use crate::{LONGEST_LEASE, Rescue, Rescued, Result};
@@ -89,7 +89,9 @@ impl Sweep {
         let lost = select_lost(&condition, &locking);
         let sweep = async |begun: &Transaction<'_>| {
             let rows = begun.query(&lost, &[&*self.bound, &self.horizon, &account]).await?;
-            Ok((rows.len(), self.loss.give_up_rows(database, begun, &rows).await?))
+            let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
+            let begun = driver::Transaction::Postgres(database, begun);
+            Ok((rows.len(), self.loss.give_up_rows(&begun, &rows).await?))
         };
         let mut all = Rescued::default();
         loop {

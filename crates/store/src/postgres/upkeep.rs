@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use tokio_postgres::IsolationLevel;
 
-use super::connection::{Database, Parameter};
-use super::endings::Loss;
-use super::queue::millis;
+use super::connection::Database;
 use super::sweep::Sweep;
-use super::{PostgresStore, audit, failed_prompts, ledger, progress, tasks};
-use crate::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result, Upkeep};
+use super::{PostgresStore, ledger};
+use crate::driver::{self, Driven as _};
+use crate::endings::Loss;
+use crate::{Audit, Ended, Rescue, Rescued, Result, audit, progress};
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -55,26 +55,6 @@ pub(super) async fn keep(database: Arc<Database>, mut ahead_ms: i64) {
         }
     }
 }
-
-/// Takes the first sweep that is due, unless somebody is quicker.
-const TAKE: &str = "
-    WITH first AS (
-        SELECT wanted.name FROM unnest($1::text[]) WITH ORDINALITY AS wanted (name, place)
-        LEFT JOIN sweeps s ON s.name = wanted.name
-        WHERE s.due_at IS NULL OR s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
-        ORDER BY place LIMIT 1
-    )
-    INSERT INTO sweeps AS s (name, due_at) SELECT name, tintype_now($2) + $3 FROM first
-    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at
-    WHERE s.due_at <= tintype_now($2) OR s.due_at > tintype_now($2) + $4
-    RETURNING name";
-
-/// Postpones a sweep. Also deletes the rows of sweeps that have long been due: the day of such a sweep has no files any
-/// more, or the sweep is due with or without a row.
-const POSTPONE: &str = "
-    WITH gone AS (DELETE FROM sweeps WHERE due_at < tintype_now($2) - $4 AND name <> $1)
-    INSERT INTO sweeps (name, due_at) VALUES ($1, tintype_now($2) + $3)
-    ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
 
 impl Database {
     /// Estimate of the server's time, which this process advances with its own monotonic clock. Setting the clock of
@@ -126,109 +106,46 @@ impl Database {
     }
 }
 
-#[async_trait]
-impl Upkeep for PostgresStore {
-    async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
+impl PostgresStore {
+    pub(crate) async fn rescue_tasks(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         let loss = Loss::attempt(last_error, Duration::ZERO);
         let rescued =
             self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
         // The tasks are rescued all the same.
-        if let Err(error) = progress::forget_ended(&self.database).await {
+        let forget = async |begun: &driver::Transaction<'_>| progress::forget_ended(begun).await;
+        if let Err(error) = self.driver().write(None, forget).await {
             tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
                 the next sweep tries again");
         }
         Ok(rescued)
     }
 
-    async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
+    pub(crate) async fn expire_tasks(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
         let sweep = Sweep::expire(&self.database, cutoff, Loss::now(FailureCause::Expired, error));
         Ok(self.write(Effect::Expire, sweep.run(&self.database)).await?.failed)
     }
 
-    async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        let sweep = Sweep::beyond(
-            &self.database,
-            max_references,
-            Loss::now(FailureCause::TooManyReferences(max_references), error),
-        );
+    pub(crate) async fn fail_tasks_beyond(&self, most: u32, error: &str) -> Result<Vec<Ended>> {
+        let loss = Loss::now(FailureCause::TooManyReferences(most), error);
+        let sweep = Sweep::beyond(&self.database, most, loss);
         Ok(self.write(Effect::FailBeyond, sweep.run(&self.database)).await?.failed)
     }
 
-    async fn lapse_grants(&self) -> Result<usize> {
+    pub(crate) async fn lapse_all_grants(&self) -> Result<usize> {
         self.write(Effect::LapseGrants, ledger::lapse(&self.database)).await
     }
 
-    async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
+    pub(crate) async fn fail_unmatched_tasks(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
         let sweep = Sweep::unmatched(&self.database, engines, Loss::now(FailureCause::NoEngine, error));
         Ok(self.write(Effect::FailUnmatched, sweep.run(&self.database)).await?.failed)
     }
 
-    async fn remove_tasks(&self, cutoff: Timestamp) -> Result<usize> {
-        let mut all = 0;
-        let mut last = String::new();
-        loop {
-            let sql = "SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1000";
-            let page = self.database.read(sql, &[&last]).await?;
-            let Some(row) = page.last() else { return Ok(all) };
-            last = row.try_get("id")?;
-            for row in &page {
-                let account_id: Id = row.try_get("id")?;
-                all += self.remove_tasks_of(account_id, cutoff).await?;
-            }
-        }
-    }
-
-    async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
-        let mut all = 0;
-        loop {
-            let remove = tasks::remove(&self.database, account_id, cutoff);
-            let removed = self.write(Effect::RemoveTasks, remove).await?;
-            all += removed;
-            if removed < tasks::REMOVAL_BATCH {
-                return Ok(all);
-            }
-        }
-    }
-
-    async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
-        let parameters: [Parameter<'_>; 4] =
-            [&sweeps, &self.database.given_time(), &millis(hold), &millis(LONGEST_PAUSE)];
-        let taken = self.database.write(TAKE, &parameters).await?;
-        Ok(taken.first().map(|row| row.try_get(0)).transpose()?)
-    }
-
-    async fn postpone_sweep(&self, sweep: &str, pause: Duration) -> Result<()> {
-        let parameters: [Parameter<'_>; 4] =
-            [&sweep, &self.database.given_time(), &millis(pause), &millis(LONGEST_PAUSE)];
-        self.database.write(POSTPONE, &parameters).await?;
-        Ok(())
-    }
-
-    async fn failed_at(
-        &self,
-        account_id: Id,
-        since: Timestamp,
-        until: Timestamp,
-        nth: u32,
-    ) -> Result<Option<Timestamp>> {
-        failed_prompts::failed_at(&self.database, account_id, since, until, nth).await
-    }
-
-    async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
-        let mut all = 0;
-        for (account_id, latest) in failed_prompts::due(&self.database, cutoff, most).await? {
-            loop {
-                let erase = failed_prompts::erase(&self.database, account_id, latest);
-                match self.write(Effect::EraseTasks, erase).await? {
-                    0 => break,
-                    some => all += some,
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    async fn audit(&self) -> Result<Audit> {
-        audit::audit(&self.database).await
+    pub(crate) async fn audit_credits(&self) -> Result<Audit> {
+        let mut client = self.database.reader().await?;
+        let snapshot = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
+        let snapshot = snapshot.start().await?;
+        let audit = audit::of(&*snapshot).await?;
+        snapshot.rollback().await?;
+        Ok(audit)
     }
 }

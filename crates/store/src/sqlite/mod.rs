@@ -5,47 +5,33 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
 use super::driver::{Transaction, on_sqlite};
-use super::{Actor, Cause, EngineState, Fleet, Lease, OpenError, Result, Right, Schema, StoreError, WorkerReport};
-use tintype_domain::files_marker::FilesMarker;
+use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::{Effect, Faults, Point};
 
-mod accounts;
-mod audit;
-mod audit_log;
-mod columns;
 mod connection;
-mod deliveries;
-mod endings;
-mod endpoints;
-mod engines;
-mod failed_prompts;
-mod files;
 mod gallery;
 mod ledger;
 mod moved;
 #[cfg(test)]
 mod plans;
-mod progress;
 mod queue;
-mod reports;
 mod schema;
 mod snapshot;
-mod tasks;
 mod upkeep;
+mod workers;
 mod writer;
 
 use self::connection::{Readers, connect};
-pub(crate) use self::deliveries::tell;
+pub(crate) use self::gallery::overwrite_words;
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
 use self::schema::{check_write_permission, is_a_fragment, migrate};
@@ -185,12 +171,18 @@ impl SqliteStore {
         self.write_with(effect, self.right, move |writing| write(writing).map_err(Into::into)).await
     }
 
-    /// Writes between the two fault points of `effect`, if `right` holds.
-    pub(crate) async fn write_with<T, F>(&self, effect: Effect, right: Option<Right>, write: F) -> Result<T>
+    /// Writes between the two fault points of `effect`, if there is one, if `right` holds.
+    pub(crate) async fn write_with<T, F>(
+        &self,
+        effect: impl Into<Option<Effect>>,
+        right: Option<Right>,
+        write: F,
+    ) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
+        let Some(effect) = effect.into() else { return self.write_by_right(right, write).await };
         self.faults.pass(Point::before(effect)).await?;
         let outcome = self.write_by_right(right, write).await;
         let passed = self.faults.pass(Point::after(effect)).await;
@@ -229,13 +221,9 @@ impl SqliteStore {
         Ok(())
     }
 
-    fn workers(&self) -> MutexGuard<'_, BTreeMap<Id, (WorkerReport, Timestamp)>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so
     /// does the other half of two cores.
-    async fn read_apart<T: Send + 'static>(
+    pub(crate) async fn read_apart<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -276,77 +264,4 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-#[async_trait]
-impl Fleet for SqliteStore {
-    // Only one server uses the file, and its workers are all there are.
-    async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        self.workers().insert(report.id, (report, self.clock.now()));
-        Ok(())
-    }
-
-    async fn withdraw_worker(&self, id: Id) -> Result<()> {
-        self.workers().remove(&id);
-        Ok(())
-    }
-
-    async fn other_workers(&self, _: &[Id]) -> Result<Vec<WorkerReport>> {
-        Ok(Vec::new())
-    }
-
-    async fn engines(&self) -> Result<Vec<EngineState>> {
-        let mut engines: BTreeMap<String, EngineState> = BTreeMap::new();
-        for (report, seen_at) in self.workers().values() {
-            let name = report.engine.clone();
-            let unseen =
-                EngineState { name: name.clone(), max_references: 0, masks: true, workers: 0, seen_at: *seen_at };
-            let engine = engines.entry(name).or_insert(unseen);
-            engine.max_references = engine.max_references.max(report.max_references);
-            engine.masks &= report.masks;
-            engine.workers += u64::from(report.is_available);
-            engine.seen_at = engine.seen_at.max(*seen_at);
-        }
-        Ok(engines.into_values().collect())
-    }
-
-    async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
-        self.read(|connection| progress::lost(connection, leases))
-    }
-
-    async fn cursor_secret(&self) -> Result<[u8; 32]> {
-        self.read(|connection| {
-            connection.query_row("SELECT value FROM secrets WHERE name = 'cursor'", [], |row| row.get(0))
-        })
-    }
-
-    async fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        self.read(files::marker)
-    }
-
-    async fn claim_files(&self, marker: FilesMarker) -> Result<FilesMarker> {
-        self.writer.write(move |writing| files::claim(writing, marker)).await
-    }
-
-    async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
-        self.writer.write(move |writing| files::adopt(writing, marker)).await
-    }
-
-    fn now(&self) -> Timestamp {
-        self.clock.now()
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    async fn ping(&self) -> Result<()> {
-        // Rewrites a page with the same content: nothing changes, but a full disk refuses the write. The version is
-        // read first, because a command of a later release may have migrated the database.
-        let write = |writing: &mut Writing| {
-            let version: i64 = writing.connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-            writing.connection.pragma_update(None, "user_version", version)
-        };
-        self.writer.write(write).await
-    }
 }

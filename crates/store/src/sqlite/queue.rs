@@ -1,27 +1,20 @@
-//! Statements for leasing tasks to workers and for completing them.
-//!
-//! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
-//! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
+//! Statements for leasing tasks to workers, and for ending those that nobody works on any more.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::columns::{to_json, word};
-use super::endings::{Left, cancel, fail, fail_all, fail_unleased, give_up, leave_queue, refuse, sparing_others};
-use super::tasks::{REQUEST, request};
-use super::writer::Writing;
-use super::{SqliteStore, deliveries, engines, progress};
+use super::SqliteStore;
+use super::writer::{Writing, in_savepoint};
+use crate::driver::{Parameter, Row, Transaction, on_sqlite, query};
+use crate::endings::{GivenUp, LEASED, Loss};
+use crate::tasks::{REQUEST, request};
 use crate::{
-    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease,
-    LeaseWrite, Queue, QueueDepth, Refusal, Rescue, Rescued, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask,
+    Claim, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Rescue, Rescued, Result, StoreError, progress,
 };
-use tintype_domain::event::EventType;
-use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
+use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -31,11 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Tasks that a sweep ends per transaction, so that the writes of callers can run in between.
 pub(super) const SWEEP_BATCH: usize = 256;
 
-pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> rusqlite::Result<Vec<Claim>> {
+fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> rusqlite::Result<Vec<Claim>> {
     let now = writing.clock.now();
     let connection = &writing.connection;
     let mut claims = Vec::new();
-    if paused_at(connection)?.is_some() {
+    if connection.prepare_cached("SELECT 1 FROM queue_pause")?.exists([])? {
         return Ok(claims);
     }
     let last_served = writing.last_served.entry((scope.engine.clone(), scope.max_references)).or_default();
@@ -53,18 +46,12 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
                  WHERE task_id = ?1",
             )?
             .execute(params![task_id, now.saturating_add(lease), now])?;
-        let claim = connection
-            .prepare_cached(&format!(
-                "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id
-                 WHERE task_id = ?1"
-            ))?
-            .query_row([task_id], |row| {
-                let lease = Lease { task_id, epoch: row.get("lease_epoch")? };
-                let (surface, wants_previews) = (word(row, "surface")?, row.get("wants_previews")?);
-                let of = |request| Ok(Claim { lease, account_id, surface, request, wants_previews });
-                Ok(request(row).and_then(of))
-            })?;
-        match claim {
+        let sql = format!(
+            "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id
+             WHERE task_id = $1"
+        );
+        let rows = query(connection, &sql, [task_id])?;
+        match claimed(rows.first(), account_id, task_id) {
             Ok(claim) => claims.push(claim),
             // A damaged row must not stop the other claims. Its lease expires.
             Err(error) => {
@@ -77,9 +64,21 @@ pub(super) fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &
     Ok(claims)
 }
 
+/// The claim of the row of a task.
+fn claimed(row: Option<&Row>, account_id: Id, task_id: Id) -> Result<Claim> {
+    let row = row.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    Ok(Claim {
+        lease: Lease { task_id, epoch: row.get("lease_epoch")? },
+        account_id,
+        surface: row.word("surface")?,
+        request: request(row)?,
+        wants_previews: row.get("wants_previews")?,
+    })
+}
+
 /// The tasks that a claim may take.
 #[derive(Debug)]
-pub(super) struct Scope {
+struct Scope {
     engine: String,
     max_references: u32,
     passed_over: HashSet<Id>,
@@ -115,7 +114,7 @@ fn next_waiting(
     Ok(found)
 }
 
-pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::Result<Vec<Lease>> {
+fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) -> rusqlite::Result<Vec<Lease>> {
     let until = writing.clock.now().saturating_add(lease);
     let mut renew = writing.connection.prepare_cached(
         "UPDATE queue SET lease_until = ?3 WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL",
@@ -129,45 +128,37 @@ pub(super) fn renew(writing: &mut Writing, leases: &[Lease], lease: Duration) ->
     Ok(lost)
 }
 
-pub(super) fn release(writing: &mut Writing, lease: Lease, delay: Duration) -> rusqlite::Result<LeaseWrite> {
-    let sql = "UPDATE queue SET lease_until = NULL, ready_at = ?3
-        WHERE task_id = ?1 AND lease_epoch = ?2 AND lease_until IS NOT NULL";
-    let parameters = params![lease.task_id, lease.epoch, writing.ready_after(delay)];
-    let released = writing.connection.prepare_cached(sql)?.execute(parameters)?;
-    Ok(if released == 1 { LeaseWrite::Done } else { LeaseWrite::Lost })
-}
-
-pub(super) fn retry(writing: &mut Writing, lease: Lease, delay: Duration, failure: &TaskFailure) -> Result<Retry> {
-    let given_up = give_up(writing, lease, delay, failure)?;
-    Ok(match (given_up.queued, given_up.failed.len()) {
-        (1.., _) => Retry::Queued,
-        (_, 1..) => Retry::Failed,
-        (0, 0) => Retry::Lost,
-    })
-}
-
-pub(super) fn complete(writing: &mut Writing, lease: Lease, images: &[String]) -> rusqlite::Result<LeaseWrite> {
-    let connection = &writing.connection;
-    let Some(Left { account_id, claimed_at, .. }) = leave_queue(connection, lease)? else {
-        return Ok(LeaseWrite::Lost);
+/// Gives up the task of a row of the queue that meets a condition, in a savepoint. If that fails, for example on a damaged
+/// row, the writes for the other tasks continue, unless SQLite has rolled back the whole transaction.
+fn give_up(
+    writing: &mut Writing,
+    loss: &Loss,
+    condition: &str,
+    task_id: Id,
+    parameters: &[&dyn Parameter],
+) -> Result<Rescued> {
+    let give_up = |writing: &mut Writing| {
+        on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, condition, parameters).await)
     };
-    let completed = connection
-        .prepare_cached(
-            "UPDATE tasks SET status = 'completed', images = ?2, updated_at = max(updated_at, ?3), claimed_at = ?4
-             WHERE id = ?1 AND status = 'processing'",
-        )?
-        .execute(params![lease.task_id, to_json(images), writing.clock.now(), claimed_at])?;
-    connection
-        .prepare_cached("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = ?1")?
-        .execute([account_id])?;
-    if completed > 0 {
-        deliveries::tell_end(writing, account_id, EventType::TaskCompleted, lease.task_id)?;
+    let damaged = || StoreError::Other("its row in the queue has no task that is processing".into());
+    let given_up = in_savepoint(writing, give_up).and_then(|given_up| match given_up {
+        GivenUp { queued: 0, failed } if failed.is_empty() => Err(damaged()),
+        given_up => Ok(given_up),
+    });
+    match given_up {
+        Ok(GivenUp { queued, failed }) => {
+            Ok(Rescued { queued, failed: failed.into_iter().map(|(ended, _)| ended).collect() })
+        }
+        Err(error) if writing.connection.is_autocommit() => Err(error),
+        Err(error) => {
+            tracing::error!(task = %task_id, %error, "could not end or requeue a task; the next sweep tries again");
+            Ok(Rescued::default())
+        }
     }
-    Ok(LeaseWrite::Done)
 }
 
 /// Takes away up to [`SWEEP_BATCH`] leases.
-pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure) -> Result<Rescued> {
+pub(super) fn rescue(writing: &mut Writing, which: Rescue, loss: &Loss) -> Result<Rescued> {
     let now = writing.clock.now();
     let (ended, impossible) = match which {
         Rescue::Expired => (now, now.saturating_add(LONGEST_LEASE)),
@@ -186,99 +177,53 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, failure: &TaskFailure
     // Refunds come in the order of their tasks, as those of every sweep.
     lost.sort_unstable_by_key(|lease| lease.task_id);
     let mut rescued = Rescued::default();
-    for lease in lost {
-        let give_up = |writing: &mut Writing| give_up(writing, lease, Duration::ZERO, failure);
-        let Rescued { queued, failed } = sparing_others(writing, lease.task_id, give_up)?.unwrap_or_default();
-        rescued.queued += queued;
-        rescued.failed.extend(failed);
+    for Lease { task_id, epoch } in lost {
+        rescued.add(give_up(writing, loss, LEASED, task_id, &[&task_id, &epoch])?);
     }
-    progress::forget_ended(&writing.connection)?;
+    on_sqlite(writing, async |begun: &Transaction<'_>| progress::forget_ended(begun).await)?;
     Ok(rescued)
 }
 
-/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, failure: &TaskFailure) -> Result<Vec<Ended>> {
-    // Ids start with the time of creation, so the cutoff becomes a range of ids.
-    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-    let overdue: Vec<Id> = writing
+/// Fails and refunds tasks, each for itself: those that a statement selects, with the parameter ?1 and up to ?2.
+fn fail_all(writing: &mut Writing, sql: &str, bound: impl rusqlite::ToSql, loss: &Loss) -> Result<Vec<Ended>> {
+    let mut tasks: Vec<Id> = writing
         .connection
-        .prepare_cached("SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2")?
+        .prepare_cached(sql)?
         .query_map(params![bound, SWEEP_BATCH], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, overdue, failure)
+    tasks.sort_unstable();
+    let mut all = Rescued::default();
+    for id in tasks {
+        all.add(give_up(writing, loss, "q.task_id = $1", id, &[&id])?);
+    }
+    Ok(all.failed)
+}
+
+/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
+pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, loss: &Loss) -> Result<Vec<Ended>> {
+    // Ids start with the time of creation, so the cutoff becomes a range of ids.
+    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
+    fail_all(writing, "SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2", bound, loss)
 }
 
 /// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
-pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, failure: &TaskFailure) -> Result<Vec<Ended>> {
-    let beyond: Vec<Id> = writing
-        .connection
-        .prepare_cached(
-            "SELECT task_id FROM queue INDEXED BY queue_with_references
-             WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2",
-        )?
-        .query_map(params![max_references, SWEEP_BATCH], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    fail_all(writing, beyond, failure)
+pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, loss: &Loss) -> Result<Vec<Ended>> {
+    let beyond = "SELECT task_id FROM queue INDEXED BY queue_with_references
+        WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2";
+    fail_all(writing, beyond, max_references, loss)
 }
 
-pub(super) fn depth(connection: &Connection) -> rusqlite::Result<QueueDepth> {
-    connection
-        .prepare_cached(
-            "SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
-                    count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased,
-                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
-                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
-                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 3) AS needs_3,
-                    count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 4) AS needs_4,
-                    min(task_id) AS oldest,
-                    (SELECT paused_at FROM queue_pause) AS paused_at
-             FROM queue",
-        )?
-        .query_row([], |row| {
-            let oldest: Option<Id> = row.get("oldest")?;
-            Ok(QueueDepth {
-                waiting: row.get("waiting")?,
-                needing: [row.get("needs_1")?, row.get("needs_2")?, row.get("needs_3")?, row.get("needs_4")?],
-                leased: row.get("leased")?,
-                oldest: oldest.map(Id::timestamp),
-                paused_at: row.get("paused_at")?,
-            })
-        })
+/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes
+/// fewer references than they have.
+pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, loss: &Loss) -> Result<Vec<Ended>> {
+    let unmatched = "SELECT task_id FROM queue INDEXED BY queue_named
+        WHERE lease_until IS NULL AND engine > ''
+            AND reference_count > coalesce((SELECT value FROM json_each(?1) WHERE key = engine), -1) LIMIT ?2";
+    fail_all(writing, unmatched, engines, loss)
 }
 
-fn waiting(connection: &Connection, limit: u32) -> rusqlite::Result<Vec<WaitingTask>> {
-    let sql = "SELECT task_id, account_id, nullif(engine, '') FROM queue
-        WHERE lease_until IS NULL ORDER BY task_id LIMIT ?1";
-    (connection.prepare_cached(sql)?)
-        .query_map([limit], |row| Ok(WaitingTask { id: row.get(0)?, account_id: row.get(1)?, engine: row.get(2)? }))?
-        .collect()
-}
-
-fn paused_at(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
-    connection.prepare_cached("SELECT paused_at FROM queue_pause")?.query_row([], |row| row.get(0)).optional()
-}
-
-fn pause(writing: &mut Writing) -> rusqlite::Result<Timestamp> {
-    writing
-        .connection
-        .prepare_cached(
-            "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, ?1)
-             ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at",
-        )?
-        .query_row([writing.clock.now()], |row| row.get(0))
-}
-
-fn resume(writing: &mut Writing) -> rusqlite::Result<Option<Timestamp>> {
-    writing
-        .connection
-        .prepare_cached("DELETE FROM queue_pause RETURNING paused_at")?
-        .query_row([], |row| row.get(0))
-        .optional()
-}
-
-#[async_trait]
-impl Queue for SqliteStore {
-    async fn claim_within(
+impl SqliteStore {
+    pub(crate) async fn claim_tasks(
         &self,
         max: usize,
         engine: &str,
@@ -291,89 +236,13 @@ impl Queue for SqliteStore {
         self.write(Effect::Claim, move |writing| claim(writing, max, lease, &scope)).await
     }
 
-    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+    pub(crate) async fn renew_leases(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
         self.write(Effect::Renew, move |writing| renew(writing, &leases, lease)).await
     }
 
-    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
-        self.write(Effect::ReportProgress, move |writing| progress::report(writing, &attempts)).await
-    }
-
-    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
-        self.write(Effect::ReportProgress, move |writing| progress::show(&writing.connection, &previews)).await
-    }
-
-    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
-        self.write(Effect::Release, move |writing| release(writing, lease, delay)).await
-    }
-
-    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
-        let failure = TaskFailure::new(FailureCause::Lost, last_error);
-        self.write(Effect::Retry, move |writing| retry(writing, lease, delay, &failure)).await
-    }
-
-    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
-        self.write(Effect::Complete, move |writing| complete(writing, lease, &images)).await
-    }
-
-    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
-        let failure = TaskFailure::new(cause, error);
-        self.write(Effect::Fail, move |writing| fail(writing, lease, &failure)).await
-    }
-
-    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
-        let failure = TaskFailure::new(FailureCause::Policy, error);
-        self.write(Effect::Refuse, move |writing| refuse(writing, lease, &failure, rule)).await
-    }
-
-    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
-        let (failure, said) = (TaskFailure::new(cause, error), error.to_owned());
-        let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &said);
-        let fail = self.recorded(move |writing| fail_unleased(writing, id, &failure), deed);
-        self.write(Effect::FailUnleased, fail).await
-    }
-
-    async fn cancel(
-        &self,
-        account_id: Id,
-        surface: Surface,
-        id: Id,
-        author: Option<Id>,
-        error: &str,
-    ) -> Result<Cancellation> {
-        let failure = TaskFailure::new(FailureCause::Cancelled, error);
-        self.write(Effect::Cancel, move |writing| cancel(writing, account_id, surface, id, author, &failure)).await
-    }
-
-    async fn queue_depth(&self) -> Result<QueueDepth> {
-        self.read(depth)
-    }
-
-    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
-        self.read(engines::waiting)
-    }
-
-    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
-        self.read(|connection| waiting(connection, limit))
-    }
-
-    async fn pause_queue(&self) -> Result<Timestamp> {
-        let pause = self.recorded(pause, |_| Some(Deed::of_queue(Action::PauseQueue)));
-        self.write_by_right(self.right, pause).await
-    }
-
-    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
-        let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        let resume = self.recorded(resume, deed);
-        self.write_by_right(self.right, resume).await
-    }
-
-    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
-        self.read(paused_at)
-    }
-
-    /// Only an operator's command is another process, so a look every second is often enough.
-    async fn endings_elsewhere(&self) -> EndingsElsewhere {
+    /// Waits until another process has written. Only an operator's command is one, so a look every second is often
+    /// enough.
+    pub(crate) async fn written_elsewhere(&self) -> EndingsElsewhere {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // Only the connection of the writer tells the writes of other processes from those of this one.

@@ -10,8 +10,10 @@ use rusqlite::{Connection, OpenFlags, ToSql};
 use super::connection::connect;
 use super::moved::take_back;
 use super::schema::{SCHEMA, SchemaState, check_current, check_permission, is_a_fragment, name, state};
-use super::{audit, companions, files, integrity, queue, tasks};
-use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result};
+use super::{companions, integrity};
+use crate::driver::query;
+use crate::tasks::{NAME_ON_SQLITE, completed, completed_after};
+use crate::{Audit, CompletedTask, OpenError, QueueDepth, Result, audit, fleet, queue};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
 
@@ -108,7 +110,7 @@ impl Snapshot {
     /// # Errors
     /// [`crate::StoreError`].
     pub fn audit(&self) -> Result<Audit> {
-        Ok(audit::audit(&self.connection)?)
+        audit::on_sqlite(&self.connection)
     }
 
     /// See [`crate::Queue::queue_depth`].
@@ -116,7 +118,7 @@ impl Snapshot {
     /// # Errors
     /// [`crate::StoreError`].
     pub fn queue_depth(&self) -> Result<QueueDepth> {
-        Ok(queue::depth(&self.connection)?)
+        queue::depth(&query(&self.connection, queue::DEPTH, [""])?)
     }
 
     /// See [`crate::Fleet::files_marker`].
@@ -124,7 +126,8 @@ impl Snapshot {
     /// # Errors
     /// [`crate::StoreError`].
     pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        Ok(files::marker(&self.connection)?)
+        let no_parameters: [&dyn ToSql; 0] = [];
+        fleet::marker(query(&self.connection, fleet::MARKER, no_parameters)?.first())
     }
 
     /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
@@ -153,7 +156,10 @@ impl Snapshot {
     /// # Errors
     /// [`crate::StoreError`].
     pub fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
-        Ok(tasks::completed(&self.connection, after, limit)?)
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let parameters: [&dyn ToSql; 2] = [&after, &limit];
+        let rows = query(&self.connection, &completed_after(NAME_ON_SQLITE), parameters)?;
+        rows.iter().map(completed).collect()
     }
 }
 

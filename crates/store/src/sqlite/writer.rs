@@ -17,9 +17,9 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use super::connection::BUSY_TIMEOUT;
-use crate::{EXIT_FAULT, LONGEST_DELAY, Result, StoreError};
+use crate::{EXIT_FAULT, Result, StoreError};
 use tintype_domain::model::IdSource;
-use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
 
 /// Most writes in one commit.
@@ -38,16 +38,7 @@ pub(crate) struct Writing {
     pub(super) last_served: HashMap<(String, u32), String>,
     pub(super) faults: Faults,
     /// Prompts were erased, which earlier pages of the log still hold: the next checkpoint empties it.
-    pub(super) empties_log: bool,
-}
-
-impl Writing {
-    /// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose
-    /// clock is behind or was set back.
-    pub(super) fn ready_after(&self, delay: Duration) -> Timestamp {
-        let later = || self.clock.now().saturating_add(delay.min(LONGEST_DELAY));
-        if delay.is_zero() { Timestamp::from_millis(0) } else { later() }
-    }
+    pub(crate) empties_log: bool,
 }
 
 /// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).

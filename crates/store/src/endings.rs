@@ -1,0 +1,274 @@
+//! The end of tasks: each leaves the queue in the commit that ends it, and one that fails gets its credits back in it.
+//!
+//! Every write under a lease matches the epoch (the fencing token) in the `queue` row, and the row is deleted when the
+//! task becomes terminal. A worker that has lost its lease therefore cannot change anything.
+
+use std::time::Duration;
+
+use tokio::try_join;
+
+use super::driver::{Parameter, Row, Transaction, ids};
+use super::ledger::{self, NewEntry};
+use super::upkeep::KEEP_FAILED_PROMPT;
+use super::{
+    Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Refusal, Result, StoreError,
+    StrikeRule, deliveries, strikes,
+};
+use crate::failure::Failure;
+use tintype_domain::event::EventType;
+use tintype_domain::ledger::{STOPS_WITHIN, Stops};
+use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
+use tintype_system::clock::Timestamp;
+
+type Done<T = ()> = std::result::Result<T, Failure>;
+
+/// The condition for one leased task `q`.
+pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";
+
+/// When a task is claimable that waits for `delay`. Without a delay it is at any time, even by a process whose clock is
+/// behind or was set back.
+pub(super) fn ready_after(now: Timestamp, delay: Duration) -> Timestamp {
+    if delay.is_zero() { Timestamp::from_millis(0) } else { now.saturating_add(delay.min(LONGEST_DELAY)) }
+}
+
+/// A row of the queue whose worker or turn is taken away. It is locked, so that nobody else ends its task.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) task_id: Id,
+    account_id: Id,
+    key_id: Option<Id>,
+    person_id: Option<Id>,
+    /// The credits of expiring grants that its task took.
+    taken: Option<String>,
+    lost_leases: i64,
+    /// When the worker claimed it that holds it, if one does.
+    held_since: Option<Timestamp>,
+    /// The surface and the number of images of its task; `None` if the row is damaged, because only a task that is
+    /// processing can end.
+    task: Option<(Surface, i64)>,
+}
+
+/// Selects the rows `q` of the queue that meet a condition, and locks them.
+pub(super) fn select_lost(condition: &str, locking: &str) -> String {
+    format!(
+        "SELECT q.task_id, q.account_id, q.key_id, q.person_id, q.taken, CAST(q.lost_leases AS bigint) AS lost_leases,
+             t.surface, CAST(t.n AS bigint) AS n,
+             CASE WHEN q.lease_until IS NOT NULL THEN q.claimed_at END AS held_since
+         FROM queue q JOIN accounts a ON a.id = q.account_id
+         LEFT JOIN tasks t ON t.id = q.task_id AND t.status = 'processing' WHERE {condition} {locking}"
+    )
+}
+
+fn lost(row: &Row) -> Result<Lost> {
+    let n: Option<i64> = row.get("n")?;
+    Ok(Lost {
+        task_id: row.get("task_id")?,
+        account_id: row.get("account_id")?,
+        key_id: row.get("key_id")?,
+        person_id: row.get("person_id")?,
+        taken: row.get("taken")?,
+        lost_leases: row.get("lost_leases")?,
+        held_since: row.get("held_since")?,
+        task: n.map(|n| Ok::<_, StoreError>((row.word("surface")?, n))).transpose()?,
+    })
+}
+
+/// Locks the row of the queue that meets a condition.
+async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<Lost>> {
+    let row = begun.query_opt(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters).await?;
+    Ok(row.as_ref().map(lost).transpose()?)
+}
+
+impl Lost {
+    /// Takes the task out of the queue. SQLite counts those of each account.
+    async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
+        begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
+        if let Some(sql) = begun.either(Some("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1"), None) {
+            begun.execute(sql, &[&self.account_id]).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the task as `set` says, which has the parameters $4 and $5; returns the time of its end.
+    async fn end(&self, begun: &Transaction<'_>, set: &str, parameters: [&dyn Parameter; 2]) -> Done<Timestamp> {
+        let [first, second] = parameters;
+        let sql = format!(
+            "UPDATE tasks SET {set}, updated_at = {}(updated_at, $2), claimed_at = $3 WHERE id = $1
+             RETURNING updated_at",
+            begun.either("max", "greatest")
+        );
+        let ended = begun.query_opt(&sql, &[&self.task_id, &begun.now(), &self.held_since, first, second]).await?;
+        let ended = ended.ok_or_else(|| StoreError::Other(format!("task {} is gone", self.task_id).into()))?;
+        Ok(ended.get("updated_at")?)
+    }
+
+    /// Fails and refunds the task; `None` if its row is damaged.
+    async fn fail(&self, begun: &Transaction<'_>, failure: &TaskFailure) -> Done<Option<Ended>> {
+        let Self { task_id, account_id, taken, .. } = self;
+        let Some((surface, n)) = self.task else { return Ok(None) };
+        // After the task, as everywhere, so that transactions never wait in a circle.
+        ledger::lock_any(begun, *account_id).await?;
+        let cause = failure.cause.to_string();
+        let (set, task): (_, [&dyn Parameter; 1]) = ("status = 'failed', cause = $4, error = $5", [task_id]);
+        let (_, ended_at, _, key_id, holding) = try_join!(biased;
+            self.leave_queue(begun),
+            self.end(begun, set, [&cause, &failure.sentence]),
+            begun.execute(KEEP_FAILED_PROMPT, &task),
+            ledger::charged_key(begun, *task_id),
+            ledger::holding(begun, *account_id, 0)
+        )?;
+        let amount = n * CREDITS_PER_IMAGE;
+        let refund = NewEntry { task_id: Some(*task_id), key_id, ..NewEntry::new(EntryKind::Refund, amount) };
+        ledger::refund(begun, *account_id, &holding, &refund, taken.as_deref(), begun.now()).await?;
+        deliveries::tell_end(begun, *account_id, surface, EventType::TaskFailed, *task_id, ended_at).await?;
+        Ok(Some(Ended { task_id: *task_id, account_id: *account_id, surface }))
+    }
+}
+
+/// Completes a leased task with its images, a list in JSON.
+pub(super) async fn complete(begun: &Transaction<'_>, lease: Lease, images: &str) -> Done<LeaseWrite> {
+    let Some(found) = find(begun, LEASED, &[&lease.task_id, &lease.epoch]).await? else {
+        return Ok(LeaseWrite::Lost);
+    };
+    let Some((surface, _)) = found.task else { return Ok(LeaseWrite::Lost) };
+    let set = "status = $4, images = $5";
+    let (_, ended_at) = try_join!(biased; found.leave_queue(begun), found.end(begun, set, [&"completed", &images]))?;
+    let (account_id, kind) = (found.account_id, EventType::TaskCompleted);
+    deliveries::tell_end(begun, account_id, surface, kind, lease.task_id, ended_at).await?;
+    Ok(LeaseWrite::Done)
+}
+
+/// Fails and refunds an unfinished task for its account.
+pub(super) async fn cancel(
+    begun: &Transaction<'_>,
+    (account_id, surface): (Id, Surface),
+    id: Id,
+    author: Option<Id>,
+    failure: &TaskFailure,
+) -> Done<Cancellation> {
+    let condition = "q.task_id = $1 AND q.account_id = $2 AND t.surface = $3
+        AND (CAST($4 AS text) IS NULL OR q.person_id = $4)";
+    let Some(found) = find(begun, condition, &[&id, &account_id, &surface.as_str(), &author]).await? else {
+        return Ok(Cancellation::NotFound);
+    };
+    if found.held_since.is_some() {
+        let cost = found.task.map_or(0, |(_, n)| n * CREDITS_PER_IMAGE);
+        // Two stops at once must not both fit.
+        ledger::lock_any(begun, account_id).await?;
+        if !may_stop(begun, account_id, cost).await? {
+            return Ok(Cancellation::OverShare);
+        }
+    }
+    Ok(found.fail(begun, failure).await?.map_or(Cancellation::NotFound, Cancellation::Done))
+}
+
+/// Whether the account, which is locked, may stop a task that a worker holds and that cost so much.
+async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
+    let since = begun.now().saturating_sub(STOPS_WITHIN);
+    let sum = async |sql: &str, parameters: &[&dyn Parameter]| -> Done<i64> {
+        let row = begun.query_opt(sql, parameters).await?;
+        Ok(row.map_or(Ok(0), |row| row.get("sum"))?)
+    };
+    let returned = format!(
+        "SELECT CAST(coalesce(sum(l.amount), 0) AS bigint) AS sum FROM ledger l {} CROSS JOIN tasks t
+         WHERE t.id = l.task_id AND l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2
+         AND t.cause = 'cancelled' AND t.claimed_at IS NOT NULL",
+        begun.either("INDEXED BY refunds_of_account", "")
+    );
+    let stops = Stops { returned: sum(&returned, &[&account_id, &since]).await? };
+    // Those in the bin count, too.
+    let images = "SELECT CAST(coalesce(sum(n), 0) AS bigint) AS sum FROM (
+            SELECT n FROM tasks WHERE account_id = $1 AND surface IN ('api', 'web') AND removed_at IS NULL
+            AND id >= $2 AND status = 'completed'
+            UNION ALL
+            SELECT t.n FROM deletions d CROSS JOIN tasks t
+            WHERE t.id = d.task_id AND d.account_id = $1 AND d.task_id >= $2 AND t.status = 'completed'
+            LIMIT $3) AS completed";
+    let images = sum(images, &[&account_id, &Id::floor(since), &stops.most_to_read(cost)]).await?;
+    Ok(stops.allow(cost, images * CREDITS_PER_IMAGE))
+}
+
+/// Fails and refunds a leased task and, if there is a strike rule, adds a strike to its key and the person who made
+/// that, or to its person.
+pub(super) async fn refuse(
+    begun: &Transaction<'_>,
+    lease: Lease,
+    error: &str,
+    rule: Option<StrikeRule>,
+) -> Done<Refusal> {
+    if rule.is_some() {
+        // People who write lock themselves before tasks and accounts, and so does this.
+        let person = "SELECT 1 FROM people WHERE id IN (SELECT coalesce(q.person_id, k.made_by) FROM queue q
+            LEFT JOIN api_keys k ON k.id = q.key_id WHERE q.task_id = $1)";
+        begun.lock(person, &[&lease.task_id]).await?;
+    }
+    let loss = Loss::now(FailureCause::Policy, error);
+    let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+    let Some((_, origin)) = given_up.failed.into_iter().next() else { return Ok(Refusal::Lost) };
+    let Some(rule) = rule else { return Ok(Refusal::Done { suspended: None }) };
+    strikes::strike(begun, lease.task_id, &origin, rule).await
+}
+
+/// How tasks are given up.
+#[derive(Debug, Clone)]
+pub(super) struct Loss {
+    failure: TaskFailure,
+    /// Lost leases after which a task fails; 0: now.
+    most: i64,
+    /// Time until a task that is queued again can be claimed.
+    delay: Duration,
+}
+
+/// Tasks that were given up.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    pub(super) queued: usize,
+    /// The tasks that failed, with their origins.
+    pub(super) failed: Vec<(Ended, Origin)>,
+}
+
+impl Loss {
+    /// The tasks fail now.
+    pub(super) fn now(cause: FailureCause, error: &str) -> Self {
+        Self { failure: TaskFailure::new(cause, error), most: 0, delay: Duration::ZERO }
+    }
+
+    /// The tasks fail when they have lost [`MAX_LOST_LEASES`].
+    pub(super) fn attempt(error: &str, delay: Duration) -> Self {
+        Self { failure: TaskFailure::new(FailureCause::Lost, error), most: MAX_LOST_LEASES.into(), delay }
+    }
+
+    /// Gives up the tasks of one account that meet a condition.
+    pub(super) async fn give_up(
+        &self,
+        begun: &Transaction<'_>,
+        condition: &str,
+        parameters: &[&dyn Parameter],
+    ) -> Done<GivenUp> {
+        let rows = begun.query(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters).await?;
+        self.give_up_rows(begun, &rows).await
+    }
+
+    /// Gives up the tasks of one account in these rows of [`select_lost`]: queues each again, or fails and refunds it
+    /// if this was its last attempt. A damaged one stays as it was.
+    pub(super) async fn give_up_rows(&self, begun: &Transaction<'_>, rows: &[Row]) -> Done<GivenUp> {
+        let lost = rows.iter().map(lost).collect::<Result<Vec<_>>>()?;
+        let (again, last): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.lost_leases + 1 < self.most);
+        let mut given_up = GivenUp { queued: again.len(), failed: Vec::new() };
+        if !again.is_empty() {
+            let tasks: Vec<Id> = again.iter().map(|lost| lost.task_id).collect();
+            let queue = format!(
+                "UPDATE queue SET lease_until = NULL, lost_leases = lost_leases + 1, ready_at = $2 WHERE task_id {}",
+                begun.among(1)
+            );
+            begun.execute(&queue, &[&ids(&tasks), &ready_after(begun.now(), self.delay)]).await?;
+        }
+        for lost in last {
+            if let Some(ended) = lost.fail(begun, &self.failure).await? {
+                let Lost { key_id, person_id, .. } = lost;
+                given_up.failed.push((ended, Origin { key_id, person_id, ..Origin::default() }));
+            }
+        }
+        Ok(given_up)
+    }
+}

@@ -1,0 +1,198 @@
+//! The progress of attempts and their previews. A row counts while the queue has the lease of its epoch.
+//!
+//! Nothing here waits for a row that ends a task, and no statement that ends a task touches these tables.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tintype_engine::Stage;
+
+use super::driver::{Driver, Parameter, Row, Transaction, array, ids};
+use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
+use crate::failure::Failure;
+use tintype_domain::model::{Id, Surface};
+use tintype_system::fault::Effect;
+
+type Done<T = ()> = std::result::Result<T, Failure>;
+
+/// The condition that the queue has the lease of the task $1 and the epoch $2. Reports that are late, of an attempt
+/// that has since lost its lease, are left out.
+const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
+
+/// See [`crate::Queue::report_progress`].
+pub(super) async fn report(driver: Driver<'_>, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+    attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
+    let report = async move |begun: &Transaction<'_>| {
+        for (lease, progress) in &attempts {
+            report_one(begun, lease, progress).await?;
+        }
+        Ok(())
+    };
+    driver.write(Effect::ReportProgress, report).await
+}
+
+async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptProgress) -> Done {
+    let sql = format!(
+        "INSERT INTO progress AS p (task_id, lease_epoch, started_at, step, steps, fraction)
+         SELECT $1, $2, $3, $4, $5, $6 WHERE {HELD}
+         ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, started_at = excluded.started_at,
+             step = excluded.step, steps = excluded.steps, fraction = excluded.fraction
+         WHERE p.lease_epoch <= excluded.lease_epoch"
+    );
+    let (step, steps, fraction) = match progress.stage {
+        Some(Stage::Step { done, of }) => (Some(i64::from(done)), Some(i64::from(of)), None),
+        Some(Stage::Fraction(fraction)) => (None, None, Some(fraction)),
+        None => (None, None, None),
+    };
+    let started_at = begun.now().saturating_sub(progress.running);
+    let parameters: [&dyn Parameter; 6] = [&lease.task_id, &lease.epoch, &started_at, &step, &steps, &fraction];
+    begun.execute(&sql, &parameters).await.map(drop)
+}
+
+/// See [`crate::Queue::report_previews`].
+pub(super) async fn show(driver: Driver<'_>, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
+    previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
+    let show = async move |begun: &Transaction<'_>| {
+        let sql = format!(
+            "INSERT INTO previews AS p (task_id, lease_epoch, number, png) SELECT $1, $2, 1, $3 WHERE {HELD}
+             ON CONFLICT (task_id) DO UPDATE SET lease_epoch = excluded.lease_epoch, number = p.number + 1,
+                 png = excluded.png
+             WHERE p.lease_epoch <= excluded.lease_epoch"
+        );
+        for (lease, png) in &previews {
+            begun.execute(&sql, &[&lease.task_id, &lease.epoch, &png.as_ref()]).await?;
+        }
+        Ok(())
+    };
+    driver.write(Effect::ReportProgress, show).await
+}
+
+/// Those of these leases that the queue no longer has.
+pub(super) async fn lost(driver: Driver<'_>, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+    let sql =
+        format!("SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL", driver.among(1));
+    let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
+    let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
+    let held = driver.read(&sql, &[&ids(&tasks)]).await?.iter().map(lease).collect::<Result<Vec<Lease>>>()?;
+    Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
+}
+
+/// Deletes the progress and the previews of attempts that have ended, except rows that a worker is writing.
+pub(super) async fn forget_ended(begun: &Transaction<'_>) -> Done {
+    for table in ["progress", "previews"] {
+        let ended = format!(
+            "SELECT p.task_id FROM {table} p WHERE p.lease_epoch IS DISTINCT FROM (
+                 SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL) {}",
+            begun.locking("FOR UPDATE SKIP LOCKED")
+        );
+        begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.within(&ended)), &[]).await?;
+    }
+    Ok(())
+}
+
+/// Unfinished tasks `q` that fit, at the time `now`.
+fn unfinished_where(condition: &str, now: &str) -> String {
+    format!(
+        "SELECT q.task_id, q.account_id, t.image_to_image, q.lease_until IS NOT NULL AS is_leased,
+             {now} - p.started_at AS running_ms, p.step, p.steps, p.fraction, v.number AS preview
+         FROM queue q JOIN tasks t ON t.id = q.task_id AND t.surface = $2
+         LEFT JOIN progress p ON p.task_id = q.task_id AND p.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+         LEFT JOIN previews v ON v.task_id = q.task_id AND v.lease_epoch = q.lease_epoch AND q.lease_until IS NOT NULL
+         WHERE {condition}"
+    )
+}
+
+/// See [`crate::Tasks::unfinished`].
+pub(super) async fn unfinished(driver: Driver<'_>, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+    let (surface, time) = (surface.as_str(), driver.time());
+    let rows = match driver {
+        Driver::Sqlite(_) => {
+            // Waiting tasks are ranges of indexes; leased ones are as few as the workers have slots.
+            let parts = ["IS NULL AND q.engine = ''", "IS NULL AND q.engine > ''", "IS NOT NULL"];
+            let part = |part| unfinished_where(&format!("q.account_id = $1 AND q.lease_until {part}"), "$3");
+            let sql = parts.map(part).join(" UNION ALL ");
+            let mut rows = Vec::new();
+            for account_id in accounts {
+                rows.extend(driver.read(&sql, &[account_id, &surface, &time]).await?);
+            }
+            rows
+        }
+        Driver::Postgres(_) => {
+            let sql = unfinished_where("q.account_id = ANY ($1)", "tintype_now($3)");
+            driver.read(&sql, &[&ids(accounts), &surface, &time]).await?
+        }
+    };
+    let unfinished = |row: &Row| {
+        Ok(Unfinished {
+            task_id: row.get("task_id")?,
+            account_id: row.get("account_id")?,
+            image_to_image: row.get("image_to_image")?,
+            is_leased: row.get("is_leased")?,
+            attempt: of_attempt(row)?,
+            preview: row.get("preview")?,
+        })
+    };
+    rows.iter().map(unfinished).collect()
+}
+
+/// How far an attempt is.
+pub(super) fn of_attempt(row: &Row) -> Result<Option<AttemptProgress>> {
+    let Some(running_ms) = row.get::<Option<i64>>("running_ms")? else { return Ok(None) };
+    let fraction: Option<f32> = row.get("fraction")?;
+    let stage = match (row.some_number("step")?, row.some_number("steps")?) {
+        (Some(done), Some(of)) => Some(Stage::Step { done, of }),
+        _ => fraction.map(Stage::Fraction),
+    };
+    let running = Duration::from_millis(u64::try_from(running_ms).unwrap_or(0));
+    Ok(Some(AttemptProgress { running, stage }))
+}
+
+/// The latest previews of tasks in `sought`, on the surface $1, of those that are due and not yet seen.
+fn previews_of(sought: &str) -> String {
+    format!(
+        "SELECT sought.place, p.number, p.png FROM {sought}
+         JOIN previews p ON p.task_id = sought.task_id AND p.number <> sought.shown
+         JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+         JOIN tasks t ON t.id = p.task_id AND t.account_id = sought.account_id AND t.surface = $1
+             AND t.removed_at IS NULL
+         LEFT JOIN progress r ON r.task_id = p.task_id AND r.lease_epoch = p.lease_epoch
+         WHERE coalesce(r.fraction, CAST(r.step AS double precision) / nullif(r.steps, 0), 1) >= sought.due"
+    )
+}
+
+/// See [`crate::Tasks::find_previews`].
+pub(super) async fn previews(
+    driver: Driver<'_>,
+    surface: Surface,
+    sought: &[SoughtPreview],
+) -> Result<Vec<FoundPreview>> {
+    let surface = surface.as_str();
+    let rows = match driver {
+        Driver::Sqlite(_) => {
+            let sql =
+                previews_of("(SELECT $2 AS task_id, $3 AS account_id, $4 AS shown, $5 AS due, $6 AS place) sought");
+            let mut rows = Vec::new();
+            for (place, SoughtPreview { account_id, task_id, shown, from }) in (0_i64..).zip(sought) {
+                rows.extend(driver.read(&sql, &[&surface, task_id, account_id, shown, from, &place]).await?);
+            }
+            rows
+        }
+        Driver::Postgres(_) => {
+            let sql = previews_of(
+                "unnest($2::text[], $3::text[], $4::bigint[], $5::float8[], $6::bigint[])
+                 AS sought (task_id, account_id, shown, due, place)",
+            );
+            let tasks = array(sought.iter().map(|sought| sought.task_id).collect::<Vec<_>>());
+            let accounts = array(sought.iter().map(|sought| sought.account_id).collect::<Vec<_>>());
+            let shown = array(sought.iter().map(|sought| sought.shown).collect::<Vec<_>>());
+            let due = array(sought.iter().map(|sought| sought.from).collect::<Vec<_>>());
+            let places = array((0_i64..).take(sought.len()).collect::<Vec<_>>());
+            driver.read(&sql, &[&surface, &tasks, &accounts, &shown, &due, &places]).await?
+        }
+    };
+    let found = |row: &Row| {
+        let (place, png) = (row.number("place")?, row.get::<Vec<u8>>("png")?.into());
+        Ok(FoundPreview { place, number: row.get("number")?, png })
+    };
+    rows.iter().map(found).collect()
+}

@@ -1,0 +1,242 @@
+//! Tasks that have not ended, and the leases on them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::driver::{Driven, Driver, Row, Transaction};
+use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
+use super::{
+    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue, QueueDepth,
+    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres, progress,
+};
+use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
+use tintype_system::clock::Timestamp;
+use tintype_system::fault::Effect;
+
+/// Counts the tasks from the id $1 on.
+pub(super) const DEPTH: &str = "
+    SELECT count(*) FILTER (WHERE lease_until IS NULL) AS waiting,
+        count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 1) AS needs_1,
+        count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 2) AS needs_2,
+        count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 3) AS needs_3,
+        count(*) FILTER (WHERE lease_until IS NULL AND reference_count >= 4) AS needs_4,
+        count(*) FILTER (WHERE lease_until IS NOT NULL) AS leased, min(task_id) AS oldest,
+        (SELECT paused_at FROM queue_pause) AS paused_at
+    FROM queue WHERE task_id >= $1";
+
+pub(super) fn depth(rows: &[Row]) -> Result<QueueDepth> {
+    let Some(row) = rows.first() else { return Ok(QueueDepth::default()) };
+    let needing = |column| row.number(column);
+    Ok(QueueDepth {
+        waiting: row.number("waiting")?,
+        needing: [needing("needs_1")?, needing("needs_2")?, needing("needs_3")?, needing("needs_4")?],
+        leased: row.number("leased")?,
+        oldest: row.get::<Option<Id>>("oldest")?.map(Id::timestamp),
+        paused_at: row.get("paused_at")?,
+    })
+}
+
+/// The lowest id from which a scan of the queue finds all tasks.
+fn horizon(driver: Driver<'_>) -> String {
+    match driver {
+        Driver::Sqlite(_) => String::new(),
+        Driver::Postgres(store) => store.database.horizon().to_string(),
+    }
+}
+
+fn done_if(done: bool) -> LeaseWrite {
+    if done { LeaseWrite::Done } else { LeaseWrite::Lost }
+}
+
+#[async_trait]
+impl<S: Driven> Queue for S {
+    async fn claim_within(
+        &self,
+        max: usize,
+        engine: &str,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.claim_tasks(max, engine, max_references, lease, passed_over).await,
+            Driver::Postgres(store) => store.claim_tasks(max, engine, max_references, lease, passed_over).await,
+        }
+    }
+
+    async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
+        match self.driver() {
+            Driver::Sqlite(store) => store.renew_leases(leases, lease).await,
+            Driver::Postgres(store) => store.renew_leases(leases, lease).await,
+        }
+    }
+
+    async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+        progress::report(self.driver(), attempts).await
+    }
+
+    async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
+        progress::show(self.driver(), previews).await
+    }
+
+    async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
+        let sql = "UPDATE queue SET lease_until = NULL, ready_at = $3
+            WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
+        let ready_at = ready_after(self.driver().now(), delay);
+        let released =
+            self.driver().statement(Effect::Release, sql, &[&lease.task_id, &lease.epoch, &ready_at]).await?;
+        if let Driver::Postgres(store) = self.driver() {
+            store.announcer.announce();
+        }
+        Ok(done_if(!released.is_empty()))
+    }
+
+    async fn retry(&self, lease: Lease, delay: Duration, last_error: &str) -> Result<Retry> {
+        let loss = Loss::attempt(last_error, delay);
+        let retry = async move |begun: &Transaction<'_>| {
+            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(match given_up {
+                GivenUp { queued: 1.., .. } => Retry::Queued,
+                GivenUp { failed, .. } if !failed.is_empty() => Retry::Failed,
+                _ => Retry::Lost,
+            })
+        };
+        self.driver().write(Effect::Retry, retry).await
+    }
+
+    async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
+        let images = serde_json::to_string(&images).expect("strings are always JSON");
+        let complete = async move |begun: &Transaction<'_>| endings::complete(begun, lease, &images).await;
+        self.driver().write(Effect::Complete, complete).await
+    }
+
+    async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
+        let loss = Loss::now(cause, error);
+        let fail = async move |begun: &Transaction<'_>| {
+            let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
+            Ok(done_if(!given_up.failed.is_empty()))
+        };
+        self.driver().write(Effect::Fail, fail).await
+    }
+
+    async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
+        let error = error.to_owned();
+        let refuse = async move |begun: &Transaction<'_>| endings::refuse(begun, lease, &error, rule).await;
+        self.driver().write(Effect::Refuse, refuse).await
+    }
+
+    async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
+        let (loss, error) = (Loss::now(cause, error), error.to_owned());
+        let fail = async move |begun: &Transaction<'_>| {
+            let given_up = loss.give_up(begun, "q.task_id = $1", &[&id]).await?;
+            let ended = given_up.failed.into_iter().next().map(|(ended, _)| ended);
+            if let (Transaction::Postgres(_, begun), Some(_)) = (begun, &ended) {
+                postgres::notify_ending(begun, id).await?;
+            }
+            Ok(ended)
+        };
+        let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &error);
+        self.driver().change(Effect::FailUnleased, fail, deed).await
+    }
+
+    async fn cancel(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+        author: Option<Id>,
+        error: &str,
+    ) -> Result<Cancellation> {
+        let failure = TaskFailure::new(FailureCause::Cancelled, error);
+        let cancel = async move |begun: &Transaction<'_>| {
+            endings::cancel(begun, (account_id, surface), id, author, &failure).await
+        };
+        self.driver().write(Effect::Cancel, cancel).await
+    }
+
+    async fn queue_depth(&self) -> Result<QueueDepth> {
+        depth(&self.driver().read(DEPTH, &[&horizon(self.driver())]).await?)
+    }
+
+    async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
+        let sql = format!(
+            "SELECT engine, count(*) AS tasks, CAST(max(reference_count) AS bigint) AS most FROM queue {}
+             WHERE engine > '' AND task_id >= $1 AND lease_until IS NULL GROUP BY engine ORDER BY engine",
+            self.driver().either("INDEXED BY queue_named", "")
+        );
+        let waiting = |row: &Row| {
+            let (tasks, references) = (row.number("tasks")?, row.number("most")?);
+            Ok(WaitingForEngine { engine: row.get("engine")?, tasks, references })
+        };
+        self.driver().read(&sql, &[&horizon(self.driver())]).await?.iter().map(waiting).collect()
+    }
+
+    async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
+        let sql = "SELECT task_id, account_id, nullif(engine, '') AS engine FROM queue
+            WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
+        let waiting = |row: &Row| {
+            let (id, account_id) = (row.get("task_id")?, row.get("account_id")?);
+            Ok(WaitingTask { id, account_id, engine: row.get("engine")? })
+        };
+        self.driver().read(sql, &[&horizon(self.driver()), &i64::from(limit)]).await?.iter().map(waiting).collect()
+    }
+
+    async fn pause_queue(&self) -> Result<Timestamp> {
+        let pause = async |begun: &Transaction<'_>| {
+            let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, $1)
+                ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
+            let now = begun.now();
+            Ok(begun.query_opt(sql, &[&now]).await?.map_or(Ok(now), |row| row.get("paused_at"))?)
+        };
+        self.driver().change(None, pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
+    }
+
+    async fn resume_queue(&self) -> Result<Option<Timestamp>> {
+        let resume = async |begun: &Transaction<'_>| {
+            let row = begun.query_opt("DELETE FROM queue_pause RETURNING paused_at", &[]).await?;
+            Ok(row.map(|row| row.get("paused_at")).transpose()?)
+        };
+        let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
+        self.driver().change(None, resume, deed).await
+    }
+
+    async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
+        let row = self.driver().read_one("SELECT paused_at FROM queue_pause", &[]).await?;
+        row.map(|row| row.get("paused_at")).transpose()
+    }
+
+    async fn tasks_elsewhere(&self) {
+        match self.driver() {
+            Driver::Sqlite(_) => std::future::pending().await,
+            Driver::Postgres(store) => store.announcer.heard().await,
+        }
+    }
+
+    fn announce_ending(&self, task_id: Id) {
+        if let Driver::Postgres(store) = self.driver() {
+            store.announcer.announce_ending(task_id);
+        }
+    }
+
+    async fn endings_elsewhere(&self) -> EndingsElsewhere {
+        match self.driver() {
+            Driver::Sqlite(store) => store.written_elsewhere().await,
+            Driver::Postgres(store) => store.announcer.heard_endings().await,
+        }
+    }
+
+    fn announce_news(&self, news: String) {
+        if let Driver::Postgres(store) = self.driver() {
+            store.announcer.announce_news(news);
+        }
+    }
+
+    async fn news_elsewhere(&self) -> String {
+        match self.driver() {
+            Driver::Sqlite(_) => std::future::pending().await,
+            Driver::Postgres(store) => store.announcer.heard_news().await,
+        }
+    }
+}

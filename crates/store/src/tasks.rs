@@ -1,0 +1,334 @@
+//! Reading tasks.
+
+use std::cmp::Reverse;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::driver::{Driven, Driver, Row, Transaction, ids, on_sqlite};
+use super::submit::Order;
+use super::{
+    AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
+    TaskRecord, Tasks, Unfinished, progress, sqlite,
+};
+use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskFailure};
+use tintype_domain::request::{GenerateRequest, TaskSettings};
+use tintype_system::fault::Effect;
+
+/// The columns of a [`Task`].
+pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, updated_at, images, cause, error";
+
+pub(super) fn task(row: &Row) -> Result<Task> {
+    let status = match row.get::<String>("status")?.as_str() {
+        "completed" => Status::Completed(row.json("images")?),
+        "failed" => Status::Failed(TaskFailure { cause: cause(row)?, sentence: row.get("error")? }),
+        _ => Status::Processing,
+    };
+    Ok(Task {
+        id: row.get("id")?,
+        account_id: row.get("account_id")?,
+        surface: row.word("surface")?,
+        image_to_image: row.get("image_to_image")?,
+        status,
+        updated_at: row.get("updated_at")?,
+    })
+}
+
+/// Tasks that failed under a release without causes have none; the migration names those that the policy refused.
+pub(super) fn cause(row: &Row) -> Result<FailureCause> {
+    Ok(FailureCause::named(&row.get::<Option<String>>("cause")?.unwrap_or_default()))
+}
+
+/// The columns of a [`GenerateRequest`].
+pub(super) const REQUEST: &str = "prompt, aspect_ratio, CAST(n AS bigint) AS n, reference_images, settings, request_id";
+
+pub(super) fn request(row: &Row) -> Result<GenerateRequest> {
+    // Tasks of which nothing was chosen have no settings.
+    let has_settings = row.get::<Option<String>>("settings")?.is_some();
+    Ok(GenerateRequest {
+        prompt: row.get("prompt")?,
+        aspect_ratio: row.word("aspect_ratio")?,
+        n: row.number("n")?,
+        reference_images: row.json("reference_images")?,
+        settings: if has_settings { row.json("settings")? } else { TaskSettings::default() },
+        request_id: row.get("request_id")?,
+    })
+}
+
+/// The columns of a [`TaskRecord`].
+pub(super) fn record_columns() -> String {
+    format!(
+        "{TASK}, {REQUEST}, person_id, removed_at,
+         (SELECT CAST(lost_leases AS bigint) FROM queue WHERE task_id = id) AS lost_leases"
+    )
+}
+
+pub(super) fn record(row: &Row) -> Result<TaskRecord> {
+    Ok(TaskRecord {
+        task: task(row)?,
+        request: request(row)?,
+        person_id: row.get("person_id")?,
+        lost_leases: row.some_number("lost_leases")?,
+        removed_at: row.get("removed_at")?,
+    })
+}
+
+/// The exclusive upper bound of a page. "~" sorts after every id.
+pub(super) fn upper(before: Option<Id>) -> String {
+    before.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
+/// One page of an account's tasks: a range of the index `tasks_of_account`, which excludes removed tasks.
+const PAGE_ON_SQLITE: &str = "FROM tasks WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL
+    ORDER BY id DESC LIMIT $4";
+
+/// The same. No other index has the order of surfaces, so that the planner cannot prefer to read the tasks of all
+/// accounts.
+const PAGE_ON_POSTGRES: &str = "FROM tasks
+    WHERE account_id = $1 AND (surface, id) < ($2, $3) AND surface >= $2 AND removed_at IS NULL
+    ORDER BY surface DESC, id DESC LIMIT $4";
+
+async fn page(
+    driver: Driver<'_>,
+    columns: &str,
+    account_id: Id,
+    surface: Surface,
+    before: Option<Id>,
+    limit: u32,
+) -> Result<Vec<Row>> {
+    let sql = format!("SELECT {columns} {}", driver.either(PAGE_ON_SQLITE, PAGE_ON_POSTGRES));
+    driver.read(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)]).await
+}
+
+/// Counts the unfinished tasks of the account $1 on the surface $2. Each part reads an index of the queue; leased tasks
+/// are few.
+const UNFINISHED_ON_SQLITE: &str = "
+    SELECT count(*) AS unfinished FROM tasks WHERE surface = $2 AND id IN (
+        SELECT task_id FROM queue WHERE account_id = $1 AND engine = '' AND lease_until IS NULL
+        UNION ALL
+        SELECT task_id FROM queue WHERE account_id = $1 AND engine > '' AND lease_until IS NULL
+        UNION ALL
+        SELECT task_id FROM queue WHERE account_id = $1 AND lease_until IS NOT NULL)";
+
+const UNFINISHED_ON_POSTGRES: &str = "SELECT count(*) AS unfinished FROM tasks
+    WHERE id = ANY (ARRAY (SELECT task_id FROM queue WHERE account_id = $1)) AND surface = $2";
+
+/// Completed tasks and uploads after $1, up to $2, whose files are there; `array` makes a name an array in JSON.
+pub(super) fn completed_after(array: &str) -> String {
+    format!(
+        "SELECT id, account_id, images FROM (
+             SELECT id, account_id, images FROM tasks
+             WHERE id > $1 AND status = 'completed' AND images IS NOT NULL AND (removed_at IS NULL
+                 OR EXISTS (SELECT 1 FROM deletions WHERE task_id = id AND NOT erased)) ORDER BY id LIMIT $2) AS done
+         UNION ALL SELECT id, account_id, {array} AS images FROM (
+             SELECT id, account_id, name FROM uploads
+             WHERE id > $1 AND name IS NOT NULL AND removed_at IS NULL ORDER BY id LIMIT $2) AS brought
+         ORDER BY id LIMIT $2"
+    )
+}
+
+/// The function of each database that makes a name an array in JSON.
+pub(super) const NAME_ON_SQLITE: &str = "json_array(name)";
+const NAME_ON_POSTGRES: &str = "CAST(json_build_array(name) AS text)";
+
+pub(super) fn completed(row: &Row) -> Result<CompletedTask> {
+    Ok(CompletedTask { id: row.get("id")?, account_id: row.get("account_id")?, images: row.json("images")? })
+}
+
+fn task_files(row: &Row) -> Result<TaskFiles> {
+    Ok(TaskFiles {
+        id: row.get("id")?,
+        is_processing: row.get("is_processing")?,
+        images: row.json("images")?,
+        updated_at: row.get("updated_at")?,
+        removed_at: row.get("removed_at")?,
+    })
+}
+
+#[async_trait]
+impl<S: Driven> Tasks for S {
+    async fn submit_before(
+        &self,
+        start: StartLimit,
+        account_id: Id,
+        origin: Origin,
+        surface: Surface,
+        request: GenerateRequest,
+        max_unfinished: u32,
+    ) -> Result<Submission> {
+        let right = origin.right.or(self.driver().right());
+        match self.driver() {
+            Driver::Sqlite(store) => {
+                // The right is checked like that of every write.
+                let origin = Origin { right: None, ..origin };
+                let order = Order { account_id, origin, surface, request, max_unfinished, start };
+                let submit = move |writing: &mut sqlite::Writing| {
+                    if order.is_over(writing.clock.elapsed()) {
+                        return Ok(Submission::NotStarted);
+                    }
+                    on_sqlite(writing, async |begun: &Transaction<'_>| order.submit(begun, begun.new_id()).await)
+                };
+                store.write_with(Effect::Submit, right, submit).await
+            }
+            Driver::Postgres(store) => {
+                let origin = Origin { right, ..origin };
+                let order = Order { account_id, origin, surface, request, max_unfinished, start };
+                let submission = store.write(Effect::Submit, store.submitter.submit(order)).await?;
+                if matches!(submission, Submission::Accepted(_)) {
+                    store.announcer.announce();
+                }
+                Ok(submission)
+            }
+        }
+    }
+
+    async fn poll_task(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        id: Id,
+    ) -> Result<Option<(Task, Option<AttemptProgress>)>> {
+        // One look-up by key in each table.
+        let sql = format!(
+            "SELECT {TASK}, {} - p.started_at AS running_ms, p.step, p.steps, p.fraction
+             FROM tasks LEFT JOIN progress p ON p.task_id = id AND status = 'processing' AND p.lease_epoch =
+                 (SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
+             WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
+            self.driver().either("$4", "tintype_now($4)")
+        );
+        let time = self.driver().time();
+        let found = self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str(), &time]).await?;
+        found.map(|row| Ok((task(&row)?, progress::of_attempt(&row)?))).transpose()
+    }
+
+    async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        page(self.driver(), TASK, account_id, surface, before, limit).await?.iter().map(task).collect()
+    }
+
+    async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
+        // Reads only the index, which is much cheaper than the list.
+        let rows = page(self.driver(), "id", account_id, surface, before, limit).await?;
+        rows.iter().map(|row| row.get("id")).collect()
+    }
+
+    async fn list_records(
+        &self,
+        account_id: Id,
+        surface: Surface,
+        before: Option<Id>,
+        limit: u32,
+    ) -> Result<Vec<TaskRecord>> {
+        let rows = page(self.driver(), &record_columns(), account_id, surface, before, limit).await?;
+        rows.iter().map(record).collect()
+    }
+
+    async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
+        let sql = format!(
+            "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
+            record_columns()
+        );
+        self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(record).transpose()
+    }
+
+    async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
+        let sql = self.driver().either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
+        let counted = self.driver().read_one(sql, &[&account_id, &surface.as_str()]).await?;
+        counted.map_or(Ok(0), |row| row.number("unfinished"))
+    }
+
+    async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+        progress::unfinished(self.driver(), accounts, surface).await
+    }
+
+    async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
+        let sql = "SELECT p.png FROM previews p
+            JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
+            JOIN tasks t ON t.id = p.task_id
+            WHERE p.task_id = $1 AND t.account_id = $2 AND t.surface = $3 AND t.removed_at IS NULL";
+        let found = self.driver().read_one(sql, &[&id, &account_id, &surface.as_str()]).await?;
+        found.map(|row| Ok(row.get::<Vec<u8>>("png")?.into())).transpose()
+    }
+
+    async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
+        progress::previews(self.driver(), surface, sought).await
+    }
+
+    async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
+        let sql = format!("SELECT {} FROM tasks WHERE id = $1", record_columns());
+        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(record).transpose()
+    }
+
+    async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
+        let Some(account_id) = account_id else {
+            let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
+            return self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(task).collect();
+        };
+        let mut tasks = self.list_tasks(account_id, Surface::Api, None, limit).await?;
+        tasks.extend(self.list_tasks(account_id, Surface::Web, None, limit).await?);
+        tasks.sort_by_key(|task| Reverse(task.id));
+        tasks.truncate(limit as usize);
+        Ok(tasks)
+    }
+
+    async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
+        let after = after.map_or_else(String::new, |id| id.to_string());
+        let sql = completed_after(self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
+        self.driver().read(&sql, &[&after, &i64::from(limit)]).await?.iter().map(completed).collect()
+    }
+
+    async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
+        let among = self.driver().among(1);
+        let sql = format!(
+            "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
+                 CASE WHEN EXISTS (SELECT 1 FROM deletions d WHERE d.task_id = tasks.id AND NOT d.erased)
+                     THEN NULL ELSE removed_at END AS removed_at
+             FROM tasks WHERE id {among}
+             UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,
+                 CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
+            self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
+        );
+        self.driver().read(&sql, &[&ids(wanted)]).await?.iter().map(task_files).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::{Connection, params_from_iter};
+
+    use super::super::sqlite::SCHEMA;
+    use super::*;
+
+    /// The query plan of SQLite.
+    fn plan(sql: &str) -> Vec<String> {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA.in_force).expect("valid SQL");
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("valid SQL");
+        let parameters = ["ada", "api", "~", "20"].into_iter().take(statement.parameter_count());
+        let steps = statement.query_map(params_from_iter(parameters), |row| row.get(3)).expect("a plan");
+        steps.map(|step| step.expect("a step")).collect()
+    }
+
+    #[test]
+    fn a_page_is_one_range_of_the_index_without_a_sort() {
+        let range = "INDEX tasks_of_account (account_id=? AND surface=? AND id<?)";
+        let page = PAGE_ON_SQLITE;
+        assert_eq!(plan(&format!("SELECT id {page}")), [format!("SEARCH tasks USING COVERING {range}")]);
+        assert_eq!(plan(&format!("SELECT {TASK} {page}")), [format!("SEARCH tasks USING {range}")]);
+    }
+
+    #[test]
+    fn unfinished_tasks_are_counted_by_indexes() {
+        let plan = plan(UNFINISHED_ON_SQLITE);
+        let searches: Vec<_> =
+            plan.iter().filter(|step| step.contains(" queue ") || step.contains(" tasks ")).collect();
+        assert_eq!(
+            searches,
+            [
+                "SEARCH tasks USING PRIMARY KEY (id=?)",
+                "SEARCH queue USING INDEX queue_waiting (engine=? AND account_id=?)",
+                "SEARCH queue USING INDEX queue_named (account_id=? AND engine>?)",
+                "SEARCH queue USING INDEX queue_leased (lease_until>?)",
+            ]
+        );
+    }
+}
