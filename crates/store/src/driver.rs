@@ -15,7 +15,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
 use super::{Actor, Deed, Result, Right, Store, StoreError, audit_log};
-use crate::failure::Failure;
+use crate::failure::{Attempts, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -467,14 +467,22 @@ impl Driver<'_> {
             }
             Self::Postgres(store) => {
                 let parameters = for_postgres(parameters);
-                let statement = async { Ok(store.statement(&sql, &parameters).await?) };
+                let mut attempts = Attempts::default();
+                let statement = async {
+                    loop {
+                        match store.statement(&sql, &parameters).await {
+                            Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
+                            outcome => return Ok(outcome?),
+                        }
+                    }
+                };
                 Ok(store.write(effect, statement).await?.into_iter().map(Row::Postgres).collect())
             }
         }
     }
 
-    /// Does `work` in one transaction, if the right of this store still holds. SQLite may do it twice: after another
-    /// write of the same commit has failed.
+    /// Does `work` in one transaction, if the right of this store still holds. It may be done again: on SQLite
+    /// after another write of the same commit has failed, on PostgreSQL after a deadlock.
     pub(crate) async fn write<T, W>(self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -489,10 +497,19 @@ impl Driver<'_> {
                 store.write_with(effect, store.right, write).await
             }
             Self::Postgres(store) => {
-                let work = async |begun: &postgres::Transaction<'_>| {
-                    work(&Transaction::Postgres(&store.database, begun)).await
+                let mut attempts = Attempts::default();
+                let write = async {
+                    loop {
+                        let work = async |begun: &postgres::Transaction<'_>| {
+                            work(&Transaction::Postgres(&store.database, begun)).await
+                        };
+                        match store.transaction(work).await {
+                            Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
+                            outcome => return Ok(outcome?),
+                        }
+                    }
                 };
-                store.write(effect, async { Ok(store.transaction(work).await?) }).await
+                store.write(effect, write).await
             }
         }
     }

@@ -5,7 +5,9 @@ use tokio_postgres::error::{Severity, SqlState};
 use crate::{Cause, StoreError};
 
 /// Errors because of another transaction, after which a later attempt may succeed.
-const BUSY: [SqlState; 3] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::QUERY_CANCELED];
+const BUSY: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
+/// Most attempts at a write that meets others which wait for it.
+const ATTEMPTS: u32 = 4;
 
 /// Why a statement has no result.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub(crate) enum Failure {
     Refused(StoreError),
     /// The server rolled it back because of another transaction, which held a lock for too long.
     Busy(StoreError),
+    /// The server rolled it back because it and another transaction waited for each other.
+    Deadlock(StoreError),
     /// Nothing was done, and another connection may do it: none could be had, or this one broke or reached a read-only
     /// server.
     Broken(StoreError),
@@ -33,7 +37,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unknown(error) => Self::Unknown(words(error)),
-            Failure::Refused(error) | Failure::Busy(error) | Failure::Broken(error) => error,
+            Failure::Refused(error) | Failure::Busy(error) | Failure::Deadlock(error) | Failure::Broken(error) => error,
         }
     }
 }
@@ -57,6 +61,7 @@ impl From<tokio_postgres::Error> for Failure {
         let refused = error.as_db_error().is_some_and(|server| server.parsed_severity() == Some(Severity::Error));
         match error.code() {
             Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Self::Broken(error.into()),
+            Some(&SqlState::T_R_DEADLOCK_DETECTED) if refused => Self::Deadlock(error.into()),
             Some(code) if refused && BUSY.contains(code) => Self::Busy(error.into()),
             _ if refused => Self::Refused(error.into()),
             _ => Self::Unknown(error.into()),
@@ -73,6 +78,19 @@ impl From<tokio_postgres::Error> for StoreError {
         let advice = if is_pooled { ": is there a pooler in transaction mode in between?" } else { "" };
         let cause = Cause::from(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
         if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
+    }
+}
+
+/// The attempts at a write that meets others which wait for it: the server ends one side, and the other goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(u32);
+
+impl Attempts {
+    /// Whether to repeat a write that a deadlock has ended.
+    pub(crate) fn again(&mut self, error: &StoreError) -> bool {
+        self.0 += 1;
+        tracing::debug!(%error, attempt = self.0, "a write ended in a deadlock");
+        self.0 < ATTEMPTS
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) async fn lapse(database: &Database) -> Result<usize> {
         };
         match database.transaction(end).await {
             Ok(lapsed) => all += lapsed,
-            Err(Failure::Busy(error) | Failure::Refused(error)) => {
+            Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
                 tracing::error!(
                     account = %account_id, %error,
                     "cannot end the expired grants of an account; see `tintype credits audit`"

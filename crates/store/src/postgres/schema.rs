@@ -40,7 +40,10 @@ pub(super) async fn migrate(database: &Database, schema: &Schema) -> Result<(), 
             Err(failure) => failure,
         };
         let waited = database.clock.elapsed().saturating_sub(begun);
-        if !matches!(failure, Failure::Busy(_)) || waited > PATIENCE || database.clock.is_manual() {
+        if !matches!(failure, Failure::Busy(_) | Failure::Deadlock(_))
+            || waited > PATIENCE
+            || database.clock.is_manual()
+        {
             return Err(unusable(database, failure));
         }
         tracing::warn!("the migration is waiting for transactions that use the tables");

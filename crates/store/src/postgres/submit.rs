@@ -51,7 +51,9 @@ impl Submitter {
             match self.send(order, id).await {
                 Ok(submission) => return Ok(submission),
                 // Another process charges or refunds the account.
-                Err(Failure::Busy(error)) => tracing::debug!(%error, "an account is locked; retrying its submit"),
+                Err(Failure::Busy(error) | Failure::Deadlock(error)) => {
+                    tracing::debug!(%error, "an account is locked; retrying its submit")
+                }
                 Err(failure) => break failure,
             }
         };

@@ -68,7 +68,7 @@ impl Sweep {
             let account: &str = row.try_get(0)?;
             match self.sweep_account(database, account).await {
                 Ok(rescued) => all.add(rescued),
-                Err(Failure::Busy(error) | Failure::Refused(error)) => {
+                Err(Failure::Busy(error) | Failure::Deadlock(error) | Failure::Refused(error)) => {
                     tracing::error!(account, %error, "cannot sweep the tasks of an account; \
                         see `tintype credits audit`");
                 }

@@ -1,16 +1,23 @@
 //! Rows that another transaction has locked on a PostgreSQL server.
 
+use tempfile::TempDir;
 use tintype_domain::endpoint::DeliveryState;
+use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface};
+use tintype_store::postgres::PostgresStore;
 use tintype_store::{
-    AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, Ended, EndpointChange, Lease, LeaseWrite, Rescue,
-    Result, StartLimit, Submission, Verdict,
+    AccountCreation, Accounts as _, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, AuditLog as _, Ended,
+    EndpointChange, Keys as _, Lease, LeaseWrite, NewKey, NewUpload, Rescue, Result, Right, StartLimit, Submission,
+    Verdict,
 };
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
 use super::fixture::{LEASE, UNLIMITED, images, one_file};
 use super::postgres_server::fixture_with;
+use tintype_rigs::database::NOON;
 use tintype_rigs::postgres::{cluster, schema, waiting};
+use tintype_system::clock::Clock;
+use tintype_system::fault::Faults;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
@@ -44,6 +51,34 @@ async fn a_submit_whose_caller_hangs_up_while_its_account_is_locked_does_not_sta
     let (submission, ()) = futures::future::join(submitting, waiting).await;
     assert_eq!(submission?, Submission::NotStarted);
     assert_eq!(fx.credits(ada).await?, 10);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_ends_in_a_deadlock_is_repeated() -> Result<()> {
+    let directory = TempDir::new().expect("a directory");
+    let schema = schema(directory.path());
+    // The server looks for a deadlock when the store has waited for so long.
+    let url = cluster().url(directory.path()).replace("?options=", "?options=-cdeadlock_timeout%3D3s%20");
+    let clock = Clock::manual(NOON);
+    let store = PostgresStore::open(&url, None, clock, Faults::default()).await.expect("a fresh schema");
+    let AccountCreation::Created(account) = store.create_account("ada", 5).await? else { panic!("a new name") };
+    let account = account.id;
+    let secret = KeySecret::random();
+    store.create_key(account, NewKey::new(&secret)).await?.expect("a key");
+    let by_key = store.with_right(Right::Key(secret.hash()));
+    let holder = cluster().session().await;
+    let hold = format!("SET deadlock_timeout = '1h'; BEGIN; SELECT 1 FROM {schema}.accounts FOR UPDATE");
+    holder.batch_execute(&hold).await.expect("the lock is free");
+    let beginning = by_key.begin_upload(NewUpload::of(account, Surface::Api), 1);
+    let crossing = async {
+        // The upload holds the key and waits for the account.
+        cluster().until_waiting(&schema).await;
+        let change = format!("UPDATE {schema}.api_keys SET name = 'crossed'; COMMIT");
+        holder.batch_execute(&change).await.expect("the server ends the other one");
+    };
+    let (begun, ()) = futures::future::join(beginning, crossing).await;
+    assert!(begun?.is_some());
     Ok(())
 }
 
