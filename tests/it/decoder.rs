@@ -252,7 +252,7 @@ async fn memory_and_processor_time_are_limited() {
     // Limits below its own, which it must not raise.
     let picture = bombs::flat_png(8_192, 6_144);
     assert!(decode(&picture).await.is_ok(), "within the ordinary limits");
-    let poor = script(&directory, &format!("ulimit -v 120000; exec {TINTYPE} \"$@\""));
+    let poor = script(&directory, &format!("ulimit -v 180000; exec {TINTYPE} \"$@\""));
     let error = poor.decode(&picture).await.unwrap_err();
     assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
     assert!(poor.decode(&two_halves(ImageFormat::Png, 8, 4)).await.is_ok(), "enough for a small one");

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use rustix::process::geteuid;
 
+use tintype_system::data_dir;
+
 use super::environment::adopt;
 use super::layers::{Setting, leaf, without_variables};
 
@@ -71,11 +73,7 @@ impl Installation {
                     return Ok(Some(found));
                 }
                 Ok(_) => {}
-                // A server works on data of its own user.
-                Err(_) if server.entry.metadata().is_ok_and(|it| it.uid() == owned.uid()) => {
-                    unread = unread.or(Some(server.id));
-                }
-                Err(_) => {}
+                Err(_) => unread = unread.or(Some(server.id)),
             }
         }
         match Self::of_units() {
@@ -88,7 +86,8 @@ impl Installation {
             }
             _ => {}
         }
-        match unread {
+        // It may be the server of other data, or one that has just ended.
+        match unread.filter(|_| data_dir::is_locked(data).unwrap_or(true)) {
             Some(id) => Err(format!("cannot read the environment of the running server (process {id})")),
             None => Ok(None),
         }

@@ -44,7 +44,7 @@ fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
     let named: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let named = named.map_err(|error| format!("the certificates are not valid PEM: {error}"))?;
     if named.is_empty() {
-        return Err("there is no certificate in the PEM".into());
+        return Err("there is no certificate authority in the PEM".into());
     }
     for certificate in &named {
         authorities.add(certificate.clone()).map_err(|error| format!("a certificate cannot be used: {error}"))?;

@@ -211,13 +211,13 @@ fn of_the_prompt() -> Vec<Quirk> {
             "LiteLLM: a refusal without its code",
             said(400, "litellm.BadRequestError: OpenAIException - Your request was rejected by the safety system. about a boat of secrets"),
             Refused,
-            "400",
+            "invalid_request_error",
         ),
         (
             "LiteLLM: a refusal by its class",
             said(400, "litellm.ContentPolicyViolationError: ContentPolicyViolationError: AzureException - about a boat of secrets"),
             Refused,
-            "400",
+            "invalid_request_error",
         ),
         ("a refusal without a sentence", Reply::json(400, &null), Refused, "moderation_blocked"),
         (
