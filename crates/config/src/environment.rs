@@ -46,7 +46,6 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
 }
 
 /// The names of the variables that are set and begin with this.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn variables_with(prefix: &str) -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().filter(|_| !value.is_empty()));
     names.filter(|name| name.starts_with(prefix)).collect()

@@ -111,7 +111,7 @@ async fn the_url_says_how_the_certificate_is_verified() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_self_signed_certificate_may_be_an_authority_as_openssl_makes_it() {
     let authority = IsCa::Ca(BasicConstraints::Unconstrained);
-    let server = Server::with_certificate("127.0.0.1", authority.clone());
+    let server = Server::with_certificate("127.0.0.1", authority);
     let root = format!("sslrootcert={}", server.ca.display());
     server.open("?sslmode=require", Some(&server.ca)).await.expect("it is named");
     server.open(&format!("?sslmode=verify-full&{root}"), None).await.expect("it is named");
