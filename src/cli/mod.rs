@@ -241,8 +241,9 @@ pub fn main() -> ExitCode {
     };
     let is_server = cli.command.is_server();
     if is_server {
-        read.unknown_variables.iter().for_each(|sentence| tracing::warn!("{sentence}"));
         allocator::set_up(&arguments);
+        // Here, because the allocator starts the program once more.
+        read.unknown_variables.iter().for_each(|sentence| tracing::warn!("{sentence}"));
     }
     let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };

@@ -118,6 +118,19 @@ fn the_file_that_config_names_replaces_that_of_the_data_directory() {
 }
 
 #[test]
+fn a_variable_that_is_no_setting_is_told_once() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = on(file.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    command.env("TINTYPE_PUBLIC_URI", "https://images.example.com").env("TINTYPE_NONSENSE", "1");
+    // Kubernetes sets these for a service with the name of the program.
+    command.env("TINTYPE_SERVICE_HOST", "10.0.0.1").env("TINTYPE_PORT_8080_TCP_ADDR", "10.0.0.1");
+    let said = said(command);
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("no such setting")).collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(said.contains("did you mean TINTYPE_PUBLIC_URL?") && said.contains("TINTYPE_NONSENSE is set"), "{said}");
+}
+
+#[test]
 fn an_unknown_name_is_an_error_that_names_the_nearest() {
     for (file, line, nearest) in [
         ("\nlissten = \"127.0.0.1:0\"", "line 2", "did you mean \"listen\"?"),

@@ -498,8 +498,8 @@ fn unknown_variables(command: &Command) -> Vec<String> {
         let similar = known.iter().map(|known| (strsim::jaro_winkler(&end(&name), &end(known)), known));
         let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
         match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
-            Some((_, nearest)) => format!("{name} is set, but it is no setting: did you mean {nearest}?"),
-            None => format!("{name} is set, but it is no setting"),
+            Some((_, nearest)) => format!("{name} is set, but there is no such setting: did you mean {nearest}?"),
+            None => format!("{name} is set, but there is no such setting"),
         }
     };
     unknown.map(sentence).collect()
