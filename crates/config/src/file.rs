@@ -20,7 +20,7 @@ pub const CONFIG_FILE: &str = "tintype.toml";
 /// Largest config file, in bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// Names at least this similar to an unknown one are suggested, from 0 to 1.
-pub(super) const SIMILAR: f64 = 0.7;
+const SIMILAR: f64 = 0.7;
 /// The permission of all other users to read a file.
 const READ_BY_ALL: u32 = 0o004;
 
@@ -299,12 +299,17 @@ fn unknown(name: &str, settings: &[Setting], list: &str) -> String {
 
 /// The refusal of a name that is none of these.
 pub(super) fn suggestion<'a>(name: &str, names: impl Iterator<Item = &'a str>, list: &str) -> String {
-    let similar = names.map(|known| (strsim::jaro_winkler(name, known), known));
-    let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
-        Some((_, nearest)) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),
+    match nearest(name, names) {
+        Some(nearest) => format!("there is no setting {name:?}: did you mean {nearest:?}?"),
         None => format!("there is no setting {name:?}: {list} lists all of them"),
     }
+}
+
+/// The name that is most like an unknown one, if any is like it.
+pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let similar = names.map(|known| (strsim::jaro_winkler(name, known), known));
+    let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    nearest.filter(|(similarity, _)| *similarity >= SIMILAR).map(|(_, nearest)| nearest)
 }
 
 fn read_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::engines::table_settings;
 use super::environment::{STARTED_AGAIN, is_empty_variable, variables_with};
-use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, SIMILAR, Value};
+use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
 
@@ -494,11 +494,9 @@ fn unknown_variables(command: &Command) -> Vec<String> {
     let unknown = variables_with(PREFIX).into_iter().filter(|name| !known.contains(name) && !is_other(name));
     let sentence = |name: String| {
         // All begin with the same letters.
-        let end = |name: &str| name.trim_start_matches(PREFIX).to_owned();
-        let similar = known.iter().map(|known| (strsim::jaro_winkler(&end(&name), &end(known)), known));
-        let nearest = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
-        match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
-            Some((_, nearest)) => format!("{name} is set, but there is no such setting: did you mean {nearest}?"),
+        let ends = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
+        match nearest(name.trim_start_matches(PREFIX), ends) {
+            Some(end) => format!("{name} is set, but there is no such setting: did you mean {PREFIX}{end}?"),
             None => format!("{name} is set, but there is no such setting"),
         }
     };

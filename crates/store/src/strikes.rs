@@ -1,6 +1,6 @@
 //! Strikes by the content policy, and the suspension of keys and people because of them.
 
-use super::driver::Transaction;
+use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::{Actor, Deed, Origin, Refusal, StrikeRule, audit_log, deliveries};
@@ -36,24 +36,13 @@ async fn of_key(
     key_id: Id,
     rule: StrikeRule,
 ) -> std::result::Result<bool, Failure> {
-    let now = begun.now();
-    // The row lock makes concurrent strikes wait, so that they count this one too.
-    begun.lock("SELECT 1 FROM api_keys WHERE id = $1", &[&key_id]).await?;
-    let old = "DELETE FROM strikes WHERE key_id = $1 AND created_at <= $2";
-    begun.execute(old, &[&key_id, &now.saturating_sub(rule.window)]).await?;
-    let strike = "INSERT INTO strikes (task_id, key_id, created_at) VALUES ($1, $2, $3)";
-    begun.execute(strike, &[&task_id, &key_id, &now]).await?;
-    // Tasks in progress may add further strikes; the first suspension remains.
-    let suspend = format!(
-        "UPDATE api_keys SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
-         AND (SELECT count(*) FROM strikes WHERE key_id = $1) >= $4 RETURNING {KEY}"
-    );
-    let suspended = begun.query_opt(&suspend, &[&key_id, &now, &rule.to_string(), &i64::from(rule.limit)]).await?;
-    let Some(row) = suspended else { return Ok(false) };
+    let Some(row) = add(begun, task_id, key_id, rule, ["api_keys", "strikes", "key_id", KEY]).await? else {
+        return Ok(false);
+    };
     let key = api_key(&row)?;
     audit_log::record(begun, &Actor::policy(), &Deed::of_suspended_key(&key)).await?;
     let data = event::of_suspended_key(&key).to_string();
-    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, now).await?;
+    deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
     Ok(true)
 }
 
@@ -64,22 +53,33 @@ async fn of_person(
     person_id: Id,
     rule: StrikeRule,
 ) -> std::result::Result<bool, Failure> {
-    let now = begun.now();
-    // The row lock makes concurrent strikes wait, so that they count this one too.
-    if begun.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?.is_none() {
-        return Ok(false);
-    }
-    let old = "DELETE FROM person_strikes WHERE person_id = $1 AND created_at <= $2";
-    begun.execute(old, &[&person_id, &now.saturating_sub(rule.window)]).await?;
-    let strike = "INSERT INTO person_strikes (task_id, person_id, created_at) VALUES ($1, $2, $3)";
-    begun.execute(strike, &[&task_id, &person_id, &now]).await?;
-    // Tasks in progress may add further strikes; the first suspension remains.
-    let suspend = format!(
-        "UPDATE people SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
-         AND (SELECT count(*) FROM person_strikes WHERE person_id = $1) >= $4 RETURNING {PERSON}"
-    );
-    let suspended = begun.query_opt(&suspend, &[&person_id, &now, &rule.to_string(), &i64::from(rule.limit)]).await?;
-    let Some(row) = suspended else { return Ok(false) };
+    let tables = ["people", "person_strikes", "person_id", PERSON];
+    let Some(row) = add(begun, task_id, person_id, rule, tables).await? else { return Ok(false) };
     audit_log::record(begun, &Actor::policy(), &Deed::of_suspension(&person(&row)?)).await?;
     Ok(true)
+}
+
+/// Adds a strike to a row, if there still is one; returns its columns if that suspends it.
+async fn add(
+    begun: &Transaction<'_>,
+    task_id: Id,
+    id: Id,
+    rule: StrikeRule,
+    [table, strikes, column, columns]: [&str; 4],
+) -> std::result::Result<Option<Row>, Failure> {
+    let now = begun.now();
+    // The row lock makes concurrent strikes wait, so that they count this one too.
+    if begun.lock(&format!("SELECT 1 FROM {table} WHERE id = $1"), &[&id]).await?.is_none() {
+        return Ok(None);
+    }
+    let old = format!("DELETE FROM {strikes} WHERE {column} = $1 AND created_at <= $2");
+    begun.execute(&old, &[&id, &now.saturating_sub(rule.window)]).await?;
+    let strike = format!("INSERT INTO {strikes} (task_id, {column}, created_at) VALUES ($1, $2, $3)");
+    begun.execute(&strike, &[&task_id, &id, &now]).await?;
+    // Tasks in progress may add further strikes; the first suspension remains.
+    let suspend = format!(
+        "UPDATE {table} SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
+         AND (SELECT count(*) FROM {strikes} WHERE {column} = $1) >= $4 RETURNING {columns}"
+    );
+    begun.query_opt(&suspend, &[&id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
 }
