@@ -1,7 +1,7 @@
 //! The canvas that all painters draw on.
 
 use super::colour::{Colour, grey};
-use super::dice::Noise;
+use super::dice::{Noise, floor};
 use tintype_engine::picture::Picture;
 
 /// A picture in progress, with floating-point colours.
@@ -169,16 +169,22 @@ impl Canvas {
         small
     }
 
-    /// Interpolated colour at `x`, `y` in pixels of this canvas.
+    /// Interpolated colours in the row `y`, by `x`, both in pixels of this canvas.
     #[inline]
-    pub fn sample(&self, x: f32, y: f32) -> Colour {
-        let (x, y) = (x - 0.5, y - 0.5);
-        let (left, top) = (x.floor(), y.floor());
-        let (fx, fy) = (x - left, y - top);
-        let (x0, y0) = (left as i32, top as i32);
-        let upper = self.at(x0, y0).mix(self.at(x0 + 1, y0), fx);
-        let lower = self.at(x0, y0 + 1).mix(self.at(x0 + 1, y0 + 1), fx);
-        upper.mix(lower, fy)
+    pub fn samples(&self, y: f32) -> impl Fn(f32) -> Colour {
+        let y = y - 0.5;
+        let top = floor(y);
+        let fy = y - top;
+        let row = |y: i32| self.row(y.clamp(0, self.height as i32 - 1) as usize);
+        let (upper, lower) = (row(top as i32), row(top as i32 + 1));
+        let last = self.width as i32 - 1;
+        move |x| {
+            let x = x - 0.5;
+            let left = floor(x);
+            let fx = x - left;
+            let (x0, x1) = ((left as i32).clamp(0, last) as usize, (left as i32 + 1).clamp(0, last) as usize);
+            upper[x0].mix(upper[x1], fx).mix(lower[x0].mix(lower[x1], fx), fy)
+        }
     }
 
     /// Blurs by about `radius` pixels with two box blurs in each direction.

@@ -81,8 +81,9 @@ fn heavens(painter: &mut SettingPainter<'_>) {
         }
     }
     for y in 0..painter.canvas.height {
+        let nebula = small.samples(y as f32 / 4.0 + 0.5);
         for (x, pixel) in painter.canvas.row_mut(y).iter_mut().enumerate() {
-            *pixel = small.sample(x as f32 / 4.0 + 0.5, y as f32 / 4.0 + 0.5);
+            *pixel = nebula(x as f32 / 4.0 + 0.5);
         }
     }
     let unit = painter.canvas.scale() / 1024.0;

@@ -49,7 +49,7 @@ impl Reference {
         let (width, height) = (self.thumbnail.width as f32, self.thumbnail.height as f32);
         let own = width / height;
         let (x_share, y_share) = if own > aspect { (aspect / own, 1.0) } else { (1.0, own / aspect) };
-        self.thumbnail.sample((0.5 + (u - 0.5) * x_share) * width, (0.5 + (v - 0.5) * y_share) * height)
+        self.thumbnail.samples((0.5 + (v - 0.5) * y_share) * height)((0.5 + (u - 0.5) * x_share) * width)
     }
 
     fn nearest(&self, colour: Colour) -> Colour {

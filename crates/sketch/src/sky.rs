@@ -155,8 +155,9 @@ fn clouds(canvas: &mut Canvas, horizon: f32, scene: &Scene, light: &Light, noise
     let strength = if light.is_dark { 0.55 } else { 0.9 };
     for y in 0..(horizon as usize).min(canvas.height) {
         let fade = strength * (1.0 - smooth(0.82, 1.0, y as f32 / horizon) * 0.7);
+        let clouds = small.samples(y as f32 / STEP as f32 + 0.5);
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
-            let cloud = small.sample(x as f32 / STEP as f32 + 0.5, y as f32 / STEP as f32 + 0.5);
+            let cloud = clouds(x as f32 / STEP as f32 + 0.5);
             if cloud.r > 0.004 {
                 *pixel = pixel.mix(dim.mix(bright, cloud.g), cloud.r * fade);
             }

@@ -2,7 +2,7 @@
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey};
-use super::dice::{Dice, Noise, wave};
+use super::dice::{Dice, Noise, floor, wave};
 
 /// Properties of a brush.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,7 @@ fn dab(canvas: &mut Canvas, centre: (f32, f32), along: (f32, f32), size: (f32, f
             let end = (u.abs() - half_length + half_width).max(0.0);
             let inside = half_width * half_width - end * end - v * v;
             if inside > 0.0 {
-                let bristle = (v * ridges + phase) - (v * ridges + phase).floor();
+                let bristle = (v * ridges + phase) - floor(v * ridges + phase);
                 let relief = 0.975 + 0.05 * bristle;
                 canvas.blend(x, y, colour * relief, (inside / (half_width * half_width) * 3.0).min(0.92));
             }
@@ -102,9 +102,9 @@ pub fn bloom(canvas: &mut Canvas, threshold: f32, strength: f32) {
     }
     glow.blur((glow.width.max(glow.height) / 36).max(1));
     for y in 0..canvas.height {
+        let light = glow.samples((y as f32 + 0.5) / FACTOR as f32);
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
-            let light = glow.sample((x as f32 + 0.5) / FACTOR as f32, (y as f32 + 0.5) / FACTOR as f32);
-            *pixel = pixel.screen(light * strength);
+            *pixel = pixel.screen(light((x as f32 + 0.5) / FACTOR as f32) * strength);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::canvas::Canvas;
 use super::colour::{Colour, grey, hex};
-use super::dice::{Dice, Noise, smooth};
+use super::dice::{Dice, Noise, floor, smooth};
 use super::stroke::{self, Brush};
 use super::vocabulary::Style;
 
@@ -118,8 +118,8 @@ fn pixel(canvas: &mut Canvas) {
             let (bx, by) = (x / block, y / block);
             let colour = small.at(bx as i32, by as i32).saturate(1.25).clamp();
             let threshold = BAYER[by % 4][bx % 4] / 16.0;
-            canvas.row_mut(y)[x] = colour
-                .map(|c| (c * (LEVELS - 1.0) + 0.36 + threshold * 0.28).floor().min(LEVELS - 1.0) / (LEVELS - 1.0));
+            canvas.row_mut(y)[x] =
+                colour.map(|c| floor(c * (LEVELS - 1.0) + 0.36 + threshold * 0.28).min(LEVELS - 1.0) / (LEVELS - 1.0));
         }
     }
 }
@@ -200,10 +200,11 @@ fn pencil(canvas: &mut Canvas, noise: &Noise) {
     let paper = hex(0xf7f3ea);
     let lead = hex(0x2f2e33);
     for y in 0..canvas.height {
+        let softened = soft.samples((y as f32 + 0.5) / 4.0);
         for x in 0..canvas.width {
             let luma = source.at(x as i32, y as i32).r;
             // Dividing by the blurred picture leaves only the lines.
-            let dodge = (luma + 0.03) / (soft.sample((x as f32 + 0.5) / 4.0, (y as f32 + 0.5) / 4.0).luma() + 0.03);
+            let dodge = (luma + 0.03) / (softened((x as f32 + 0.5) / 4.0).luma() + 0.03);
             let edge = stroke::steepness(&source, x as i32, y as i32, 1 + unit as i32);
             let line = ((0.94 - dodge).max(0.0) * 2.4 + smooth(0.1, 0.32, edge) * 0.85).min(1.0);
             let (fx, fy) = (x as f32 / unit, y as f32 / unit);
@@ -211,11 +212,11 @@ fn pencil(canvas: &mut Canvas, noise: &Noise) {
             let mut tone = line * (0.55 + 0.45 * tooth);
             for (level, slope, pitch) in [(0.6, 1.0, 10.0), (0.42, -0.8, 11.0), (0.25, 0.25, 9.0)] {
                 let phase = (fx * slope + fy + noise.at(fx * 0.03, fy * 0.03) * 9.0) / pitch;
-                let hatch = smooth(0.62, 0.85, ((phase - phase.floor()) * 2.0 - 1.0).abs());
+                let hatch = smooth(0.62, 0.85, ((phase - floor(phase)) * 2.0 - 1.0).abs());
                 tone += hatch * smooth(level, level - 0.18, luma) * 0.42;
             }
             // Graphite shows about a dozen tones, which also keep the PNG small.
-            let tone = (tone.min(0.94) * 12.0 + 0.5).floor() / 12.0;
+            let tone = floor(tone.min(0.94) * 12.0 + 0.5) / 12.0;
             canvas.row_mut(y)[x] = paper.mix(lead, tone);
         }
     }
@@ -229,10 +230,10 @@ fn comic(canvas: &mut Canvas) {
     for y in 0..canvas.height {
         for (x, pixel) in canvas.row_mut(y).iter_mut().enumerate() {
             let bold = pixel.clamp().saturate(1.75).clamp();
-            let stepped = bold.map(|c| (c * levels + 0.5).floor() / levels);
+            let stepped = bold.map(|c| floor(c * levels + 0.5) / levels);
             // Dots in a lattice at 45 degrees, larger where the picture is darker.
             let (u, v) = ((x as f32 + y as f32) / pitch, (x as f32 - y as f32) / pitch);
-            let (du, dv) = (u - u.floor() - 0.5, v - v.floor() - 0.5);
+            let (du, dv) = (u - floor(u) - 0.5, v - floor(v) - 0.5);
             let radius = (0.58 - bold.luma() * 0.52).max(0.0);
             let dot = smooth(radius + 0.06, radius - 0.06, (du * du + dv * dv).sqrt());
             *pixel = stepped.mix(stepped * 0.7, dot);
