@@ -36,13 +36,17 @@ const MODULES: [&str; 29] = [
 ];
 
 /// Tests of what a browser shows, and of programs of their own. They take long, and the database makes no difference to them.
-const OF_PAGES: [&str; 6] = [
+const OF_PAGES: [&str; 10] = [
     "studio::accessible::",
     "studio::all_day::",
     "studio::browser::",
+    "studio::drafts::",
+    "studio::grid::",
+    "studio::news::",
     "studio::references::",
     "studio::shifts::",
     "studio::snippets::",
+    "studio::widths::",
 ];
 
 /// Tests that measure time on a paused clock. The clock advances while PostgreSQL works, because this process then only
