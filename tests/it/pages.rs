@@ -89,6 +89,22 @@ fn the_forms_of_the_reference_work_at_the_first_click() {
 }
 
 #[test]
+fn a_key_that_comes_while_the_reference_loads_reaches_its_forms() {
+    let (_data, server, key) = server();
+    let mut browser = Browser::start();
+    browser.slow_down(500_000);
+    browser.open(&format!("{}/docs/#tag/images/POST/api/v1/images/generate", server.url()));
+    browser.slow_down(5_000);
+    browser.paste(KEY_FIELD, &key);
+    browser.press("Tab");
+    browser.slow_down(u32::MAX);
+    browser.until(
+        "[...document.querySelectorAll('input')].some(({ id, value }) => id !== 'key' && value.startsWith('tt_'))",
+    );
+    server.stop();
+}
+
+#[test]
 fn an_error_is_shown_to_its_caller() {
     let (_data, server, _) = server();
     let mut browser = Browser::start();

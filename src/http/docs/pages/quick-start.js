@@ -137,6 +137,11 @@ const settings = {
   hideClientButton: true,
   showDeveloperTools: "never",
   documentDownloadType: "none",
+  // A key that came while it loaded has not reached its forms.
+  onLoaded: () => {
+    delete settings.onLoaded;
+    if (key.value) takeKey();
+  },
 };
 
 function withKey() {
@@ -145,7 +150,12 @@ function withKey() {
 }
 
 const reference = Scalar.createApiReference("#reference", withKey());
+
+function takeKey() {
+  reference.updateConfiguration(withKey());
+}
+
 key.addEventListener("input", showProgram);
-key.addEventListener("change", () => reference.updateConfiguration(withKey()));
+key.addEventListener("change", takeKey);
 prompt.addEventListener("input", showProgram);
 showProgram();
