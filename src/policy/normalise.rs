@@ -21,6 +21,9 @@ const MIN_SPELT: usize = 3;
 /// Shortest word in which digits and signs are read as letters.
 const MIN_MASKED: usize = 3;
 
+/// What stands for an i or an l.
+const IS_ONE: [char; 3] = ['1', '|', '!'];
+
 /// How letters are interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
@@ -89,8 +92,10 @@ fn readings_of(text: &str) -> Vec<String> {
         }
     };
     let alike = words(text, Look::Lookalike);
-    for one in ['i', 'l'] {
-        if let Some(unmasked) = unmask(text, one) {
+    let mixes = text.split_whitespace().any(|word| word.matches(IS_ONE).count() > 1);
+    let ones = [['i', 'i'], ['l', 'l'], ['i', 'l'], ['l', 'i']];
+    for ones in &ones[..if mixes { 4 } else { 2 }] {
+        if let Some(unmasked) = unmask(text, *ones) {
             let unmasked = words(&unmasked, Look::Lookalike);
             add(join_spelt(&unmasked));
             add(unmasked);
@@ -259,11 +264,10 @@ fn pictured(character: char) -> Option<char> {
 }
 
 /// Replaces digits and signs by the letters that they stand for, in words with letters. `None` if there is nothing to
-/// replace.
-fn unmask(text: &str, one: char) -> Option<String> {
+/// replace. A 1 may be an i or an l: `ones` are the letters for the first one of a word and for the others.
+fn unmask(text: &str, ones: [char; 2]) -> Option<String> {
     let masks = |c: char| match c {
         '0' => Some('o'),
-        '1' | '|' | '!' => Some(one),
         '3' => Some('e'),
         '4' | '@' => Some('a'),
         '5' | '$' => Some('s'),
@@ -272,14 +276,16 @@ fn unmask(text: &str, one: char) -> Option<String> {
     };
     let mut out = String::with_capacity(text.len());
     let compatible: String = text.chars().filter(|c| !is_invisible(*c)).nfkc().collect();
-    if !compatible.contains(|c| masks(c).is_some()) {
+    if !compatible.contains(|c| IS_ONE.contains(&c) || masks(c).is_some()) {
         return None;
     }
     for word in compatible.split_inclusive(char::is_whitespace) {
         // Signs at the end of a word are more likely to be punctuation.
         let body = word.trim_end_matches(['!', '|', ' ', '\n', '\t', '.', ',', '?']);
         if body.chars().count() >= MIN_MASKED && body.chars().any(char::is_alphabetic) {
-            out.extend(body.chars().map(|c| masks(c).unwrap_or(c)));
+            let mut ones = ones.into_iter().chain(std::iter::repeat(ones[1]));
+            let letter = |c| if IS_ONE.contains(&c) { ones.next() } else { masks(c) };
+            out.extend(body.chars().map(letter).zip(body.chars()).map(|(letter, c)| letter.unwrap_or(c)));
             out.push_str(&word[body.len()..]);
         } else {
             out.push_str(word);
