@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::budgets::{self, budget};
-use super::driver::{Driven, Parameter, Row, Transaction, of_account};
+use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
 use super::people::suspension;
 use super::{Deed, Result, ledger};
 use crate::failure::Failure;
@@ -216,6 +216,11 @@ pub(crate) async fn create(
     row.as_ref().map_or(Ok(KeyCreation::NotPossible), |row| Ok(KeyCreation::Created(Box::new(api_key(row)?))))
 }
 
+/// The expiry of a key that replaces `old`. A key that was rotated before has only the end of its overlap left; the key
+/// that replaced it then has the expiry that was set.
+const EXPIRY_OF_LINE: &str = "(SELECT CASE WHEN count(*) = count(k.expires_at) THEN max(k.expires_at) END
+    FROM api_keys k WHERE k.first_id = old.first_id)";
+
 /// Ends the key `id` at a time and adds one that takes over what is set for it.
 async fn rotate(
     begun: &Transaction<'_>,
@@ -239,8 +244,8 @@ async fn rotate(
              (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, operator_budget,
               expires_at, disabled, suspended_at, suspended_for, made_by)
          SELECT $1, first_id, account_id, $3, name, $4, submit_rate, read_rate, budget, budget_period, operator_budget,
-             expires_at, disabled, suspended_at, suspended_for, made_by
-         FROM api_keys WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
+             {EXPIRY_OF_LINE}, disabled, suspended_at, suspended_for, made_by
+         FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
     );
     let new_id = begun.new_id();
     let Some(row) = begun.query_opt(&sql, &[&new_id, &id, &&hash[..], &hint]).await? else {
@@ -278,7 +283,7 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
 }
 
 #[async_trait]
-impl<S: Driven> Keys for S {
+impl Keys for SqlStore {
     async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
         let made_by = self.driver().actor().and_then(|actor| actor.person_id);
         let by_operator = self.driver().right().is_none();

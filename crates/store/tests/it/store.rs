@@ -135,6 +135,7 @@ macro_rules! suite {
                     rotating_without_an_overlap_ends_the_old_key_at_once,
                     an_overlap_never_extends_an_earlier_expiry,
                     an_overlap_brings_a_later_expiry_forward,
+                    a_key_that_is_rotated_again_gives_a_key_with_the_expiry_that_was_set,
                     a_revoked_or_unknown_key_is_not_rotated,
                     rotating_a_key_to_a_hash_in_use_is_an_error_and_changes_nothing,
                     a_deleted_account_is_given_no_key,

@@ -232,6 +232,18 @@ pub async fn an_overlap_brings_a_later_expiry_forward(fx: &Fixture) -> Result<()
     Ok(())
 }
 
+pub async fn a_key_that_is_rotated_again_gives_a_key_with_the_expiry_that_was_set(fx: &Fixture) -> Result<()> {
+    for end in [None, Some(NOON.saturating_add(10 * HOUR))] {
+        let fx = Fixture::new(fx.backend);
+        let old = only_key(&fx, NewKey { expires_at: end, ..new_key("") }).await?;
+        for secret in 1..4 {
+            let new = fx.store.rotate_key(old.id, [secret; 32], "", HOUR).await?.expect("the key is in force");
+            assert_eq!(new.expires_at, end);
+        }
+    }
+    Ok(())
+}
+
 pub async fn a_revoked_or_unknown_key_is_not_rotated(fx: &Fixture) -> Result<()> {
     let key = only_key(fx, new_key("")).await?;
     change(fx, key.id, KeyChange::Revoke).await?;

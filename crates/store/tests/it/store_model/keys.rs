@@ -133,10 +133,21 @@ impl Model {
         let end = self.now().saturating_add(overlap);
         self.keys[index].key.expires_at = Some(old.expires_at.map_or(end, |earlier| earlier.min(end)));
         let id = self.new_id(self.said.key_id());
-        let new =
-            ApiKey { id, hint: hint(secret), created_at: id.timestamp(), leaked_at: None, last_used_at: None, ..old };
-        let strikes = std::mem::take(&mut self.keys[index].strikes);
         let line = self.keys[index].line;
+        let ends = self.keys.iter().filter(|key| key.line == line).map(|key| key.key.expires_at);
+        // Without the end that this rotation gives the old key.
+        let expires_at =
+            ends.chain([old.expires_at]).max_by_key(|end| end.map_or((true, None), |end| (false, Some(end))));
+        let new = ApiKey {
+            id,
+            hint: hint(secret),
+            created_at: id.timestamp(),
+            leaked_at: None,
+            last_used_at: None,
+            expires_at: expires_at.flatten(),
+            ..old
+        };
+        let strikes = std::mem::take(&mut self.keys[index].strikes);
         self.keys.push(Key { hash: hash(secret), key: new.clone(), line, strikes });
         Outcome::Key(Some(new))
     }
