@@ -114,6 +114,10 @@ async fn a_key_in_the_query_is_refused_even_beside_a_valid_header() {
     caller.get(&format!("/api/v1/?token={key}")).await.assert_error(401, "UNAUTHORIZED");
     let post = service.call("POST", &format!("{GENERATE}?token={key}"), &[], "{}").await;
     post.assert_error(401, "UNAUTHORIZED");
+    for path in ["/v1/models", GENERATE] {
+        let asked = service.call("OPTIONS", &format!("{path}?api_key={key}"), &[], "").await;
+        assert_eq!(asked.status, 401, "{path}");
+    }
     caller.get(&format!("{TASKS}?keyword=x&tokens=5&limit=2")).await.json()["success"].as_bool().expect("a success");
 }
 

@@ -83,6 +83,25 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
     assert_eq!(caller.credits().await, credits);
 }
 
+#[tokio::test]
+async fn params_of_another_kind_are_invalid_and_only_other_methods_unknown() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    for (method, params, code) in [
+        ("tools/call", json!({ "name": "generate_image", "arguments": [] }), -32602),
+        ("tools/call", json!({ "arguments": {} }), -32602),
+        ("tools/draw", json!({}), -32601),
+    ] {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = caller.message(&message, &[]).await;
+        assert!(String::from_utf8_lossy(&answer.body).contains(&format!("\"code\":{code}")), "{method}: {answer:?}");
+    }
+    let listed = caller.tool("list_tasks", &json!({ "limit": 2.0 })).await;
+    assert_eq!(listed["structuredContent"]["items"], json!([]), "{listed}");
+    let refused = caller.tool("generate_image", &json!({ "prompt": "a boat", "preset": "fast" })).await;
+    assert_eq!(refused["content"][0]["text"], "There is no preset \"fast\". This server has none.");
+}
+
 #[test]
 fn the_official_client_of_python_takes_four_large_pictures() {
     let data = tempfile::TempDir::new().expect("a directory");

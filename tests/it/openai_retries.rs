@@ -61,6 +61,7 @@ async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_be
     assert_eq!(call(&caller, &[], BODY).await.json()["error"]["code"], "rate_limit_exceeded");
     let other_body = call(&caller, &[("x-stainless-retry-count", "1")], r#"{"prompt": "a ship"}"#).await;
     assert_eq!(other_body.json()["error"]["code"], "rate_limit_exceeded", "it would make a task of its own");
+    assert!(other_body.header("ratelimit").starts_with("\"submit\";r=0;"), "the limit that refused it: {other_body:?}");
     let answer = worked(&service, attempt(&caller, "1")).await;
     assert!(answer.json()["data"][0]["b64_json"].is_string());
     assert_eq!(caller.task(task_of(&answer)).await["status"], "completed");

@@ -11,8 +11,9 @@ use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::Response;
 use futures::FutureExt as _;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest, CustomResult, ErrorCode,
+    Implementation, JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
+    ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -105,6 +106,27 @@ impl ServerHandler for Tools {
         let result = result.unwrap_or_else(|sentence| CallToolResult::error(vec![ContentBlock::text(sentence)]));
         Ok(result.into())
     }
+
+    /// A request that is none of this protocol, or one of its requests with parameters of another kind.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, .. } = request;
+        match method.as_str() {
+            "initialize" | "ping" | "tools/list" | "tools/call" => {
+                Err(ErrorData::invalid_params(format!("The params of {method} are not those that it takes."), None))
+            }
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+        }
+    }
+}
+
+/// A whole number as text, even if it is written with a fraction of zero.
+fn whole(value: &Value) -> Option<String> {
+    let number = value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e9)?;
+    Some(format!("{number:.0}"))
 }
 
 impl Tools {
@@ -176,7 +198,9 @@ impl Tools {
             Some(Value::String(name)) => presets.named(&name).ok_or_else(|| {
                 let all = presets.all();
                 let known = all.iter().map(|preset| preset.name.as_str()).collect::<Vec<_>>().join(", ");
-                format!("There is no preset {name:?}. There are: {known}.")
+                let known =
+                    if known.is_empty() { "This server has none.".into() } else { format!("There are: {known}.") };
+                format!("There is no preset {name:?}. {known}")
             })?,
             Some(_) => return Err("preset must be a string.".into()),
         };
@@ -202,7 +226,7 @@ impl Tools {
         let text = |name| match arguments.get(name) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()),
-            Some(other) => Some(other.to_string()),
+            Some(other) => Some(whole(other).unwrap_or_else(|| other.to_string())),
         };
         let query = images::ListQuery::new(text("limit"), text("cursor"));
         data(images::list(State(self.api.clone()), self.caller, Ok(Query(query))).await).await

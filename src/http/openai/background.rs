@@ -56,9 +56,11 @@ struct TaskBody {
 /// 400: the value is no boolean.
 pub(super) fn is_asked_for(request: &Request) -> Result<bool, InvalidCall> {
     let query = request.uri().query().unwrap_or_default();
-    let Some((_, value)) = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "async") else {
-        return Ok(false);
-    };
+    let mut values = url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "async");
+    let Some((_, value)) = values.next() else { return Ok(false) };
+    if values.next().is_some() {
+        return Err(InvalidCall { message: "async must not be repeated.".into(), param: Some("async") });
+    }
     match value.to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" | "" => Ok(false),

@@ -78,7 +78,7 @@ impl Caller {
     /// Counts a use of the key besides the one that the guard counted.
     pub(in crate::http) async fn count(&self, api: &ApiState, usage: RateLimit) -> Result<(), ApiError> {
         let key = find_key(api, self.key_hash).await?;
-        refusal(api, count(api, &key, usage).await).map_or(Ok(()), Err)
+        count(api, &key, usage).await.map_or(Ok(()), |allowance| check(api, (usage, allowance)))
     }
 }
 
@@ -90,14 +90,13 @@ async fn count(api: &ApiState, key: &ApiKey, usage: RateLimit) -> Option<Allowan
     counted
 }
 
-/// The error of a request beyond the limit.
-fn refusal(api: &ApiState, counted: Option<Allowance>) -> Option<ApiError> {
-    let counted = counted?;
-    let seconds = counted.retry_after?;
+/// Refuses a request beyond the limit.
+fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(), ApiError> {
+    let Some(seconds) = allowance.retry_after else { return Ok(()) };
     api.shared.metrics.rate_limited.inc();
-    let whose = if counted.of_account { "account" } else { "key" };
+    let whose = if allowance.of_account { "account" } else { "key" };
     let message = format!("The rate limit of this {whose} is exceeded. Try again in {seconds} s.");
-    Some(ApiError::rate_limited(message, seconds))
+    Err(ApiError { limit: Some(Box::new((usage, allowance))), ..ApiError::rate_limited(message, seconds) })
 }
 
 /// Lets a request pass to a route that takes a key. A request for such a path that has no route passes without a key,
@@ -178,6 +177,11 @@ async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Resp
     response
 }
 
+/// Whether a request for a path that takes a key has one in its query, which no answer may accept.
+pub(super) fn has_key_in_query(request: &Request) -> bool {
+    routes::takes_key(request.uri().path()) && request.uri().query().is_some_and(holds_key)
+}
+
 fn holds_key(query: &str) -> bool {
     url::form_urlencoded::parse(query.as_bytes()).any(|(name, value)| {
         KEY_PARAMETERS.iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -228,15 +232,20 @@ async fn within_limit(
         Some(usage) => count(api, key, usage).await.map(|allowance| (usage, allowance)),
         None => None,
     };
-    let mut response = match refusal(api, counted.map(|(_, allowance)| allowance)) {
-        Some(error) => error.into_response(),
-        None => {
+    let mut response = match counted.map_or(Ok(()), |counted| check(api, counted)) {
+        Err(error) => error.into_response(),
+        Ok(()) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
     };
     // A 401 looks the same whatever caused it.
-    if let Some((usage, allowance)) = counted.filter(|_| response.status() != StatusCode::UNAUTHORIZED) {
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().clear();
+        return response;
+    }
+    let refused = response.extensions().get::<ApiError>().and_then(|error| error.limit.as_deref().copied());
+    if let Some((usage, allowance)) = refused.or(counted) {
         announce(response.headers_mut(), usage, allowance);
     }
     response

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::dialect::Dialect;
 use crate::files::FilesError;
+use crate::service::limits::{Allowance, RateLimit};
 use crate::studio::{self, PageError, Texts};
 use tintype_store::StoreError;
 use tintype_system::clock::Timestamp;
@@ -44,6 +45,8 @@ pub struct ApiError {
     /// In a box, as most errors have none.
     pub(super) shortage: Option<Box<Shortage>>,
     pub(super) retry_after: Option<u64>,
+    /// The limit that refused the request.
+    pub(super) limit: Option<Box<(RateLimit, Allowance)>>,
     /// For callers that speak OpenAI's dialect only.
     pub(super) dialect: Dialect,
     /// For the log only: callers never see it.
@@ -102,6 +105,7 @@ impl ApiError {
             message: message.into(),
             shortage: None,
             retry_after: None,
+            limit: None,
             dialect: Dialect::default(),
             cause: None,
         }
