@@ -134,6 +134,9 @@ pub(super) async fn follow(
         () = bar.advance() => unreachable!("the bar advances until it is dropped"),
     };
     drop(bar);
+    if matches!(&finished, Err(ClientError::Refused(refusal)) if refusal.status == StatusCode::NOT_FOUND) {
+        report.status = None;
+    }
     match finished.map_err(|error| not_finished(&error, &task_id, &args.server.url))? {
         Finished::Completed(images) => {
             (report.status, report.images) = (Some("completed"), images);

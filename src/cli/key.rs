@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{print_line, show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table, terminal};
-use tintype_config::{DataSettings, duration, lifetime, rate};
+use tintype_config::{DataSettings, lifetime, overlap, rate};
 use tintype_domain::budget::{Allowance, Budget, InvalidBudget};
 use tintype_domain::key::{ApiKey, KeySecret, KeyState, Suspension};
 use tintype_domain::model::Id;
@@ -98,7 +98,7 @@ pub(super) struct RotateArgs {
     #[command(flatten)]
     key: OneKeyArgs,
     /// Time for which the old key continues to work
-    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = overlap)]
     overlap: Duration,
 }
 

@@ -163,7 +163,11 @@ enum Command {
     /// Print the version of this program
     Version(version::VersionArgs),
     /// Print the OpenAPI description of the API
-    Openapi,
+    Openapi {
+        /// Print JSON, which is what it prints anyway
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the script that completes this command in a shell
     Completions(completions::CompletionsArgs),
     /// Write the manual pages of all commands into a directory
@@ -328,7 +332,7 @@ fn run(
             Command::Health(args) => health::run(args, data).await,
             Command::Version(args) => version::run(&args),
             Command::DecodePicture { .. } => unreachable!("main() runs this command without a runtime"),
-            Command::Openapi => {
+            Command::Openapi { .. } => {
                 print_line(&crate::http::docs::openapi_json());
                 Ok(ExitCode::SUCCESS)
             }

@@ -59,9 +59,22 @@ pub(super) struct AddArgs {
     /// File that holds the password [default: no password, sign-in by link only]
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    #[arg(skip)]
+    password: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl AddArgs {
+    /// Reads the password.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(super) fn read_secrets(&mut self) -> Result<(), String> {
+        self.password = self.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
+        Ok(())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -136,7 +149,7 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
 async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     // Before anything is written.
-    let password = args.password_file.as_deref().map(|path| secret_in(path, "--password-file")).transpose()?;
+    let password = args.password;
     let names = [args.name.as_str(), &account.name];
     password.as_deref().map(|password| check_password(password, &names)).transpose()?;
     let people = People::new(store.clone());

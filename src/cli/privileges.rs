@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::engine::EngineCommand;
-use super::{Command, Failure, files, model};
+use super::{Command, Failure, files, model, person};
 use tintype_config::{DataSettings, DatabaseUrl, FileBackend};
 use tintype_engines::models;
 use tintype_system::data_dir::directory_of;
@@ -38,7 +38,7 @@ impl Command {
             | Self::Config(_)
             | Self::Health(_)
             | Self::Version(_)
-            | Self::Openapi
+            | Self::Openapi { .. }
             | Self::Completions(_)
             | Self::Man(_)
             | Self::DecodePicture { .. } => None,
@@ -88,6 +88,9 @@ pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Re
     data.read_secrets()?;
     if let Command::Model(model::ModelCommand::Pull(args)) = command {
         args.hub.read_secrets()?;
+    }
+    if let Command::Person(person::PersonCommand::Add(args)) = command {
+        args.read_secrets()?;
     }
     let places = command.places(data)?;
     let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();

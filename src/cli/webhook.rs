@@ -13,7 +13,7 @@ use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
-use tintype_config::{DataSettings, duration};
+use tintype_config::{DataSettings, overlap};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
@@ -83,7 +83,7 @@ pub(super) struct RotateArgs {
     #[command(flatten)]
     endpoint: OneEndpointArgs,
     /// How long deliveries are also signed with the old secret
-    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = overlap)]
     overlap: Duration,
 }
 

@@ -179,6 +179,7 @@ fn a_key_is_shown_once_and_can_be_disabled_and_enabled() {
     );
     assert_eq!(run(data, &["key", "disable", id])["state"], "disabled");
     assert_eq!(run(data, &["key", "enable", id])["state"], "active");
+    assert!(refused(data, &["key", "rotate", id, "--overlap", "9999999d"]).contains("100 years"));
     let rotated = run(data, &["key", "rotate", id, "--overlap", "1h"]);
     assert_ne!(rotated["id"], id);
     assert!(rotated["key"].as_str().expect("a key").starts_with("tt_") && rotated["key"] != created["key"]);
@@ -341,7 +342,7 @@ fn the_doctor_reports_a_healthy_installation() {
 
 #[test]
 fn the_openapi_document_is_printed() {
-    let output = tintype().arg("openapi").output().expect("the program runs");
+    let output = tintype().args(["openapi", "--json"]).output().expect("the program runs");
     let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(printed, serde_json::from_str::<Value>(&tintype::http::docs::openapi_json()).expect("JSON"));
 }

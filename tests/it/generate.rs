@@ -448,10 +448,12 @@ fn a_task_is_fetched_later_and_again() {
         }
     }
     let mut unknown = tintype();
-    unknown.args(["get", TASK_ID, "--url", &address, "--key", &host.key, "--out"]).arg(out.path());
+    unknown.args(["get", TASK_ID, "--json", "--url", &address, "--key", &host.key, "--out"]).arg(out.path());
     let output = unknown.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && said.contains("has no task"), "{said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["task_id"], &report["status"]), (&json!(TASK_ID), &Value::Null));
 }
 
 #[test]

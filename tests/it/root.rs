@@ -107,6 +107,10 @@ async fn what_root_does_to_the_data_of_a_service_belongs_to_the_service() {
     json(&data, &["account", "create", "ada", "--credits", "10"]);
     let key = json(&data, &["key", "create", "--account", "ada"])["key"].as_str().expect("a key").to_owned();
     json(&data, &["credits", "grant", "ada", "10"]);
+    let password = places.create("secrets").join("password");
+    fs::write(&password, "a password that only root can read").expect("a file");
+    fs::set_permissions(&password, Permissions::from_mode(0o600)).expect("root may close it");
+    json(&data, &["person", "add", "grace", "--account", "ada", "--password-file", text(&password)]);
     json(&data, &["queue", "pause"]);
     json(&data, &["queue", "resume"]);
     healthy(&data);

@@ -35,6 +35,17 @@ pub fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the time for which something replaced stays valid, from 0 s on.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn overlap(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        overlap if overlap > LONGEST_LIFE => Err("it would last for more than 100 years".into()),
+        overlap => Ok(overlap),
+    }
+}
+
 /// Longest time after which something may expire, about 100 years.
 const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 
