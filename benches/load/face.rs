@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
 use tintype_store::Queue as _;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -76,7 +76,7 @@ fn waits(runtime: &Runtime, cluster: &Cluster, data: &Path, kind: &str, report: 
     std::fs::create_dir(data)?;
     let url = cluster.url();
     let (store, keys) = runtime.block_on(async {
-        let store = PostgresStore::open(&url, None, Clock::system(), Faults::default()).await?;
+        let store = postgres::open(&url, None, Clock::system(), Faults::default()).await?;
         let callers = fixture::callers(&store, kind, WAITING.div_ceil(WAITING_WITH_KEY)).await?;
         store.pause_queue().await?;
         let keys: Vec<String> = callers.into_iter().map(|caller| caller.key).collect();

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tintype::service::people::People;
 use tintype_domain::person::Role;
 use tintype_engine::picture::Picture;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{PersonCreation, Store};
 use tintype_system::clock::Clock;
 use tokio::runtime::Runtime;
@@ -99,7 +99,7 @@ struct Site {
 impl Site {
     fn start(runtime: &Runtime, data: &Path, entries: usize, engine: Option<&str>) -> Outcome<Self> {
         std::fs::create_dir(data)?;
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&data.join("tintype.db"), Clock::system())?);
+        let store: Arc<dyn Store> = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
         let (attacker, neighbour) = runtime.block_on(async {
             let neighbour = fixture::caller(&*store, "neighbour").await?;
             if entries > 0 {

@@ -16,7 +16,7 @@ use tintype::server::{self, Front};
 use tintype::service::Shared;
 use tintype_config::ServerSettings;
 use tintype_store::Store;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,7 +41,7 @@ pub fn settings(flags: &[&str]) -> Outcome<ServerSettings> {
 
 /// Builds the shared parts of a process on an empty data directory.
 pub fn shared(data: &Path, settings: &ServerSettings) -> Outcome<Arc<Shared>> {
-    let store = Arc::new(SqliteStore::open(&data.join("tintype.db"), Clock::system())?);
+    let store = Arc::new(sqlite::open(&data.join("tintype.db"), Clock::system())?);
     shared_on(store, data, settings)
 }
 

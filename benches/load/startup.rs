@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tempfile::TempDir;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 
 use crate::generator::{Load, now};
@@ -56,7 +56,7 @@ pub async fn measure(directory: &TempDir, tasks: usize, rounds: usize) -> Outcom
 }
 
 async fn fill(data: &Path, tasks: usize) -> Outcome<()> {
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system())?;
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system())?;
     let callers = fixture::callers(&store, "startup", ACCOUNTS).await?;
     fixture::queue(&store, &callers, tasks).await?;
     fixture::complete_all(&store, CLAIM_BATCH).await?;

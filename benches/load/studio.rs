@@ -14,8 +14,8 @@ use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_engine::picture::Picture;
-use tintype_store::postgres::PostgresStore;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::postgres;
+use tintype_store::sqlite;
 use tintype_store::{AccountCreation, NewSession, PersonCreation, Rank, Store, Submission};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -61,8 +61,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let data = directory.path().join("studio");
     std::fs::create_dir(&data)?;
     let path = data.join("tintype.db");
-    let open =
-        |clock: Clock| Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(SqliteStore::open(&path, clock)?));
+    let open = |clock: Clock| Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(sqlite::open(&path, clock)?));
     eprintln!("studio: filling a database with {} tasks", options.tasks);
     let clock = Clock::manual(Clock::system().now());
     runtime.block_on(fill(&*open(clock.clone())?, &clock, options.tasks))?;
@@ -71,7 +70,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let cluster = Cluster::start(&cluster).map(|running| (running, cluster))?;
     let url = cluster.0.url();
     let connect = async |clock: Clock| {
-        let store = PostgresStore::open(&url, None, clock, Faults::default()).await?;
+        let store = postgres::open(&url, None, clock, Faults::default()).await?;
         Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(store))
     };
     eprintln!("studio: filling PostgreSQL with {} tasks", options.tasks);
@@ -235,7 +234,7 @@ fn streams(runtime: &Runtime, cluster: &Cluster, data: &Path, report: &mut Repor
     std::fs::create_dir(data)?;
     let url = cluster.url();
     let cookies = runtime.block_on(async {
-        let store = PostgresStore::open(&url, None, Clock::system(), Faults::default()).await?;
+        let store = postgres::open(&url, None, Clock::system(), Faults::default()).await?;
         let mut cookies = Vec::new();
         for number in 0..STREAMS.div_ceil(STREAMS_OF_SESSION) {
             let caller = fixture::caller(&store, &format!("watcher-{number}")).await?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use tempfile::TempDir;
 use tintype_store::Store;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -137,7 +137,7 @@ fn print(sizes: &[(u32, Vec<Figure>)]) {
 
 /// A store of a process of its own.
 async fn open(cluster: &Cluster) -> Outcome<Arc<dyn Store>> {
-    Ok(Arc::new(PostgresStore::open(&cluster.url(), None, Clock::system(), Faults::default()).await?))
+    Ok(Arc::new(postgres::open(&cluster.url(), None, Clock::system(), Faults::default()).await?))
 }
 
 /// A clock for the load, which is no part of the product.

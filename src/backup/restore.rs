@@ -12,8 +12,8 @@ use crate::backup::results;
 use crate::files::Files;
 use tintype_config::FileBackend;
 use tintype_domain::text::counted;
-use tintype_store::sqlite::{Snapshot, SqliteStore, companions, restoring};
-use tintype_store::{DeleteSessions, Fleet as _, People as _, Tasks as _, Upkeep as _};
+use tintype_store::sqlite::{self, Snapshot, companions, restoring};
+use tintype_store::{DeleteSessions, Fleet as _, People as _, SqlStore, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 
@@ -96,7 +96,7 @@ async fn inspect(from: &Path, despite_drifts: bool, progress: &ProgressBar) -> R
 
 /// Makes database and files share a marker, so that a server starts on them. If a bucket already has the marker of
 /// another database, this database adopts that marker, and both use the bucket.
-async fn mark(store: &SqliteStore, files: &Files) -> Result<(), String> {
+async fn mark(store: &SqlStore, files: &Files) -> Result<(), String> {
     let known = store.files_marker().await.map_err(|error| error.to_string())?;
     match (known, files.marker().await.map_err(|error| error.to_string())?) {
         (_, Some(found)) => store.adopt_files(found).await.map_err(|error| error.to_string()),
@@ -177,7 +177,7 @@ impl Target {
         progress.set_message("copying the database");
         results::copy_whole(&from.join(DATABASE), &staged)?;
         results::sync_directory(data_dir::directory_of(&staged))?;
-        let store = SqliteStore::open(&staged, Clock::system()).map_err(|error| text(&error))?;
+        let store = sqlite::open(&staged, Clock::system()).map_err(|error| text(&error))?;
         store.check_integrity().map_err(|error| text(&error))?;
         store.delete_sessions(DeleteSessions::All).await.map_err(|error| text(&error))?;
         let audit = store.audit().await.map_err(|error| text(&error))?;

@@ -28,10 +28,10 @@ use tintype_domain::text::counted;
 use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
 use tintype_engines::models;
 use tintype_engines::{Surroundings, diffusion};
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_store::sqlite::Snapshot;
 use tintype_store::{
-    Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, StoreError, Upkeep as _, WaitingForEngine,
+    Abilities, EngineState, Fleet as _, Queue as _, QueueDepth, SqlStore, StoreError, Upkeep as _, WaitingForEngine,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::data_dir;
@@ -283,7 +283,7 @@ enum Existing {
     None,
     Older,
     Sqlite(Snapshot),
-    Postgres(Box<PostgresStore>),
+    Postgres(Box<SqlStore>),
 }
 
 async fn existing_database(data: &DataSettings) -> Result<Existing, String> {
@@ -295,7 +295,7 @@ async fn existing_database(data: &DataSettings) -> Result<Existing, String> {
         }
         DatabaseUrl::Postgres(url) => {
             let ca = data.database_ca.as_deref();
-            let found = PostgresStore::open_current(&url, ca).await.map_err(|error| error.to_string())?;
+            let found = postgres::open_current(&url, ca).await.map_err(|error| error.to_string())?;
             found.map_or(Existing::Older, |store| Existing::Postgres(Box::new(store)))
         }
     })

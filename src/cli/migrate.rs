@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Failure, Outcome, describe, existing_file, progress, show};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::text::counted;
-use tintype_store::postgres::{self, Import, PostgresStore};
+use tintype_store::postgres::{self, Import};
 use tintype_store::sqlite::{self, Snapshot, mark_as_moved};
 use tintype_store::{Audit, StoreError};
 use tintype_system::clock::Clock;
@@ -65,7 +65,7 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     let bar = progress::bar(!args.json);
     bar.set_message("copying the SQLite database");
     let _lock = lock(from)?;
-    let store = PostgresStore::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default()).await?;
+    let store = postgres::open(&to, data.database_ca.as_deref(), Clock::system(), Faults::default()).await?;
     // Before the copy, which nothing may overtake. Whatever interrupts this command, two databases are never in use.
     mark_as_moved(from, &postgres::describe(&to)?)?;
     let moving = async {

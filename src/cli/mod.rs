@@ -15,8 +15,8 @@ use crate::traces::Exporter;
 use tintype_config::{CommandLine, DataSettings, DatabaseUrl, FileBackend, SettingsError};
 use tintype_domain::model::Account;
 use tintype_engines::{diffusion, supervisor};
-use tintype_store::postgres::PostgresStore;
-use tintype_store::sqlite::{SqliteStore, restoring};
+use tintype_store::postgres;
+use tintype_store::sqlite::{self, restoring};
 use tintype_store::{Actor, Drift, Store, Via};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
@@ -377,10 +377,10 @@ async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>,
     let database = settings.database()?;
     data_dir::keep_private(&settings.data, database.path())?;
     let store: Arc<dyn Store> = match database {
-        DatabaseUrl::Sqlite(path) => Arc::new(SqliteStore::open(&path, Clock::system())?),
+        DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, Clock::system())?),
         DatabaseUrl::Postgres(url) => {
             let ca = settings.database_ca.as_deref();
-            Arc::new(PostgresStore::open(&url, ca, Clock::system(), Faults::default()).await?)
+            Arc::new(postgres::open(&url, ca, Clock::system(), Faults::default()).await?)
         }
     };
     Ok(store.acting(operator(settings)))

@@ -27,8 +27,8 @@ use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
 use tintype_config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
-use tintype_store::postgres::PostgresStore;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::postgres;
+use tintype_store::sqlite;
 use tintype_store::{Rescue, Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::{self, DataLock};
@@ -404,7 +404,7 @@ async fn open_store(
     let (clock, faults) = (clock.clone(), server.test_fault.clone());
     match database {
         DatabaseUrl::Sqlite(path) => {
-            let store = SqliteStore::open_with_faults(path, clock, faults)?;
+            let store = sqlite::open_with_faults(path, clock, faults)?;
             match store.begin_new_log() {
                 Err(StoreError::Full(error)) => {
                     tracing::warn!(%error, "the disk is full, so the write-ahead log of the last run stays; free space, and the next checkpoint tries again")
@@ -414,7 +414,7 @@ async fn open_store(
             Ok(Arc::new(store))
         }
         DatabaseUrl::Postgres(url) => {
-            let store = PostgresStore::open(url, data.database_ca.as_deref(), clock, faults).await?;
+            let store = postgres::open(url, data.database_ca.as_deref(), clock, faults).await?;
             if let Err(warning) = store.check_durability().await {
                 tracing::warn!("{warning}");
             }

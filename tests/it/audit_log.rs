@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tintype_config::ServerSettings;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{Action, Actor, AuditLog as _, Via};
 use tintype_system::clock::Clock;
 
@@ -21,7 +21,7 @@ async fn commands_are_recorded_with_the_name_of_the_user_of_the_system() {
     run(data.path(), &["account", "link", "ada"]);
     let user = std::process::Command::new("id").arg("-un").output().expect("a name").stdout;
     let user = String::from_utf8(user).expect("text");
-    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
+    let store = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
     let log = store.audit_entries(None, None, 10).await.expect("a store");
     let actions: Vec<_> = log.iter().map(|entry| entry.deed.action).collect();
     assert_eq!(actions, [Action::MakeLink, Action::AddPerson, Action::Grant, Action::CreateAccount]);

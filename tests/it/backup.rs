@@ -19,7 +19,7 @@ use tintype_config::LEASE;
 use tintype_domain::model::{FailureCause, Surface, TaskId};
 use tintype_domain::request::GenerateRequest;
 use tintype_engine::picture::Picture;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Tasks as _};
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
@@ -50,7 +50,7 @@ impl Installation {
         fs::create_dir_all(data.join("files")).expect("a directory");
         let account = binary::json(&data, &["account", "create", "ada", "--credits", "100000"]);
         let account = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-        let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+        let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
         let files = Files::on_disk(&data.join("files")).expect("files");
         let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
         let mut results = Vec::new();
@@ -370,7 +370,7 @@ async fn nothing_is_removed_while_a_backup_needs_it() {
 async fn a_backup_during_a_render_restores_no_progress() {
     let installation = Installation::with_tasks(0).await;
     let data = installation.data();
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let account = store.find_account("ada").await.expect("a store").expect("an account").id;
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     store.submit(account, None, Surface::Api, request, 0).await.expect("a store");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{Queue as _, StrikeRule, Tasks as _};
 use tintype_system::clock::Clock;
 
@@ -104,7 +104,7 @@ async fn an_account_with_unfinished_tasks_is_disabled_and_not_deleted() {
     let data = data.path();
     let account = run(data, &["account", "create", "ada", "--credits", "10"]);
     let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let submitted = store.submit(account_id, None, Surface::Web, request, 0).await.expect("a store");
     let tintype_store::Submission::Accepted(task) = submitted else { panic!("not accepted") };
@@ -243,7 +243,7 @@ async fn rotating_a_suspended_key_gives_a_suspended_key() {
     let created = run(data, &["key", "create", "--account", "ada"]);
     assert_eq!(created["state"], "active");
     let id = created["id"].as_str().expect("an id");
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let (account_id, key_id) = (created["account_id"].as_str().expect("an id").parse(), id.parse().ok());
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let submitted = store.submit(account_id.expect("an id"), key_id, Surface::Api, request, 0).await;
@@ -279,8 +279,7 @@ async fn the_operator_sees_and_fails_tasks() {
     let data = data.path();
     let account = run(data, &["account", "create", "ada", "--credits", "10"]);
     let account_id = account["id"].as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let store =
-        tintype_store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
+    let store = tintype_store::sqlite::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let request =
         tintype_domain::request::GenerateRequest::parse(br#"{"prompt": "a boat", "n": 3}"#, &[443]).expect("valid");
     let web = tintype_domain::model::Surface::Web;

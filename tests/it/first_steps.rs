@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{Submission, Tasks};
 use tintype_system::clock::Clock;
 
@@ -78,7 +78,7 @@ async fn lists_show_the_names_of_accounts_and_the_credits_that_were_taken() {
     // In JSON a kind is one of the documented four.
     assert_eq!(json(data, &["credits", "history", "ada"])[0]["kind"], "grant");
     let database = data.join("tintype.db");
-    let store = SqliteStore::open(&database, Clock::system()).expect("a store");
+    let store = sqlite::open(&database, Clock::system()).expect("a store");
     let request = GenerateRequest::parse(br#"{"prompt": "a boat"}"#, &[443]).expect("valid");
     let submitted = store.submit(id.parse().expect("an id"), None, Surface::Api, request, 0).await.expect("a store");
     assert!(matches!(submitted, Submission::Accepted(_)));

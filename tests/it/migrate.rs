@@ -14,13 +14,13 @@ use tintype_domain::model::{FailureCause, Id, LedgerEntry, Surface, Task};
 use tintype_domain::person::Role;
 use tintype_domain::request::{GenerateRequest, TaskSettings};
 use tintype_domain::second_factor::{FactorSecret, NewFactor};
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{
     AccountCreation, Accounts as _, Actor, AttemptProgress, AuditLog as _, BoardWrite, Credential, EndpointChange,
     EndpointCreation, Endpoints as _, Fleet as _, Gallery as _, GalleryFilter, Identities as _, KeyChange, Keys as _,
     NewEndpoint, NewKey, NewSharedLink, Origin, People as _, PersonCreation, Queue as _, SharedLinkCreation,
-    SharedLinks as _, SignUp, SigningUp, StartLimit, Store, StrikeRule, Submission, Target, Tasks as _, Upkeep as _,
-    UsageBy, UsageFilter, Via,
+    SharedLinks as _, SignUp, SigningUp, SqlStore, StartLimit, Store, StrikeRule, Submission, Target, Tasks as _,
+    Upkeep as _, UsageBy, UsageFilter, Via,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -44,7 +44,7 @@ pub(super) fn file_name(id: Id, index: usize) -> String {
 
 /// A SQLite installation with rows in every table that a copy keeps but those of the gallery, and the key of its account.
 pub(super) async fn installation(data: &Path) -> String {
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a fresh database");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a fresh database");
     let AccountCreation::Created(ada) = store.create_account("ada", 100).await.expect("a store") else {
         panic!("a new name")
     };
@@ -103,7 +103,7 @@ pub(super) async fn installation(data: &Path) -> String {
 }
 
 /// Adds an endpoint that nobody reaches, and gives it a second secret.
-async fn add_endpoint(store: &SqliteStore, account: Id) {
+async fn add_endpoint(store: &SqlStore, account: Id) {
     let (events, added_by) = (Subscription::to_all(), AddedBy::Owner);
     let url = "https://10.0.0.1/hooks".parse().expect("a URL");
     let new = NewEndpoint { url, events, added_by, secret: SigningSecret::random() };
@@ -160,7 +160,7 @@ fn sqlite(data: &TempDir) -> String {
 async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let key = installation(data.path()).await;
-    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
+    let source = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     let (before, audit) = (everything(&source).await, source.audit().await.unwrap());
     drop(source);
     let url = cluster().url(elsewhere.path());
@@ -171,7 +171,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
     assert_eq!(target.audit().await.unwrap(), audit);
     let took_back = binary::json(data.path(), &["migrate", "--from", &sqlite(&data), "--take-back"]);
     assert_eq!(took_back["was_moved"], true);
-    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
+    let source = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("the source");
     assert_eq!(
         (everything(&source).await, source.audit().await.unwrap()),
         (before, audit),
@@ -193,7 +193,7 @@ async fn a_migrated_installation_keeps_all_data_and_completes_its_tasks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let source = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
+    let source = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a fresh database");
     let AccountCreation::Created(ada) = source.create_account("ada", 100).await.unwrap() else { panic!("a new name") };
     let mut tasks = Vec::new();
     for prompt in ["a red boat", "a blue boat", "a green boat", "an old boat"] {
@@ -255,7 +255,7 @@ async fn the_gallery_is_migrated_and_its_prompts_are_indexed_anew() {
 async fn the_progress_of_attempts_is_not_migrated() {
     let (data, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     installation(data.path()).await;
-    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
+    let store = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
     store.resume_queue().await.expect("a store");
     let claim = store.claim(1, LEASE).await.expect("a store").remove(0);
     let progress = AttemptProgress { running: LEASE / 2, stage: None };

@@ -5,16 +5,17 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{
-    Action, Actor, AuditLog as _, Keys as _, Origin, Queue as _, Reports as _, StartLimit, StrikeRule, Tasks as _, Via,
+    Action, Actor, AuditLog as _, Keys as _, Origin, Queue as _, Reports as _, SqlStore, StartLimit, StrikeRule,
+    Tasks as _, Via,
 };
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, json, run};
 
-fn open(data: &TempDir) -> SqliteStore {
-    SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a store")
+fn open(data: &TempDir) -> SqlStore {
+    sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a store")
 }
 
 /// Submits a task of this origin that the policy refuses, which suspends the key or the person.

@@ -215,8 +215,7 @@ async fn sigterm_lets_running_renders_finish() {
 
 /// Waits until a worker holds a task, or all have ended.
 async fn claimed(data: &Path) {
-    let store =
-        tintype_store::sqlite::SqliteStore::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
+    let store = tintype_store::sqlite::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let store = store.expect("the server's database");
     let claiming = async {
         loop {

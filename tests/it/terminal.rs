@@ -3,7 +3,7 @@
 use serde_json::json;
 use tempfile::TempDir;
 use tintype_store::Accounts as _;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{Server, json, printed, run};
@@ -20,7 +20,7 @@ async fn no_command_prints_a_character_that_a_terminal_acts_on() {
     let task = submit_body(&server, &key, &json!({ "prompt": prompt })).await;
     let name = "ada\u{202e}gpj";
     // No command makes such a name now.
-    let store = SqliteStore::open(&data.path().join("tintype.db"), Clock::system()).expect("a store");
+    let store = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a store");
     store.create_account(name, 5).await.expect("a store");
     json(data.path(), &["key", "create", "--account", "default", "--name", "ship\u{202e}\u{200b}s"]);
     json(data.path(), &["credits", "grant", "default", "5", "--note", "gift\u{202e}"]);

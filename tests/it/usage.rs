@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite::SqliteStore;
-use tintype_store::{Accounts as _, Queue as _, Tasks as _, Upkeep as _};
+use tintype_store::sqlite;
+use tintype_store::{Accounts as _, Queue as _, SqlStore, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
 
 use crate::rigs::binary::{self, json as run, refused};
@@ -16,8 +16,8 @@ fn text(data: &Path, command: &[&str]) -> String {
     String::from_utf8(binary::run(data, command).stdout).expect("text")
 }
 
-fn store(data: &Path) -> SqliteStore {
-    SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store")
+fn store(data: &Path) -> SqlStore {
+    sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store")
 }
 
 fn id(value: &Value) -> Id {
@@ -83,7 +83,7 @@ async fn granted_credits_expire() {
     assert_eq!((left(&grants[0]), left(&grants[1])), ((Some(3), Some(3)), (Some(5), Some(5))));
     assert!(text(data, &["credits", "grants", "ada"]).starts_with("EXPIRES "));
     let later = Clock::manual(store(data).expiring_grants(account, 9).await.expect("a store")[0].expires_at);
-    let server = SqliteStore::open(&data.join("tintype.db"), later).expect("a store");
+    let server = sqlite::open(&data.join("tintype.db"), later).expect("a store");
     assert_eq!(server.lapse_grants().await.expect("a store"), 1);
     let newest = &run(data, &["credits", "history", "ada"])[0];
     let facts = [&newest["kind"], &newest["amount"], &newest["balance"], &newest["task_id"], &newest["note"]];

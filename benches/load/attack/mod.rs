@@ -13,7 +13,7 @@ use std::time::Duration;
 use rcgen::{CertifiedKey, KeyPair};
 use serde::Serialize;
 use tempfile::TempDir;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -149,7 +149,7 @@ struct Site {
 
 impl Site {
     async fn start(data: &Path, tls: bool) -> Outcome<Self> {
-        let store = SqliteStore::open(&data.join("tintype.db"), Clock::system())?;
+        let store = sqlite::open(&data.join("tintype.db"), Clock::system())?;
         let good = fixture::callers(&store, "good", ACCOUNTS).await?;
         let bad = fixture::caller(&store, "bad").await?;
         drop(store);

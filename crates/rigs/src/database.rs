@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tintype_store::Store;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
 
@@ -51,7 +51,7 @@ impl Backend {
         match self {
             Self::Sqlite => {
                 let path = directory.path().join("tintype.db");
-                let store = SqliteStore::open_with_faults(&path, clock.clone(), faults);
+                let store = sqlite::open_with_faults(&path, clock.clone(), faults);
                 Arc::new(store.expect("a fresh database opens"))
             }
             Self::Postgres => postgres::cluster().open(directory.path(), clock, faults),

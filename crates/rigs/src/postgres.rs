@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tintype_store::Store;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -189,7 +189,7 @@ impl Cluster {
         let (url, clock) = (self.url(directory), clock.clone());
         let (opened, store) = std::sync::mpsc::channel();
         runtime().spawn(async move {
-            let store = PostgresStore::open(&url, None, clock, faults).await;
+            let store = postgres::open(&url, None, clock, faults).await;
             opened.send(store).expect("the test waits");
         });
         Arc::new(store.recv().expect("an answer").expect("a fresh schema opens"))

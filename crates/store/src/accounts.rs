@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction};
+use super::driver::{Row, SqlStore, Transaction};
 use super::ledger::{self, NewEntry};
 use super::{Deed, NewKey, Result, StoreError, keys};
 use crate::failure::Failure;
@@ -280,7 +280,7 @@ async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) 
 }
 
 #[async_trait]
-impl<S: Driven> Accounts for S {
+impl Accounts for SqlStore {
     async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;

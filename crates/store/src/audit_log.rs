@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction, of_account};
+use super::driver::{Row, SqlStore, Transaction, of_account};
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
@@ -538,7 +538,7 @@ fn entry(row: &Row) -> Result<AuditEntry> {
 }
 
 #[async_trait]
-impl<S: Driven> AuditLog for S {
+impl AuditLog for SqlStore {
     fn acting(&self, actor: Actor) -> Arc<dyn Store> {
         self.for_caller(Some(Arc::new(actor)), self.driver().right())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Parameter, Transaction};
+use super::driver::{Parameter, SqlStore, Transaction};
 use super::{Result, Right};
 use crate::failure::Failure;
 use tintype_domain::model::Id;
@@ -156,7 +156,7 @@ pub(crate) async fn record(
 }
 
 #[async_trait]
-impl<S: Driven> Calls for S {
+impl Calls for SqlStore {
     async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
         let (driver, digest) = (self.driver(), call.digest.as_slice());
         if let Some(idempotency) = call.idempotency {

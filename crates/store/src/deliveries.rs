@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Driver, Each, Parameter, Row, Transaction, array, ids, millis};
+use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, array, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task};
 use super::{Action, Actor, Deed, Result, StoreError, audit_log};
@@ -484,7 +484,7 @@ async fn trim(driver: Driver<'_>, cutoff: Timestamp, most: i64) -> Result<usize>
 }
 
 #[async_trait]
-impl<S: Driven> Deliveries for S {
+impl Deliveries for SqlStore {
     async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
         let test = async move |begun: &Transaction<'_>| test(begun, id).await;
         self.driver().write(Effect::AddDelivery, test).await

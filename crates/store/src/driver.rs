@@ -14,7 +14,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Deed, Result, Right, Store, StoreError, audit_log};
+use super::{Actor, Audit, Deed, Result, Right, Store, StoreError, audit_log};
 use crate::failure::{Attempts, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -346,31 +346,93 @@ pub(crate) enum Driver<'a> {
     Postgres(&'a PostgresStore),
 }
 
-/// A store whose statements reach a database through its driver.
-pub(crate) trait Driven: std::fmt::Debug + Send + Sync + 'static {
-    fn driver(&self) -> Driver<'_>;
+/// A store in one of the databases, for one caller.
+#[derive(Debug)]
+pub struct SqlStore(Database);
+
+#[derive(Debug)]
+enum Database {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+impl From<SqliteStore> for SqlStore {
+    fn from(store: SqliteStore) -> Self {
+        Self(Database::Sqlite(store))
+    }
+}
+
+impl From<PostgresStore> for SqlStore {
+    fn from(store: PostgresStore) -> Self {
+        Self(Database::Postgres(store))
+    }
+}
+
+impl SqlStore {
+    pub(crate) fn driver(&self) -> Driver<'_> {
+        match &self.0 {
+            Database::Sqlite(store) => Driver::Sqlite(store),
+            Database::Postgres(store) => Driver::Postgres(store),
+        }
+    }
 
     /// The same store for another caller.
-    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store>;
-}
-
-impl Driven for SqliteStore {
-    fn driver(&self) -> Driver<'_> {
-        Driver::Sqlite(self)
+    pub(crate) fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
+        Arc::new(match &self.0 {
+            Database::Sqlite(store) => Self::from(store.of(actor, right)),
+            Database::Postgres(store) => Self::from(store.of(actor, right)),
+        })
     }
 
-    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
-        Arc::new(self.of(actor, right))
+    /// Checks a SQLite file for damage.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the first damage found.
+    pub fn check_integrity(&self) -> Result<()> {
+        match &self.0 {
+            Database::Sqlite(store) => store.check_integrity(),
+            Database::Postgres(_) => Ok(()),
+        }
     }
-}
 
-impl Driven for PostgresStore {
-    fn driver(&self) -> Driver<'_> {
-        Driver::Postgres(self)
+    /// Begins a new write-ahead log of SQLite. After a failed sync the kernel may report pages of the log as clean that
+    /// never reached the disk, so no answer may depend on the old log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn begin_new_log(&self) -> Result<()> {
+        match &self.0 {
+            Database::Sqlite(store) => store.begin_new_log(),
+            Database::Postgres(_) => Ok(()),
+        }
     }
 
-    fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
-        Arc::new(self.of(actor, right))
+    /// Checks that an acknowledged write survives a power cut. Of SQLite that is known.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub async fn check_durability(&self) -> std::result::Result<(), String> {
+        match &self.0 {
+            Database::Sqlite(_) => Ok(()),
+            Database::Postgres(store) => store.check_durability().await,
+        }
+    }
+
+    /// Copies all rows of `source`, whose audit is `expected`, into this empty database on PostgreSQL. `progress` is
+    /// called with the number of rows of each batch.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
+    pub async fn import(
+        &self,
+        source: &sqlite::Snapshot,
+        expected: &Audit,
+        progress: impl Fn(u64),
+    ) -> Result<postgres::Import> {
+        match &self.0 {
+            Database::Sqlite(_) => Err(StoreError::Other("only PostgreSQL takes the rows of another database".into())),
+            Database::Postgres(store) => store.import(source, expected, progress).await,
+        }
     }
 }
 

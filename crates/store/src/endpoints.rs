@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction, of_account};
+use super::driver::{Row, SqlStore, Transaction, of_account};
 use super::{Action, Deed, Result};
 use crate::failure::Failure;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
@@ -160,7 +160,7 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
 }
 
 #[async_trait]
-impl<S: Driven> Endpoints for S {
+impl Endpoints for SqlStore {
     async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
         let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
         self.driver().change(Effect::ChangeEndpoint, add, Deed::of_new_endpoint).await

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::driver::{Driven, Driver, Row};
+use super::driver::{Driver, Row, SqlStore};
 use super::{Lease, Result, StoreError, progress};
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
@@ -193,7 +193,7 @@ pub(super) fn marker(row: Option<&Row>) -> Result<Option<FilesMarker>> {
 }
 
 #[async_trait]
-impl<S: Driven> Fleet for S {
+impl Fleet for SqlStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
         match self.driver() {
             Driver::Sqlite(store) => store.keep_report(report),

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Driver, Row, Transaction, ids};
+use super::driver::{Driver, Row, SqlStore, Transaction, ids};
 use super::failure::Failure;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{CompletedTask, Deed, Result, TaskRecord, audit_log};
@@ -348,7 +348,7 @@ async fn erase(
 }
 
 #[async_trait]
-impl<S: Driven> Gallery for S {
+impl Gallery for SqlStore {
     async fn gallery(
         &self,
         account_id: Id,

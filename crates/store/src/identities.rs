@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Transaction};
+use super::driver::{SqlStore, Transaction};
 use super::people::{PERSON, person};
 use super::{Action, Deed, Result};
 use crate::failure::Failure;
@@ -81,7 +81,7 @@ async fn link(
 }
 
 #[async_trait]
-impl<S: Driven> Identities for S {
+impl Identities for SqlStore {
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
         let found = self.driver().read_one(&find(), &[&identity.issuer, &identity.subject]).await?;
         found.as_ref().map(person).transpose()

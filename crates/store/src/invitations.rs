@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction};
+use super::driver::{Row, SqlStore, Transaction};
 use super::{Actor, Deed, PersonCreation, Result, audit_log, people};
 use crate::failure::Failure;
 use tintype_domain::model::Id;
@@ -171,7 +171,7 @@ async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> std::result::Resul
 }
 
 #[async_trait]
-impl<S: Driven> Invitations for S {
+impl Invitations for SqlStore {
     async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
         let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
         let deed = move |made: &Option<Id>| Deed::of_new_invitation(&new, *made);

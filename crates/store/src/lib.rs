@@ -62,6 +62,7 @@ pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNT
 pub use self::deliveries::{
     AttemptEnd, AttemptFailure, AttemptWrite, Deliveries, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,
 };
+pub use self::driver::SqlStore;
 pub use self::endpoints::{EndpointChange, EndpointCreation, Endpoints, NewEndpoint};
 pub use self::error::{Cause, OpenError, StoreError};
 pub use self::fleet::{

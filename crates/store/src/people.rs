@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Driver, Each, Parameter, Row, Transaction, of_account};
+use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, of_account};
 use super::{Action, Deed, Result, second_factor, sign_up};
 use crate::failure::Failure;
 use tintype_domain::identity::Identity;
@@ -576,7 +576,7 @@ async fn live_sessions(driver: Driver<'_>, hashes: &[TokenHash]) -> Result<Vec<T
 }
 
 #[async_trait]
-impl<S: Driven> People for S {
+impl People for SqlStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::driver::{Driven, Driver, Row, Transaction};
+use super::driver::{Driver, Row, SqlStore, Transaction};
 use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
 use super::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue, QueueDepth,
@@ -51,7 +51,7 @@ fn done_if(done: bool) -> LeaseWrite {
 }
 
 #[async_trait]
-impl<S: Driven> Queue for S {
+impl Queue for SqlStore {
     async fn claim_within(
         &self,
         max: usize,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::accounts::{self, account, entry};
-use super::driver::{Driven, Driver, Row, of_account};
+use super::driver::{Driver, Row, SqlStore, of_account};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::tasks::cause;
@@ -325,7 +325,7 @@ fn position(driver: Driver<'_>) -> &'static str {
 }
 
 #[async_trait]
-impl<S: Driven> Reports for S {
+impl Reports for SqlStore {
     async fn find_accounts(&self, text: &str, after: &str, limit: u32) -> Result<Vec<AccountSummary>> {
         let sql = format!(
             "SELECT {}, (SELECT count(*) FROM people p WHERE p.account_id = accounts.id) AS people,

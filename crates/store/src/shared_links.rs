@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction};
+use super::driver::{Row, SqlStore, Transaction};
 use super::{Deed, Result, StoreError, TaskRecord, Tasks};
 use crate::failure::Failure;
 use tintype_domain::model::Id;
@@ -176,7 +176,7 @@ async fn create(
 }
 
 #[async_trait]
-impl<S: Driven + Tasks> SharedLinks for S {
+impl SharedLinks for SqlStore {
     async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
         let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
         let deed = move |made: &SharedLinkCreation| Deed::of_new_shared_link(&new, *made);

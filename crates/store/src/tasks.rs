@@ -1,11 +1,11 @@
-//! Reading tasks.
+//! Submitting and reading tasks.
 
 use std::cmp::Reverse;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::driver::{Driven, Driver, Row, Transaction, ids, on_sqlite};
+use super::driver::{Driver, Row, SqlStore, Transaction, ids, on_sqlite};
 use super::submit::Order;
 use super::{
     AttemptProgress, CompletedTask, FoundPreview, Origin, Result, SoughtPreview, StartLimit, Submission, TaskFiles,
@@ -146,7 +146,7 @@ fn task_files(row: &Row) -> Result<TaskFiles> {
 }
 
 #[async_trait]
-impl<S: Driven> Tasks for S {
+impl Tasks for SqlStore {
     async fn submit_before(
         &self,
         start: StartLimit,

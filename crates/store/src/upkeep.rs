@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Driver, Each, Transaction, ids, millis};
+use super::driver::{Driver, Each, SqlStore, Transaction, ids, millis};
 use super::failure::Failure;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
@@ -150,7 +150,7 @@ fn take(sweeps: &str, now: &str) -> String {
 }
 
 #[async_trait]
-impl<S: Driven> Upkeep for S {
+impl Upkeep for SqlStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
         match self.driver() {
             Driver::Sqlite(store) => store.rescue_tasks(which, last_error).await,

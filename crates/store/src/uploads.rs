@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::driver::{Driven, Row, Transaction};
+use super::driver::{Row, SqlStore, Transaction};
 use super::{Deed, Result};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
@@ -121,7 +121,7 @@ fn upload(row: &Row) -> Result<Upload> {
 }
 
 #[async_trait]
-impl<S: Driven> Uploads for S {
+impl Uploads for SqlStore {
     async fn begin_upload(&self, new: NewUpload, most: u32) -> Result<Option<Id>> {
         let begin = async move |begun: &Transaction<'_>| {
             let NewUpload { account_id, surface, person_id, is_mask } = new;

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::model::{Status, Surface};
 use tintype_domain::person::Role;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_store::{
     BoardWrite, Fleet as _, Gallery as _, GalleryFilter, Invitations as _, NewInvitation, NewSession, NewSharedLink,
     NewUpload, People as _, SharedLinks as _, Target, Tasks as _, UploadedPicture, Uploads as _,
@@ -52,7 +52,7 @@ fn tables(database: &Path) -> Tables {
 
 /// Adds what an installation keeps besides what the migration moves.
 async fn fill(data: &Path) {
-    let store = SqliteStore::open(&data.join("tintype.db"), Clock::system()).expect("a store");
+    let store = sqlite::open(&data.join("tintype.db"), Clock::system()).expect("a store");
     let person = store.find_person("ada").await.expect("a store").expect("a person").person;
     let (account, expires_at) = (person.account_id, store.now().saturating_add(Duration::from_secs(3_600)));
     store.create_link(person.id, [1; 32], expires_at).await.expect("a store");

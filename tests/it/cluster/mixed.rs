@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::future::join;
 use tintype_store::Schema;
-use tintype_store::postgres::{PostgresStore, SCHEMA};
+use tintype_store::postgres::{self, SCHEMA};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio_util::sync::CancellationToken;
@@ -106,7 +106,7 @@ async fn a_migration_that_waits_for_a_lock_blocks_no_other_statement() {
     let schema = schema(&site.installation.data);
     let url = site.postgres.url(&site.installation.data);
     let open = async |schema: Schema| {
-        PostgresStore::open_with(&url, None, Clock::system(), Faults::default(), &schema).await.expect("a database")
+        postgres::open_with(&url, None, Clock::system(), Faults::default(), &schema).await.expect("a database")
     };
     drop(open(SCHEMA).await);
     // A long report, or a backup.

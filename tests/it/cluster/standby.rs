@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_store::{AccountCreation, Accounts as _, Fleet as _, Submission, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -21,7 +21,7 @@ async fn a_store_that_names_a_standby_follows_the_primary() {
     let hosts = [&standby, &primary].map(|cluster| cluster.directory.display().to_string().replace('/', "%2F"));
     let schema = schema(directory.path());
     let url = format!("postgres://tintype@{}/postgres?options=-csearch_path%3D{schema}", hosts.join(","));
-    let store = PostgresStore::open(&url, None, Clock::system(), Faults::default()).await.expect("the primary");
+    let store = postgres::open(&url, None, Clock::system(), Faults::default()).await.expect("the primary");
     let AccountCreation::Created(account) = store.create_account("ada", 100).await.expect("a store") else {
         panic!("a new name")
     };

@@ -7,9 +7,10 @@ use tempfile::TempDir;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_store::{
-    AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, StoreError, Submission, Tasks as _,
+    AccountCreation, Accounts as _, Keys as _, LeaseWrite, NewKey, Queue as _, SqlStore, StoreError, Submission,
+    Tasks as _,
 };
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -23,23 +24,23 @@ const LEASE: Duration = Duration::from_secs(60);
 const TASKS: usize = 20;
 
 /// A store behind a relay, with an account of 100 credits.
-async fn store(directory: &TempDir) -> (Relay, PostgresStore, Id) {
+async fn store(directory: &TempDir) -> (Relay, SqlStore, Id) {
     let relay = Relay::to(&cluster().directory);
     cluster().url(directory.path());
     let url = url(relay.directory.path(), directory.path());
-    let store = PostgresStore::open(&url, None, Clock::system(), Faults::default()).await.expect("a store");
+    let store = postgres::open(&url, None, Clock::system(), Faults::default()).await.expect("a store");
     let AccountCreation::Created(account) = store.create_account("ada", 100).await.expect("a store") else {
         panic!("a new name")
     };
     (relay, store, account.id)
 }
 
-async fn submit(store: &PostgresStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
+async fn submit(store: &SqlStore, account: Id, prompt: &str) -> Result<Submission, StoreError> {
     let request = GenerateRequest::new(prompt);
     store.submit(account, None, Surface::Api, request, 0).await
 }
 
-async fn credits(store: &PostgresStore) -> i64 {
+async fn credits(store: &SqlStore) -> i64 {
     store.find_account("ada").await.expect("a store").expect("an account").credits
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tintype_store::Store;
-use tintype_store::postgres::PostgresStore;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::postgres;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -58,8 +58,8 @@ impl Installation {
     /// The store as another process opens it.
     pub async fn store(&self, clock: Clock) -> Arc<dyn Store> {
         match &self.database {
-            None => Arc::new(SqliteStore::open(&self.data.join("tintype.db"), clock).expect("a database")),
-            Some(url) => Arc::new(PostgresStore::open(url, None, clock, Faults::default()).await.expect("a database")),
+            None => Arc::new(sqlite::open(&self.data.join("tintype.db"), clock).expect("a database")),
+            Some(url) => Arc::new(postgres::open(url, None, clock, Faults::default()).await.expect("a database")),
         }
     }
 

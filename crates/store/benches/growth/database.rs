@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tintype_rigs::postgres::{Cluster, schema};
-use tintype_store::postgres::{self, PostgresStore};
-use tintype_store::sqlite::{self, Snapshot, SqliteStore};
+use tintype_store::postgres;
+use tintype_store::sqlite::{self, Snapshot};
 use tintype_store::{Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -41,10 +41,10 @@ impl Database<'_> {
     async fn open_with(&self, schema: &Schema) -> Outcome<Arc<dyn Store>> {
         let (clock, faults) = (Clock::system(), Faults::default());
         Ok(match self.cluster {
-            None => Arc::new(SqliteStore::open_with(&self.path(), clock, faults, schema)?),
+            None => Arc::new(sqlite::open_with(&self.path(), clock, faults, schema)?),
             Some(cluster) => {
                 let url = cluster.url(self.directory);
-                Arc::new(PostgresStore::open_with(&url, None, clock, faults, schema).await?)
+                Arc::new(postgres::open_with(&url, None, clock, faults, schema).await?)
             }
         })
     }

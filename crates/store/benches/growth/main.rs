@@ -15,7 +15,7 @@ use tintype_rigs::database::NOON;
 use tintype_rigs::postgres::{Cluster, Durability, Shutdown};
 use tintype_rigs::simulation::{self, Plan};
 use tintype_store::Store;
-use tintype_store::sqlite::SqliteStore;
+use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
@@ -121,7 +121,7 @@ async fn month(cluster: Option<&'static Cluster>, options: &Options) -> Outcome<
     let report = match cluster {
         None => {
             let open = || -> Arc<dyn Store> {
-                Arc::new(SqliteStore::open(&path, clock.clone()).expect("the file opens, as it did before"))
+                Arc::new(sqlite::open(&path, clock.clone()).expect("the file opens, as it did before"))
             };
             let fail_over = |store| {
                 drop(store);

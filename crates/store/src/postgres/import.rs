@@ -59,7 +59,7 @@ impl PostgresStore {
     ///
     /// # Errors
     /// [`StoreError`]; nothing was changed, unless the outcome is unknown.
-    pub async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
+    pub(crate) async fn import(&self, source: &Snapshot, expected: &Audit, progress: impl Fn(u64)) -> Result<Import> {
         let mut client = self.database.reader().await?;
         let begun = client.transaction().await?;
         begun

@@ -1,8 +1,9 @@
 //! PostgreSQL: one database that many processes share.
 //!
 //! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it,
-//! and writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions never wait in a
-//! circle: people, rows of the queue, one account, keys, endpoints.
+//! and writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions do not wait in a
+//! circle: people, rows of the queue, one account, keys, endpoints. A write by the right of a key locks that key first;
+//! if that ends in a deadlock, `Driver::write` repeats it.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -14,7 +15,7 @@ use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
-use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError, driver};
+use super::{Actor, Cause, OpenError, Result, Right, Schema, SqlStore, StoreError, driver};
 use crate::failure::Failure;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
@@ -42,7 +43,7 @@ pub use self::schema::SCHEMA;
 
 /// A database on a PostgreSQL server.
 #[derive(Debug)]
-pub struct PostgresStore {
+pub(crate) struct PostgresStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
     pub(crate) actor: Option<Arc<Actor>>,
@@ -60,7 +61,7 @@ impl Deref for PostgresStore {
 
 /// The parts that the stores of all actors share.
 #[derive(Debug)]
-pub struct Parts {
+pub(crate) struct Parts {
     pub(crate) database: Arc<Database>,
     faults: Faults,
     pub(crate) announcer: Announcer,
@@ -92,64 +93,64 @@ async fn connect(url: &str, ca: Option<&Path>, clock: Clock) -> std::result::Res
     Ok(database)
 }
 
+/// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
+/// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store
+/// then lives in.
+///
+/// # Errors
+/// [`OpenError`], with the database left as it was.
+pub async fn open(
+    url: &str,
+    ca: Option<&Path>,
+    clock: Clock,
+    faults: Faults,
+) -> std::result::Result<SqlStore, OpenError> {
+    open_with(url, ca, clock, faults, &SCHEMA).await
+}
+
+/// [`open`]. Only tests have another schema than [`SCHEMA`].
+///
+/// # Errors
+/// [`OpenError`], with the database left as it was.
+pub async fn open_with(
+    url: &str,
+    ca: Option<&Path>,
+    clock: Clock,
+    faults: Faults,
+    schema: &Schema,
+) -> std::result::Result<SqlStore, OpenError> {
+    let database = connect(url, ca, clock).await?;
+    schema::migrate(&database, schema).await?;
+    let database = Arc::new(database);
+    let once = upkeep::once(&database).await;
+    let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
+    let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
+    let parts = Parts {
+        submitter: Submitter::new(database.clone(), faults.clone()),
+        ping: tokio::sync::Mutex::default(),
+        served_last: ServedLast::default(),
+        announcer: Announcer::start(database.clone()),
+        _upkeep: AbortOnDropHandle::new(upkeep),
+        database,
+        faults,
+    };
+    Ok(PostgresStore { parts: Arc::new(parts), actor: None, right: None }.into())
+}
+
+/// [`open`] for a database that has the current schema already; `None` for any other one, which
+/// stays as it is.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<SqlStore>, OpenError> {
+    let database = connect(url, ca, Clock::system()).await?;
+    match schema::is_current(&database).await? {
+        true => open(url, ca, Clock::system(), Faults::default()).await.map(Some),
+        false => Ok(None),
+    }
+}
+
 impl PostgresStore {
-    /// Opens the database that `url` names, bringing its schema up to date as needed. TLS trusts the public
-    /// authorities, and those in the file `ca`. Must be called inside of a Tokio runtime, which the store
-    /// then lives in.
-    ///
-    /// # Errors
-    /// [`OpenError`], with the database left as it was.
-    pub async fn open(
-        url: &str,
-        ca: Option<&Path>,
-        clock: Clock,
-        faults: Faults,
-    ) -> std::result::Result<Self, OpenError> {
-        Self::open_with(url, ca, clock, faults, &SCHEMA).await
-    }
-
-    /// [`PostgresStore::open`]. Only tests have another schema than [`SCHEMA`].
-    ///
-    /// # Errors
-    /// [`OpenError`], with the database left as it was.
-    pub async fn open_with(
-        url: &str,
-        ca: Option<&Path>,
-        clock: Clock,
-        faults: Faults,
-        schema: &Schema,
-    ) -> std::result::Result<Self, OpenError> {
-        let database = connect(url, ca, clock).await?;
-        schema::migrate(&database, schema).await?;
-        let database = Arc::new(database);
-        let once = upkeep::once(&database).await;
-        let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
-        let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
-        let parts = Parts {
-            submitter: Submitter::new(database.clone(), faults.clone()),
-            ping: tokio::sync::Mutex::default(),
-            served_last: ServedLast::default(),
-            announcer: Announcer::start(database.clone()),
-            _upkeep: AbortOnDropHandle::new(upkeep),
-            database,
-            faults,
-        };
-        Ok(Self { parts: Arc::new(parts), actor: None, right: None })
-    }
-
-    /// [`PostgresStore::open`] for a database that has the current schema already; `None` for any other one, which
-    /// stays as it is.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<Option<Self>, OpenError> {
-        let database = connect(url, ca, Clock::system()).await?;
-        match schema::is_current(&database).await? {
-            true => Self::open(url, ca, Clock::system(), Faults::default()).await.map(Some),
-            false => Ok(None),
-        }
-    }
-
     /// The same store for another caller.
     pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
         Self { parts: self.parts.clone(), actor, right }
@@ -159,7 +160,7 @@ impl PostgresStore {
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub async fn check_durability(&self) -> std::result::Result<(), String> {
+    pub(crate) async fn check_durability(&self) -> std::result::Result<(), String> {
         let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
         let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;
         match rows.first().map(|row| row.try_get(0)) {

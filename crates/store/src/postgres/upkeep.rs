@@ -10,7 +10,7 @@ use tokio_postgres::IsolationLevel;
 use super::connection::Database;
 use super::sweep::Sweep;
 use super::{PostgresStore, ledger};
-use crate::driver::{self, Driven as _};
+use crate::driver::{self, Driver};
 use crate::endings::Loss;
 use crate::{Audit, Ended, Rescue, Rescued, Result, audit, progress};
 use tintype_domain::model::{FailureCause, Id};
@@ -113,7 +113,7 @@ impl PostgresStore {
             self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
         // The tasks are rescued all the same.
         let forget = async |begun: &driver::Transaction<'_>| progress::forget_ended(begun).await;
-        if let Err(error) = self.driver().write(None, forget).await {
+        if let Err(error) = Driver::Postgres(self).write(None, forget).await {
             tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
                 the next sweep tries again");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
-use crate::driver::{Driven as _, Row, array, millis};
+use crate::driver::{Driver, Row, array, millis};
 use crate::{ENGINE_SILENCE, EngineState, Result, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -63,7 +63,7 @@ impl PostgresStore {
         let sql = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms,
                 image_ms, is_available, seen_at
             FROM workers WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id";
-        let rows = self.driver().read(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?;
+        let rows = Driver::Postgres(self).read(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?;
         let report = |row: &Row| {
             let is_available = row.get("is_available")?;
             Ok((WorkerReport { is_available, ..worker(row)? }, row.get("seen_at")?))
@@ -108,7 +108,7 @@ impl PostgresStore {
             alive("$2", "$3")
         );
         let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        self.driver().read(&sql, &[&array(own), &given, &silence]).await?.iter().map(worker).collect()
+        Driver::Postgres(self).read(&sql, &[&array(own), &given, &silence]).await?.iter().map(worker).collect()
     }
 
     pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
@@ -119,7 +119,7 @@ impl PostgresStore {
             alive("$1", "$2")
         );
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        self.driver().read(&sql, &[&given, &silence, &forgotten]).await?.iter().map(engine).collect()
+        Driver::Postgres(self).read(&sql, &[&given, &silence, &forgotten]).await?.iter().map(engine).collect()
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {

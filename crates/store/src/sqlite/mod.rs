@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
-use super::driver::{Transaction, on_sqlite};
+use super::driver::{SqlStore, Transaction, on_sqlite};
 use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -39,7 +39,7 @@ pub use self::snapshot::Snapshot;
 
 /// A database in one SQLite file.
 #[derive(Debug)]
-pub struct SqliteStore {
+pub(crate) struct SqliteStore {
     parts: Arc<Parts>,
     /// The one whose changes the audit log records.
     pub(crate) actor: Option<Arc<Actor>>,
@@ -62,7 +62,7 @@ impl fmt::Debug for Parts {
 }
 
 /// The parts that the stores of all actors share.
-pub struct Parts {
+pub(crate) struct Parts {
     writer: Writer,
     readers: Readers,
     /// Held while a long read runs.
@@ -90,65 +90,64 @@ impl From<std::io::Error> for StoreError {
     }
 }
 
+/// Opens the file, creating it or bringing its schema up to date as needed.
+///
+/// # Errors
+/// [`OpenError`]; the file is then unchanged.
+pub fn open(path: &Path, clock: Clock) -> std::result::Result<SqlStore, OpenError> {
+    open_with_faults(path, clock, Faults::default())
+}
+
+/// Opens the file like [`open`], and injects `faults`.
+///
+/// # Errors
+/// [`OpenError`]; the file is then unchanged.
+pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<SqlStore, OpenError> {
+    open_with(path, clock, faults, &SCHEMA)
+}
+
+/// [`open_with_faults`]. Only tests have another schema than [`SCHEMA`].
+///
+/// # Errors
+/// [`OpenError`]; the file is then unchanged.
+pub fn open_with(
+    path: &Path,
+    clock: Clock,
+    faults: Faults,
+    schema: &Schema,
+) -> std::result::Result<SqlStore, OpenError> {
+    let unusable =
+        |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
+    if is_a_fragment(path).map_err(|error| unusable(&error))? {
+        return Err(unusable(&"the file is not a database"));
+    }
+    check_write_permission(path).map_err(|error| unusable(&error))?;
+    let unfinished = restoring(path);
+    if unfinished.exists() && !path.exists() {
+        let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
+        return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
+    migrate(&mut connection, path, schema)?;
+    let ids = IdSource::default();
+    let (last_served, empties_log) = (HashMap::new(), false);
+    let writing = Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
+    let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
+    let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
+    let parts = Arc::new(Parts {
+        writer,
+        readers,
+        long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
+        clock,
+        faults,
+        workers: Mutex::default(),
+        data_version: AtomicI64::new(0),
+    });
+    Ok(SqliteStore { parts, actor: None, right: None }.into())
+}
+
 impl SqliteStore {
-    /// Opens the file, creating it or bringing its schema up to date as needed.
-    ///
-    /// # Errors
-    /// [`OpenError`]; the file is then unchanged.
-    pub fn open(path: &Path, clock: Clock) -> std::result::Result<Self, OpenError> {
-        Self::open_with_faults(path, clock, Faults::default())
-    }
-
-    /// Opens the file like [`SqliteStore::open`], and injects `faults`.
-    ///
-    /// # Errors
-    /// [`OpenError`]; the file is then unchanged.
-    pub fn open_with_faults(path: &Path, clock: Clock, faults: Faults) -> std::result::Result<Self, OpenError> {
-        Self::open_with(path, clock, faults, &SCHEMA)
-    }
-
-    /// [`SqliteStore::open_with_faults`]. Only tests have another schema than [`SCHEMA`].
-    ///
-    /// # Errors
-    /// [`OpenError`]; the file is then unchanged.
-    pub fn open_with(
-        path: &Path,
-        clock: Clock,
-        faults: Faults,
-        schema: &Schema,
-    ) -> std::result::Result<Self, OpenError> {
-        let unusable =
-            |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
-        if is_a_fragment(path).map_err(|error| unusable(&error))? {
-            return Err(unusable(&"the file is not a database"));
-        }
-        check_write_permission(path).map_err(|error| unusable(&error))?;
-        let unfinished = restoring(path);
-        if unfinished.exists() && !path.exists() {
-            let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
-            return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
-        }
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
-        migrate(&mut connection, path, schema)?;
-        let ids = IdSource::default();
-        let (last_served, empties_log) = (HashMap::new(), false);
-        let writing =
-            Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
-        let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
-        let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
-        let parts = Arc::new(Parts {
-            writer,
-            readers,
-            long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
-            clock,
-            faults,
-            workers: Mutex::default(),
-            data_version: AtomicI64::new(0),
-        });
-        Ok(Self { parts, actor: None, right: None })
-    }
-
     /// The same store for another caller.
     pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
         Self { parts: self.parts.clone(), actor, right }
@@ -158,7 +157,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`StoreError`] with the first damage found.
-    pub fn check_integrity(&self) -> Result<()> {
+    pub(crate) fn check_integrity(&self) -> Result<()> {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
@@ -209,7 +208,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn begin_new_log(&self) -> Result<()> {
+    pub(crate) fn begin_new_log(&self) -> Result<()> {
         let busy: bool =
             self.read(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)))?;
         if busy {

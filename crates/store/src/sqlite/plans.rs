@@ -7,7 +7,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use rusqlite::{Connection, params_from_iter, types};
 
-use super::SqliteStore;
 use super::schema::SCHEMA;
 use tintype_domain::timestamp::Timestamp;
 use tintype_system::clock::Clock;
@@ -54,7 +53,7 @@ fn scans(connection: &Connection, sql: &str) -> Vec<String> {
 async fn no_statement_about_one_account_reads_the_rows_of_all() {
     let directory = tempfile::TempDir::new().expect("a directory");
     let path = directory.path().join("tintype.db");
-    let store = SqliteStore::open(&path, Clock::manual(Timestamp::from_millis(1_800_000_000_000))).expect("a database");
+    let store = super::open(&path, Clock::manual(Timestamp::from_millis(1_800_000_000_000))).expect("a database");
     account_walk::walk(&store).await.expect("a store");
     let sent = sent().get(&path).cloned().unwrap_or_default();
     let of_account = |sql: &&String| {

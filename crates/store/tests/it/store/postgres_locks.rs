@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use tintype_domain::endpoint::DeliveryState;
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::{FailureCause, Status, Surface};
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_store::{
     AccountCreation, Accounts as _, AttemptEnd, AttemptFailure, AttemptProgress, AttemptWrite, AuditLog as _, Ended,
     EndpointChange, Keys as _, Lease, LeaseWrite, NewKey, NewUpload, Rescue, Result, Right, StartLimit, Submission,
@@ -61,7 +61,7 @@ async fn a_write_that_ends_in_a_deadlock_is_repeated() -> Result<()> {
     // The server looks for a deadlock when the store has waited for so long.
     let url = cluster().url(directory.path()).replace("?options=", "?options=-cdeadlock_timeout%3D3s%20");
     let clock = Clock::manual(NOON);
-    let store = PostgresStore::open(&url, None, clock, Faults::default()).await.expect("a fresh schema");
+    let store = postgres::open(&url, None, clock, Faults::default()).await.expect("a fresh schema");
     let AccountCreation::Created(account) = store.create_account("ada", 5).await? else { panic!("a new name") };
     let account = account.id;
     let secret = KeySecret::random();

@@ -1,7 +1,7 @@
 //! PostgreSQL as people buy it: behind poolers, with several hosts, and in other encodings.
 
-use tintype_store::postgres::PostgresStore;
-use tintype_store::{Accounts as _, Fleet as _, OpenError};
+use tintype_store::postgres;
+use tintype_store::{Accounts as _, Fleet as _, OpenError, SqlStore};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -9,13 +9,13 @@ use tintype_rigs::database::NOON;
 use tintype_rigs::pgbouncer::PgBouncer;
 use tintype_rigs::postgres::{Cluster, Database, Durability, cluster, path};
 
-async fn open(url: &str) -> Result<PostgresStore, OpenError> {
-    PostgresStore::open(url, None, Clock::manual(NOON), Faults::default()).await
+async fn open(url: &str) -> Result<SqlStore, OpenError> {
+    postgres::open(url, None, Clock::manual(NOON), Faults::default()).await
 }
 
 /// Whether the database has no table of ours.
 async fn is_empty(database: &Database) -> bool {
-    PostgresStore::open_current(&database.direct(), None).await.expect("a database").is_none()
+    postgres::open_current(&database.direct(), None).await.expect("a database").is_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,7 +35,7 @@ async fn a_pooler_that_shares_sessions_is_refused_before_anything_is_written() {
         assert!(is_empty(&database).await, "{source}");
         // An installation that the pooler came before later: commands and `doctor` refuse it too.
         open(&database.direct()).await.expect("the server itself").create_account("ada", 5).await.expect("an account");
-        let error = PostgresStore::open_current(&url, None).await.expect_err("a shared session").to_string();
+        let error = postgres::open_current(&url, None).await.expect_err("a shared session").to_string();
         assert!(error.contains("`pool_mode = session`"), "{source}: {error}");
     }
 }
@@ -90,7 +90,7 @@ async fn a_database_that_cannot_hold_every_prompt_is_refused_before_the_first_ta
         let database = Database::create(&format!("ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"));
         let error = open(&database.direct()).await.expect_err("an encoding").to_string();
         assert!(error.contains(encoding) && error.contains("ENCODING 'UTF8'"), "{error}");
-        let doctor = PostgresStore::open_current(&database.direct(), None).await.expect_err("an encoding").to_string();
+        let doctor = postgres::open_current(&database.direct(), None).await.expect_err("an encoding").to_string();
         assert_eq!(doctor, error);
     }
 }

@@ -6,10 +6,10 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
-use tintype_store::postgres::PostgresStore;
+use tintype_store::postgres;
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, StartLimit, Store, StoreError, Submission,
-    WORKER_SILENCE, WorkerReport,
+    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, SqlStore, StartLimit, Store, StoreError,
+    Submission, WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
@@ -24,9 +24,9 @@ use tintype_rigs::postgres::{cluster, schema, waiting};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens the store in the schema of a directory.
-pub async fn open(directory: &TempDir) -> std::result::Result<PostgresStore, OpenError> {
+pub async fn open(directory: &TempDir) -> std::result::Result<SqlStore, OpenError> {
     let url = cluster().url(directory.path());
-    PostgresStore::open(&url, None, Clock::manual(NOON), Faults::default()).await
+    postgres::open(&url, None, Clock::manual(NOON), Faults::default()).await
 }
 
 pub fn fixture_with(faults: &str) -> Fixture {
@@ -150,7 +150,7 @@ async fn an_error_does_not_contain_the_password() {
         "postgres://ada:secret@/tintype",
         "postgres://ada:secret@host:x/t",
     ] {
-        let opened = PostgresStore::open(url, None, Clock::manual(NOON), Faults::default()).await;
+        let opened = postgres::open(url, None, Clock::manual(NOON), Faults::default()).await;
         let error = opened.expect_err("no server listens there").to_string();
         assert!(!error.contains("secret"), "{error}");
     }

@@ -6,7 +6,8 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tempfile::TempDir;
 use tintype_store::Accounts as _;
 use tintype_store::OpenError;
-use tintype_store::postgres::PostgresStore;
+use tintype_store::SqlStore;
+use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
@@ -42,9 +43,9 @@ impl Server {
         Self { cluster, port, ca, _directory: directory }
     }
 
-    async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<PostgresStore, OpenError> {
+    async fn open(&self, parameters: &str, ca: Option<&Path>) -> Result<SqlStore, OpenError> {
         let url = format!("postgres://tintype@{}/postgres{parameters}", self.port.address);
-        PostgresStore::open(&url, ca, Clock::manual(NOON), Faults::default()).await
+        postgres::open(&url, ca, Clock::manual(NOON), Faults::default()).await
     }
 
     /// The numbers of encrypted and of plain connections of stores.

@@ -7,8 +7,8 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, ReferenceProblem, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::postgres::{self, PostgresStore};
-use tintype_store::sqlite::{self, SqliteStore};
+use tintype_store::postgres;
+use tintype_store::sqlite;
 use tintype_store::{FIRST_VERSION, GalleryFilter, OpenError, Result, Schema, Store};
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
@@ -46,12 +46,10 @@ async fn open(
 ) -> std::result::Result<Box<dyn Store>, OpenError> {
     let (clock, faults) = (Clock::manual(NOON), Faults::default());
     Ok(match backend {
-        Backend::Sqlite => {
-            Box::new(SqliteStore::open_with(&directory.path().join("tintype.db"), clock, faults, schema)?)
-        }
+        Backend::Sqlite => Box::new(sqlite::open_with(&directory.path().join("tintype.db"), clock, faults, schema)?),
         Backend::Postgres => {
             let url = cluster().url(directory.path());
-            Box::new(PostgresStore::open_with(&url, None, clock, faults, schema).await?)
+            Box::new(postgres::open_with(&url, None, clock, faults, schema).await?)
         }
     })
 }

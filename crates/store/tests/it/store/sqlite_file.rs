@@ -11,15 +11,15 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_store::sqlite::SqliteStore;
-use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, StoreError};
+use tintype_store::sqlite;
+use tintype_store::{GalleryFilter, KeyChange, OpenError, Result, SqlStore, StoreError};
 use tintype_system::clock::Clock;
 
 use super::fixture::{Fixture, LEASE, UNLIMITED, accepted, ids, images, new_key, one_file};
 use tintype_rigs::database::{Backend, NOON};
 
-fn open(path: &Path) -> std::result::Result<SqliteStore, OpenError> {
-    SqliteStore::open(path, Clock::manual(NOON))
+fn open(path: &Path) -> std::result::Result<SqlStore, OpenError> {
+    sqlite::open(path, Clock::manual(NOON))
 }
 
 /// Asserts that the file is refused and does not change, and returns the reason.
