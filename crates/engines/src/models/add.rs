@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::catalogue::all_parts;
 use super::download::{Watch, sha256};
-use super::manifest::{MANIFEST, Manifest, ModelFile, write};
-use super::pull::pipeline_class;
+use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
+use super::pull::Index;
 use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name};
 use tintype_diffusion::pipelines::BESIDE;
@@ -37,7 +37,8 @@ struct Found {
 
 impl Found {
     fn of_folder(folder: PathBuf) -> Result<Self, String> {
-        let pipeline = pipeline_class(&folder)?;
+        let index: Index = read_operators_json(&folder.join(INDEX))?;
+        let pipeline = index.pipeline_class().map_err(|reason| format!("{}: {reason}", folder.display()))?;
         let files = select(&listing(&folder)?, &all_parts(), false)
             .map_err(|reason| format!("{}: {}", folder.display(), reason.replace("repository", "folder")))?;
         Ok(Self { folder, file: None, pipeline, files })
@@ -186,6 +187,44 @@ mod tests {
         assert!(manifest_of(data.path(), &name).is_ok());
         assert_eq!(remove(data.path(), &name), Ok(true));
         assert!(path.exists() && entries(data.path()).expect("readable").is_empty());
+    }
+
+    #[test]
+    fn a_snapshot_in_the_cache_of_a_hub_is_installed() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let snapshot = own.path().join("snapshots/0123abcd");
+        fs::create_dir_all(snapshot.join("unet")).expect("a folder");
+        fs::create_dir(own.path().join("blobs")).expect("a folder");
+        for (at, (name, content, up)) in [
+            (INDEX, r#"{"_class_name": "StableDiffusionPipeline"}"#, "../.."),
+            ("unet/config.json", "{}", "../../.."),
+            ("unet/diffusion_pytorch_model.safetensors", "weights", "../../.."),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            fs::write(own.path().join(format!("blobs/{at}")), content).expect("written");
+            std::os::unix::fs::symlink(format!("{up}/blobs/{at}"), snapshot.join(name)).expect("a link");
+        }
+        let added = add(data.path(), &snapshot, "mine", true, &Silent).expect("a model");
+        let manifest = added.manifest.as_ref().expect("a manifest");
+        assert_eq!((manifest.pipeline.as_str(), manifest.files.len()), ("StableDiffusionPipeline", 3));
+        assert!(pull::verify(&added, &Silent).expect("readable").is_empty());
+        assert!(find(data.path(), "mine").is_ok());
+    }
+
+    #[test]
+    fn a_pipeline_with_code_of_its_own_is_refused_by_what_it_is() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        for (class, reason) in [
+            (r#"["pipeline", "MyPipe"]"#, "names a file with code of its own as the pipeline, which is never run"),
+            ("1", "names no class of a pipeline"),
+            (r#""rm -rf""#, "names no class of a pipeline"),
+        ] {
+            fs::write(own.path().join(INDEX), format!(r#"{{"_class_name": {class}}}"#)).expect("written");
+            let error = add(data.path(), own.path(), "mine", false, &Silent).expect_err(class);
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

@@ -162,9 +162,22 @@ impl Manifest {
 /// # Errors
 /// A sentence for the operator: it cannot be read, or holds something else.
 pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<T, String> {
-    let path = folder.join(name);
+    parse(&folder.join(name), open(folder, name))
+}
+
+/// The same for a file of an operator. It may be a symbolic link, as all files in the cache of a hub are.
+///
+/// # Errors
+/// As of [`read_json`].
+pub(super) fn read_operators_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    parse(path, openat(CWD, path, flags, Mode::empty()).map(File::from))
+}
+
+/// Reads JSON of up to 1 MiB.
+fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Result<T, String> {
     let wrong = |reason: String| format!("{}: {reason}", path.display());
-    let file = open(folder, name).map_err(|error| wrong(error.to_string()))?;
+    let file = file.map_err(|error| wrong(error.to_string()))?;
     let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_file() {
         return Err(wrong("is no file".into()));

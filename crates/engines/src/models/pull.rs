@@ -310,7 +310,7 @@ impl Pull {
         let mut manifest = self.plan.manifest.clone();
         manifest.files = fetched;
         if manifest.files.iter().any(|file| file.path == INDEX) {
-            let class = pipeline_class(&self.staging)?;
+            let class = read_json::<Index>(&self.staging, INDEX)?.pipeline_class()?;
             if !manifest.pipeline.is_empty() && manifest.pipeline != class {
                 let expected = &manifest.pipeline;
                 return Err(format!("{INDEX} is of a {class} instead of a {expected}: this is another model"));
@@ -341,18 +341,32 @@ impl Pull {
     }
 }
 
-/// The class of a pipeline, from its index.
-///
-/// # Errors
-/// A sentence for the operator.
-pub(super) fn pipeline_class(folder: &Path) -> Result<String, String> {
-    #[derive(Deserialize)]
-    struct Index {
-        _class_name: String,
+/// The file by which a folder is recognised as a model.
+#[derive(Deserialize)]
+pub(super) struct Index {
+    _class_name: serde_json::Value,
+}
+
+impl Index {
+    /// The class of the pipeline.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(super) fn pipeline_class(self) -> Result<String, String> {
+        let class = match self._class_name {
+            serde_json::Value::String(class) => class,
+            // The name of a file and that of a class in it.
+            serde_json::Value::Array(_) => {
+                return Err(format!(
+                    "{INDEX} names a file with code of its own as the pipeline, which is never run: use a model for a \
+                     pipeline of diffusers"
+                ));
+            }
+            _ => return Err(format!("{INDEX} names no class of a pipeline")),
+        };
+        let plain = class.len() <= 64 && class.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if plain { Ok(class) } else { Err(format!("{INDEX} names no class of a pipeline")) }
     }
-    let Index { _class_name: class } = read_json(folder, INDEX)?;
-    let plain = class.len() <= 64 && class.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if plain { Ok(class) } else { Err(format!("{INDEX} names no class of a pipeline")) }
 }
 
 /// Syncs a folder and those in it.
