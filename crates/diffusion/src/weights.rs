@@ -295,10 +295,14 @@ impl Weights {
         &self.identity
     }
 
-    /// Some of the tensors, under other names. Kernels of a single pixel become matrices where the layer is one of an
+    /// Some of the tensors, under other names. Of two that get one name it is the first in the order of the old names.
+    /// Kernels of a single pixel become matrices where the layer is one of an
     /// attention: older programs wrote these as convolutions.
     pub fn renamed(&self, name: impl Fn(&str) -> Option<String>) -> Self {
-        let renamed = self.entries.iter().filter_map(|(old, entry)| {
+        let mut old: Vec<_> = self.entries.iter().collect();
+        // The last one stays when they are collected.
+        old.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+        let renamed = old.into_iter().filter_map(|(old, entry)| {
             let name = name(old)?;
             let mut entry = entry.clone();
             if [".to_q.", ".to_k.", ".to_v.", ".to_out."].iter().any(|layer| name.contains(layer))

@@ -55,7 +55,6 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
         (&[UNET], "is Stable Diffusion 1 without its text encoder and its VAE: use the complete checkpoint"),
         (&[UNET, context], "is Stable Diffusion 2 without its text encoder and its VAE"),
         (&[UNET, SIZES], "is Stable Diffusion XL without its text encoders and its VAE"),
-        (&[UNET, CLIP], "is Stable Diffusion 1 without its VAE"),
         (&[UNET, VAE], "is Stable Diffusion 1 without its text encoder:"),
         (
             &[UNET, VAE, ("conditioner.embedders.0.transformer.text_model.x", &[1])],
@@ -65,10 +64,11 @@ fn a_file_that_is_not_a_complete_model_is_refused_by_what_it_is() {
         (&[takes(&[4, 7, 3, 3]), CLIP, VAE], "is a model for enlarging pictures"),
         (&[takes(&[4, 5, 3, 3]), CLIP, VAE], "is a model for pictures with depth"),
         (
-            &[UNET, VAE, ("conditioner.embedders.0.model.positional_embedding", &[1])],
+            &[UNET, VAE, SIZES, ("conditioner.embedders.0.model.positional_embedding", &[1])],
             "is the refiner of Stable Diffusion XL, which finishes pictures of another model: use the base model",
         ),
         (&[UNET, VAE, CLIP, ("edm_mean", &[1])], "is Playground 2.5"),
+        (&[UNET, VAE, CLIP, ("edm_vpred.sigma_max", &[1])], "is CosXL or a model like it, whose scheduler (EDM)"),
         (&[("model.diffusion_model.joint_blocks.0.x", &[1])], "is Stable Diffusion 3, which is not supported"),
         (&[("double_blocks.0.img_attn.norm.key_norm.scale", &[1])], "is FLUX.1 or a model like it"),
         (&[("double_stream_modulation_img.lin.weight", &[1]), ("double_blocks.0.x", &[1])], "pull klein-4b`"),
@@ -104,12 +104,15 @@ fn weights_in_8_bit_fractions_are_refused() {
 #[test]
 fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
     let folder = TempDir::new().expect("a folder");
-    let cases: [(&str, &[u8], &str); 5] = [
+    let cases: [(&str, &[u8], &str); 8] = [
         ("model.ckpt", b"anything", "is a pickle, which can run code when it is read: convert it to safetensors"),
         ("model.pt", b"", "is a pickle"),
         ("zip.safetensors", b"PK\x03\x04 and so on", "is a pickle"),
         ("old.safetensors", &[0x80, 0x02, 0x8a, 0x0a], "is a pickle"),
         ("model.gguf", b"GGUF\x03\0\0\0", "is a GGUF file"),
+        ("page.safetensors", b"<!DOCTYPE html><html>", "is a web page or an error message of the site instead of"),
+        ("blank.safetensors", b"\n\n  <html>", "is a web page"),
+        ("error.safetensors", br#"{"error":"Unauthorized"}"#, "download it again, with a token"),
     ];
     for (name, bytes, expected) in cases {
         let path = folder.path().join(name);
@@ -168,4 +171,15 @@ fn sizes_that_lead_nowhere_are_refused() {
         let error = Pipeline::open(&path, &Options::default()).err();
         assert!(matches!(error, Some(Error::Model(_))), "{tensors:?}: {error:?}");
     }
+}
+
+#[test]
+fn a_file_that_lacks_its_vae_alone_needs_another_one() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("file.safetensors");
+    write(&path, &[UNET, CLIP]);
+    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
+    let Err(Error::Model(text)) = Pipeline::open(&path, &Options::default()) else { panic!("no sentence") };
+    assert!(text.contains("is Stable Diffusion 1 without its VAE: use the complete checkpoint"), "{text}");
+    assert!(text.ends_with("or give a VAE as --engine-vae"), "{text}");
 }

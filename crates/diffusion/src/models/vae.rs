@@ -115,7 +115,8 @@ impl Vae {
         let x = b.activation(&x, Activation::Silu);
         let x = b.conv(&x, "decoder.conv_out", 3, 3, 1)?;
         b.output("picture", &x);
-        b.finish(|name| ["encoder.", "quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
+        // Besides the encoder, files can hold what the training of the autoencoder needed.
+        b.finish(|name| !["decoder.", "post_quant_conv."].iter().any(|part| name.starts_with(part)))
     }
 
     /// Writes the graph of the encoder for a picture of the given size in pixels. Input: `picture`, from -1 to 1. Outputs:
@@ -149,7 +150,7 @@ impl Vae {
         b.output("latent", &latent);
         let spread = b.slice(&x, 1, self.channels, self.channels * 2);
         b.output("spread", &spread);
-        b.finish(|name| ["decoder.", "post_quant_conv.", "bn."].iter().any(|part| name.starts_with(part)))
+        b.finish(|name| !["encoder.", "quant_conv."].iter().any(|part| name.starts_with(part)))
     }
 
     fn middle(&self, b: &mut Builder<'_>, x: &Node, name: &str) -> Result<Node> {

@@ -91,13 +91,13 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// The decoder in a file or a folder, in place of this one of the model.
+    /// The decoder in a file or a folder, in place of the model's `own`, if it has one.
     ///
     /// # Errors
     /// If it cannot be read, or the model cannot use it.
-    fn replaced(self, path: &Path, unet: &Unet) -> Result<Self> {
+    fn other(path: &Path, own: Option<&Self>, unet: &Unet) -> Result<Self> {
         let by_family = if unet.addition.is_some() { single_file::SCALING_XL } else { single_file::SCALING };
-        let scaling = self.scaling().unwrap_or(by_family);
+        let scaling = own.and_then(Self::scaling).unwrap_or(by_family);
         let wrong = |what: String| {
             let path = path.display().to_string();
             let named = if what.contains(&path) { String::new() } else { format!("the VAE {path}: ") };
@@ -107,8 +107,8 @@ impl Decoder {
         let (config, weights) = single_file::vae_parts(path, scaling).map_err(unusable)?;
         config.one_of("_class_name", &["AutoencoderKL", "AutoencoderTiny"]).map_err(unusable)?;
         let other = Self::read(&config, weights, unet).map_err(unusable)?;
-        if other.factor() != self.factor() {
-            let [found, wanted] = [other.factor(), self.factor()];
+        let [found, wanted] = [other.factor(), own.map_or(other.factor(), Self::factor)];
+        if found != wanted {
             return Err(wrong(format!(
                 "it makes {found} pixels of each pixel of a latent picture, along a side, but {wanted} are needed"
             )));
@@ -119,7 +119,7 @@ impl Decoder {
                  family"
             )));
         }
-        if self.encodes() && !other.encodes() {
+        if own.is_some_and(Self::encodes) && !other.encodes() {
             return Err(wrong("it holds no encoder, which reference pictures need".into()));
         }
         Ok(other)
@@ -223,13 +223,17 @@ impl Body {
     /// model.
     pub(super) fn open(
         (unet, weights): (Unet, Weights),
-        (vae, vae_weights): (&Config, Weights),
+        vae: Option<(Config, Weights)>,
         scheduler: Config,
         tokens: usize,
         other: Option<&Path>,
     ) -> Result<Self> {
-        let own = Decoder::read(vae, vae_weights, &unet)?;
-        let decoder = if let Some(path) = other { own.replaced(path, &unet)? } else { own };
+        let own = vae.map(|(config, weights)| Decoder::read(&config, weights, &unet)).transpose()?;
+        let decoder = match (own, other) {
+            (own, Some(path)) => Decoder::other(path, own.as_ref(), &unet)?,
+            (Some(own), None) => own,
+            (None, None) => return Err(Error::Model("the model has no VAE: give one as --engine-vae".into())),
+        };
         let body = Self { unet, weights, tokens, decoder, scheduler };
         body.scheduler(1, 1.0)?;
         body.unet.graph(&body.weights, 1, [8, 8], tokens)?;

@@ -41,7 +41,7 @@ pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 pub use mask::LatentMask;
-pub use single_file::{BESIDE, class as class_of_file};
+pub use single_file::{BESIDE, beside, class as class_of_file};
 pub(crate) use single_file::{check_format, original_unet_name};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
@@ -341,7 +341,7 @@ impl Pipeline {
         let Options { device_memory, .. } = *suit.options;
         let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);
         if folder.is_file() {
-            let single = single_file::parts(folder)?;
+            let single = single_file::parts(folder, suit.options.vae.is_some())?;
             lora::check(
                 &suit.options.loras,
                 if matches!(single, Single::Xl(_)) { &WITH_LORAS_XL } else { &WITH_LORAS },

@@ -32,8 +32,8 @@ pub(super) struct Parts<const N: usize> {
     pub encoders: [ClipParts; N],
     pub unet: Config,
     pub unet_weights: Weights,
-    pub vae: Config,
-    pub vae_weights: Weights,
+    /// `None` if another one replaces it.
+    pub vae: Option<(Config, Weights)>,
     pub scheduler: Config,
 }
 
@@ -44,10 +44,12 @@ impl<const N: usize> Parts<N> {
             index,
             encoders,
             unet: part_config(folder, "unet")?,
-            vae: part_config(folder, "vae")?,
+            vae: Some((
+                part_config(folder, "vae")?,
+                Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
+            )),
             scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
             unet_weights: Weights::open_part(&folder.join("unet"), "diffusion_pytorch_model")?,
-            vae_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
         })
     }
 }
@@ -72,8 +74,7 @@ impl StableDiffusion {
         let encoder = encoder.knowing(words);
         let tokens = encoder.clip.tokens;
         let scheduler = corrected(&parts.index, &parts.scheduler)?;
-        let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
-        let body = Body::open(unet, vae, scheduler, tokens, suit.options.vae.as_deref())?;
+        let body = Body::open((unet, parts.unet_weights), parts.vae, scheduler, tokens, suit.options.vae.as_deref())?;
         Ok(Self { traits: traits(&parts.index, &body)?, encoder: encoder.prepared(suit)?, body: body.prepared(suit)? })
     }
 }

@@ -60,8 +60,8 @@ impl StableDiffusionXl {
         let widths = [first.clip.width, second.clip.width];
         let [words, words_2] = textual_inversion::read(&suit.options.embeddings, widths, first.room())?;
         let (first, second) = (first.knowing(words), second.knowing(words_2));
-        let (unet, vae) = ((unet, parts.unet_weights), (&parts.vae, parts.vae_weights));
-        let body = Body::open(unet, vae, parts.scheduler, first.clip.tokens, suit.options.vae.as_deref())?;
+        let unet = (unet, parts.unet_weights);
+        let body = Body::open(unet, parts.vae, parts.scheduler, first.clip.tokens, suit.options.vae.as_deref())?;
         Ok(Self {
             traits: traits(&body)?,
             first: first.prepared(suit)?,

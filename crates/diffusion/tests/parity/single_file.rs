@@ -64,8 +64,26 @@ fn a_single_file_says_how_it_is_used() {
     }
 }
 
+/// The same file with another header, whose tensors lie where they lay. The header and the bytes after it can be changed.
+fn rewritten(path: &Path, change: impl FnOnce(&mut Map<String, Value>, &mut Vec<u8>)) -> Vec<u8> {
+    let own = std::fs::read(path).expect("a file");
+    let length = u64::from_le_bytes(own[..8].try_into().expect("eight bytes"));
+    let (header, data) = own[8..].split_at(usize::try_from(length).expect("a small header"));
+    let (mut header, mut data) = (serde_json::from_slice(header).expect("a header"), data.to_vec());
+    change(&mut header, &mut data);
+    let mut file = Vec::new();
+    begin(&mut file, header);
+    file.extend(data);
+    file
+}
+
 /// Writes a file as large as a published one that takes no disk. The UNet takes so many channels.
 fn published(name: &str, path: &Path, inputs: usize) {
+    published_as(name, path, inputs, |name| Some(name.to_owned()));
+}
+
+/// The same with other names, and without those for which there is none.
+fn published_as(name: &str, path: &Path, inputs: usize, rename: impl Fn(&str) -> Option<String>) {
     let recorded = File::open(folder().join("single/published.json.gz")).expect("a fixture");
     let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");
     let (mut header, mut length) = (Map::new(), 0);
@@ -73,6 +91,7 @@ fn published(name: &str, path: &Path, inputs: usize) {
         if name == "model.diffusion_model.input_blocks.0.0.weight" {
             shape[1] = json!(inputs);
         }
+        let Some(name) = rename(&name) else { continue };
         let begin = length;
         length += shape.as_array().expect("sizes").iter().map(count).product::<usize>() * 2;
         header.insert(name, json!({"dtype": "F16", "shape": shape, "data_offsets": [begin, length]}));
@@ -111,8 +130,66 @@ fn a_file_for_inpainting_is_known_by_its_channels() {
     ] {
         published(name, &path, 9);
         assert_eq!((class_of_file(&path).expect("a model"), masks(&path), references(&path)), (class, true, 1));
-        assert!(traits(&path).masks, "{name}");
+        let traits = traits(&path);
+        // That of Stable Diffusion 2 was only published for 512 pixels, where it predicts noise.
+        let side = if name == "sdxl" { 1024 } else { 512 };
+        assert_eq!((traits.masks, traits.trained_pixels), (true, side * side), "{name}");
     }
+}
+
+#[test]
+fn the_names_of_later_programs_do_not_make_stable_diffusion_2_a_refiner() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let later = |name: &str| Some(name.replace("cond_stage_model.model.", "conditioner.embedders.0.model."));
+    published_as("sd2", &path, 4, later);
+    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
+    let traits = traits(&path);
+    assert_eq!((traits.family, traits.trained_pixels), ("Stable Diffusion", 768 * 768));
+}
+
+#[test]
+fn a_file_without_a_vae_takes_another_one() {
+    let expected = Single::new("sd1");
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    // The tensors stay in the file, under names that nothing reads.
+    let file = rewritten(&expected.path, |header, _| {
+        let names = std::mem::take(header).into_iter();
+        header.extend(names.map(|(name, entry)| (name.replace("first_stage_model.", "other."), entry)));
+    });
+    std::fs::write(&path, file).expect("a file");
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+    let options = Options { vae: Some(expected.path.clone()), ..Options::default() };
+    let mut pipelines = [&path, &expected.path].map(|path| Pipeline::open(path, &options).expect("a model"));
+    let [one, other] = pipelines.each_mut().map(|pipeline| {
+        let (order, settings) = (expected.model.order(), expected.model.settings());
+        pipeline.render(&order, &settings, |_| {}, &CancellationToken::new()).expect("a picture")
+    });
+    assert_eq!(one, other);
+}
+
+#[test]
+fn of_two_names_for_one_weight_the_longer_one_counts() {
+    let expected = Single::new("sd1");
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let file = rewritten(&expected.path, |header, data| {
+        let mut copies = Map::new();
+        for (name, entry) in &*header {
+            let Some(rest) = name.strip_prefix("cond_stage_model.transformer.text_model.encoder.") else { continue };
+            let bytes = count(&entry["data_offsets"][1]) - count(&entry["data_offsets"][0]);
+            let (begin, mut entry) = (data.len(), entry.clone());
+            data.resize(begin + bytes, 0);
+            entry["data_offsets"] = json!([begin, data.len()]);
+            copies.insert(format!("cond_stage_model.transformer.encoder.{rest}"), entry);
+        }
+        assert!(!copies.is_empty());
+        header.extend(copies);
+    });
+    std::fs::write(&path, file).expect("a file");
+    let Single { model, .. } = &expected;
+    model.assert_run("", pipelines_of(&path), &model.order(), &model.settings());
 }
 
 #[test]
@@ -132,6 +209,15 @@ fn what_a_file_cannot_tell_may_lie_beside_it() {
     assert_eq!((traits(&path).family, traits(&path).steps), ("Stable Diffusion XL with LCM", 4));
     beside(BESIDE[2], json!({"_class_name": "UnknownScheduler"}));
     assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+    std::fs::remove_file(folder.path().join(BESIDE[2])).expect("a file");
+    // The configuration of a VAE that lies there with its weights is that of these, and not of the file.
+    beside(BESIDE[1], json!({"_class_name": "AutoencoderDC"}));
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+    let weights = folder.path().join("vae/diffusion_pytorch_model.safetensors");
+    std::fs::write(weights, "weights").expect("a file");
+    assert_eq!(traits(&path).steps, 30);
+    std::fs::write(folder.path().join("model_index.json"), "{}").expect("a file");
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
 }
 
 #[test]
@@ -146,4 +232,22 @@ fn a_single_file_is_made_smaller_in_a_folder_of_its_own() {
     assert!(found.prompt > 0.0 && found.prompt < 0.1 && found.answer < 0.15, "{found:?}");
     let made = verify(cache.path()).expect("whole files").len();
     assert_eq!((made, _folder.path().read_dir().expect("a folder").count()), (3, 1));
+}
+
+#[test]
+fn notes_of_several_programs_say_what_a_model_predicts() {
+    let expected = Single::new("sd2");
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    for (notes, side) in [
+        (json!({}), 96),
+        (json!({"modelspec.predict_key": "epsilon"}), 64),
+        (json!({"modelspec.predict_key": "v"}), 96),
+        (json!({"modelspec.prediction_type": "epsilon"}), 64),
+    ] {
+        let file = rewritten(&expected.path, |header, _| drop(header.insert("__metadata__".into(), notes.clone())));
+        std::fs::write(&path, file).expect("a file");
+        let traits = traits(&path);
+        assert_eq!(traits.trained_pixels, (side * traits.side_multiple).pow(2), "{notes}");
+    }
 }

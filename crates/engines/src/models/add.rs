@@ -10,7 +10,7 @@ use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write}
 use super::pull::Index;
 use super::selection::{RemoteFile, select};
 use super::{CACHE, INDEX, Installed, Single, directory, is_name};
-use tintype_diffusion::pipelines::BESIDE;
+use tintype_diffusion::pipelines::{BESIDE, beside};
 use tintype_system::data_dir;
 
 /// The name of a model from that of its folder or file; `None` if that holds nothing usable.
@@ -47,7 +47,7 @@ impl Found {
     /// The file, and the configurations beside it, which belong to the model.
     fn of_file(path: &Path) -> Result<Self, String> {
         let Single { folder, file, pipeline } = Single::recognise(path)?;
-        let names = std::iter::once(file.as_str()).chain(BESIDE);
+        let names = std::iter::once(file.as_str()).chain(BESIDE.into_iter().filter(|name| beside(path, name).is_some()));
         let files = names.filter_map(|name| file_in(&folder, name.to_owned())).collect();
         Ok(Self { folder, file: Some(file), pipeline: pipeline.to_owned(), files })
     }
@@ -240,6 +240,14 @@ mod tests {
         assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["model.safetensors", BESIDE[2]]);
         fs::write(&beside, "{ }").expect("written");
         assert!(find(data.path(), "mine").is_err());
+        // Those of weights do not.
+        let other = own.path().join(BESIDE[1]);
+        fs::create_dir(other.parent().expect("a folder")).expect("a folder");
+        for name in [other.clone(), other.with_file_name("diffusion_pytorch_model.safetensors")] {
+            fs::write(name, "{}").expect("written");
+        }
+        let added = add(data.path(), &path, "alone", false, &Silent).expect("a model");
+        assert_eq!(added.manifest.expect("a manifest").files.len(), 2);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::kind::Kind;
 use super::tensors::Tensors;
-use super::{OPEN_CLIP, UNET};
+use super::UNET;
 use crate::Result;
 
 /// Numbers of a head of attention in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
@@ -32,13 +32,14 @@ pub(super) enum Prediction {
 
 impl Prediction {
     /// Nothing in a file of Stable Diffusion 2 says what it answers, so it is taken as 2.1 for 768 pixels, as
-    /// `diffusers` does. Files that do say so have a tensor for a mark, or a note of `modelspec`.
+    /// `diffusers` does. Files that do say so have a tensor for a mark, or a note of `modelspec`. The model for inpainting
+    /// was only published for 512 pixels, where it predicts noise.
     pub(super) fn of(kind: Kind, tensors: &Tensors, note: Option<&str>) -> Self {
         match note {
             _ if tensors.shape("v_pred").is_some() => Self::Velocity,
             Some("v") => Self::Velocity,
             Some("epsilon") => Self::Noise,
-            _ if kind == Kind::Two => Self::Velocity,
+            _ if kind == Kind::Two && !super::inpaints(tensors).unwrap_or(false) => Self::Velocity,
             _ => Self::Noise,
         }
     }
@@ -134,9 +135,15 @@ pub(super) fn autoencoder(
     }))
 }
 
+/// The first level of the names of CLIP's text encoder, which some programs leave out. A file with both names for one
+/// weight is read by this one.
+pub(super) fn clip_level(tensors: &Tensors, prefix: &str) -> &'static str {
+    if tensors.has(&format!("{prefix}text_model.")) { "text_model." } else { "" }
+}
+
 /// The text encoder of CLIP whose names begin so.
 pub(super) fn clip(tensors: &Tensors, prefix: &str) -> Result<Value> {
-    let level = if tensors.has(&format!("{prefix}text_model.")) { "text_model." } else { "" };
+    let level = clip_level(tensors, prefix);
     let size = |name: &str, axis| tensors.size(&format!("{prefix}{level}{name}.weight"), axis);
     let width = size("embeddings.token_embedding", 1)?;
     Ok(json!({
@@ -150,9 +157,9 @@ pub(super) fn clip(tensors: &Tensors, prefix: &str) -> Result<Value> {
 
 /// The layers that Stable Diffusion 2 uses of its text encoder: all but the last, which files that were made from
 /// folders lack.
-pub(super) fn used_layers(tensors: &Tensors) -> Result<usize> {
-    let layers = tensors.count(&format!("{OPEN_CLIP}transformer.resblocks."));
-    let is_published = tensors.size(&format!("{OPEN_CLIP}token_embedding.weight"), 1)? == OPEN_CLIP_WIDTH;
+pub(super) fn used_layers(tensors: &Tensors, prefix: &str) -> Result<usize> {
+    let layers = tensors.count(&format!("{prefix}transformer.resblocks."));
+    let is_published = tensors.size(&format!("{prefix}token_embedding.weight"), 1)? == OPEN_CLIP_WIDTH;
     Ok(if is_published { layers.min(OPEN_CLIP_LAYERS) } else { layers.saturating_sub(1) })
 }
 

@@ -1,7 +1,7 @@
 //! What a file holds, by the names and sizes of its tensors.
 
 use super::tensors::Tensors;
-use super::{CLIP, CLIP_XL, OPEN_CLIP, OPEN_CLIP_XL, UNET, VAE};
+use super::{CLIP, CLIP_XL, OPEN_CLIP, OPEN_CLIP_SGM, OPEN_CLIP_XL, UNET, VAE};
 use crate::{Error, Result};
 
 /// A family of models that is read from one file.
@@ -17,7 +17,7 @@ pub(super) enum Kind {
 
 /// Names by which files are known that are not a model, or one of another family: each with what the file is, and what
 /// to do.
-const OTHERS: [(&[&str], &str, &str); 10] = [
+const OTHERS: [(&[&str], &str, &str); 11] = [
     (
         &[
             "lora_unet_",
@@ -52,6 +52,7 @@ const OTHERS: [(&[&str], &str, &str); 10] = [
         "`tintype model pull z-image-turbo` fetches Z-Image as a folder",
     ),
     (&["edm_mean"], "Playground 2.5, whose scheduler is not supported", COMPLETE),
+    (&["edm_vpred."], "CosXL or a model like it, whose scheduler (EDM) is not supported", COMPLETE),
     (
         &["animate_diff", "motion_modules.", "temporal_transformer", "time_stack."],
         "a model for video, which is not supported",
@@ -75,7 +76,7 @@ const PARTS: [(&[&str], &str); 5] = [
     (&["decoder.layers.", "encoder.layers."], "a tiny autoencoder or a text encoder alone"),
 ];
 
-/// The family of a complete model.
+/// The family of a complete model, or of one that lacks its VAE alone: another one can replace it.
 ///
 /// # Errors
 /// A sentence on what the file is, or lacks, and what to do.
@@ -94,7 +95,7 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
         let part = PARTS.iter().find(|(names, _)| tensors.mentions(names));
         return Err(is(part.map_or("not a model that is read from one file", |(_, what)| what), COMPLETE));
     }
-    if tensors.has(OPEN_CLIP_REFINER) && !tensors.has(OPEN_CLIP_XL) {
+    if tensors.has(OPEN_CLIP_SGM) && !tensors.has(OPEN_CLIP_XL) && has_sizes_of_refiner(tensors) {
         return Err(is(
             "the refiner of Stable Diffusion XL, which finishes pictures of another model",
             "use the base model",
@@ -113,15 +114,30 @@ pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
     complete(tensors).map_err(|what| is(&what, "use the complete checkpoint of this model"))
 }
 
-/// The prefix of the only text encoder of the refiner.
-const OPEN_CLIP_REFINER: &str = "conditioner.embedders.0.model.";
+/// Numbers in the embedding of a token that the UNet of the refiner of Stable Diffusion XL takes.
+const REFINER_WIDTH: usize = 1280;
+
+/// The UNet of Stable Diffusion 2 takes no sizes of pictures, and embeddings of another length.
+fn has_sizes_of_refiner(tensors: &Tensors) -> bool {
+    tensors.has(&format!("{UNET}label_emb.")) || context(tensors) == Some(REFINER_WIDTH)
+}
+
+/// Numbers in the embedding of a token that the UNet takes.
+fn context(tensors: &Tensors) -> Option<usize> {
+    tensors.last_size(UNET, ".attn2.to_k.weight")
+}
+
+/// How the names of the text encoder of Stable Diffusion 2 begin.
+pub(super) fn open_clip_prefix(tensors: &Tensors) -> &'static str {
+    if tensors.has(OPEN_CLIP) { OPEN_CLIP } else { OPEN_CLIP_SGM }
+}
 
 /// The family of a file with a UNet, or what it is and lacks.
 fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
     let has = |prefix: &str| tensors.has(prefix);
     let kind = if has(CLIP_XL) || has(OPEN_CLIP_XL) {
         Kind::Xl
-    } else if has(OPEN_CLIP) {
+    } else if has(OPEN_CLIP) || has(OPEN_CLIP_SGM) {
         Kind::Two
     } else if has(CLIP) {
         Kind::One
@@ -129,13 +145,13 @@ fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
         Kind::Xl
     } else {
         // By the embeddings that the UNet takes.
-        let context = tensors.last_size(UNET, ".attn2.to_k.weight");
-        if context == Some(1024) { Kind::Two } else { Kind::One }
+        if context(tensors) == Some(1024) { Kind::Two } else { Kind::One }
     };
+    let of_two = [open_clip_prefix(tensors)];
     let (family, encoders): (_, &[&str]) = match kind {
-        Kind::One => ("Stable Diffusion 1", &[CLIP]),
-        Kind::Two => ("Stable Diffusion 2", &[OPEN_CLIP]),
-        Kind::Xl => ("Stable Diffusion XL", &[CLIP_XL, OPEN_CLIP_XL]),
+        Kind::One => (family(kind), &[CLIP]),
+        Kind::Two => (family(kind), &of_two),
+        Kind::Xl => (family(kind), &[CLIP_XL, OPEN_CLIP_XL]),
     };
     let missing = encoders.iter().filter(|prefix| !tensors.has(prefix)).count();
     let text = match (missing, encoders.len()) {
@@ -144,7 +160,29 @@ fn complete(tensors: &Tensors) -> std::result::Result<Kind, String> {
         (_, 1) => Some("its text encoder"),
         _ => Some("its text encoders"),
     };
-    let vae = if tensors.has(&format!("{VAE}decoder.")) { None } else { Some("its VAE") };
-    let lacking: Vec<_> = text.into_iter().chain(vae).collect();
-    if lacking.is_empty() { Ok(kind) } else { Err(format!("{family} without {}", lacking.join(" and "))) }
+    let vae = if has_vae(tensors) { "" } else { " and its VAE" };
+    text.map_or(Ok(kind), |text| Err(format!("{family} without {text}{vae}")))
+}
+
+/// Whether the file holds a VAE that makes pictures.
+pub(super) fn has_vae(tensors: &Tensors) -> bool {
+    tensors.has(&format!("{VAE}decoder."))
+}
+
+/// The refusal of a model that lacks its VAE, where no other one is named.
+pub(super) fn without_vae(kind: Kind, tensors: &Tensors) -> Error {
+    let family = family(kind);
+    Error::Model(format!(
+        "{} is {family} without its VAE: use the complete checkpoint of this model, or give a VAE as --engine-vae",
+        tensors.path
+    ))
+}
+
+/// Its name for people.
+fn family(kind: Kind) -> &'static str {
+    match kind {
+        Kind::One => "Stable Diffusion 1",
+        Kind::Two => "Stable Diffusion 2",
+        Kind::Xl => "Stable Diffusion XL",
+    }
 }

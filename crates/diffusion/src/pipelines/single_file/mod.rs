@@ -10,7 +10,7 @@ mod names;
 mod tensors;
 mod vae;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -35,11 +35,19 @@ const UNET: &str = "model.diffusion_model.";
 const VAE: &str = "first_stage_model.";
 const CLIP: &str = "cond_stage_model.transformer.";
 const OPEN_CLIP: &str = "cond_stage_model.model.";
+/// The name that later programs give it. The only text encoder of the refiner of Stable Diffusion XL has it, too.
+const OPEN_CLIP_SGM: &str = "conditioner.embedders.0.model.";
 const CLIP_XL: &str = "conditioner.embedders.0.transformer.";
 const OPEN_CLIP_XL: &str = "conditioner.embedders.1.model.";
 
 /// The parts of an autoencoder.
 const VAE_PARTS: [&str; 4] = ["encoder.", "decoder.", "quant_conv.", "post_quant_conv."];
+
+/// How the names of files of weights end.
+const WEIGHTS: [&str; 7] = ["safetensors", "bin", "ckpt", "pt", "pth", "gguf", "msgpack"];
+
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 1_000;
 
 /// The factors by which latent pictures are scaled, so that their numbers vary by about 1.
 pub(super) const SCALING: f32 = 0.18215;
@@ -49,8 +57,13 @@ pub(super) const SCALING_XL: f32 = 0.13025;
 const END: &str = "<|endoftext|>";
 const FIRST: &str = "!";
 
-/// A note on what the model answers.
-const PREDICTION_NOTE: &str = "modelspec.prediction_type";
+/// Notes on what the model answers, by programs for training and by ComfyUI.
+const PREDICTION_NOTES: [&str; 2] = ["modelspec.prediction_type", "modelspec.predict_key"];
+
+/// Whether a tensor is one of an autoencoder. Files can also hold what its training needed.
+fn is_of_vae(name: &str) -> bool {
+    VAE_PARTS.iter().any(|part| name.starts_with(part))
+}
 
 /// The parts of a model in one file.
 #[derive(Debug)]
@@ -76,13 +89,17 @@ pub fn class(path: &Path) -> Result<&'static str> {
 pub(super) fn references(path: &Path) -> Result<usize> {
     let tensors = Tensors::read(path)?;
     kind::identify(&tensors)?;
-    Ok(usize::from(tensors.has(&format!("{VAE}encoder.conv_in.weight"))))
+    // A model without a VAE is used with another one, which has an encoder unless it was made for nothing but pictures.
+    Ok(usize::from(!kind::has_vae(&tensors) || tensors.has(&format!("{VAE}encoder.conv_in.weight"))))
+}
+
+/// Besides the latent picture, models for inpainting see a mask and another latent picture.
+fn inpaints(tensors: &Tensors) -> Result<bool> {
+    Ok(tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)? == 9)
 }
 
 fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
-    // Besides the latent picture, models for inpainting see a mask and another latent picture.
-    let inpaints = tensors.size(&format!("{UNET}input_blocks.0.0.weight"), 1)? == 9;
-    Ok(match (kind, inpaints) {
+    Ok(match (kind, inpaints(tensors)?) {
         (Kind::One | Kind::Two, false) => "StableDiffusionPipeline",
         (Kind::One | Kind::Two, true) => "StableDiffusionInpaintPipeline",
         (Kind::Xl, false) => "StableDiffusionXLPipeline",
@@ -90,19 +107,23 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
     })
 }
 
-/// Reads the parts of a file.
+/// Reads the parts of a file. It needs a VAE unless the model `has_other_vae`.
 ///
 /// # Errors
 /// If the file is damaged or of another kind, or lacks a part.
-pub(super) fn parts(path: &Path) -> Result<Single> {
+pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
     tensors::check_format(path)?;
     let weights = Weights::open(path)?;
     let tensors = Tensors::of(&weights);
     let kind = kind::identify(&tensors)?;
+    if !has_other_vae && !kind::has_vae(&tensors) {
+        return Err(kind::without_vae(kind, &tensors));
+    }
     Ok(match kind {
         Kind::One => Single::Usual(Box::new(body(path, kind, &tensors, &weights, [clip(&tensors, &weights, CLIP)?])?)),
         Kind::Two => {
-            let encoder = open_clip(&tensors, &weights, OPEN_CLIP, configs::used_layers(&tensors)?, None)?;
+            let prefix = kind::open_clip_prefix(&tensors);
+            let encoder = open_clip(&tensors, &weights, prefix, configs::used_layers(&tensors, prefix)?, None)?;
             Single::Usual(Box::new(body(path, kind, &tensors, &weights, [encoder])?))
         }
         Kind::Xl => {
@@ -135,9 +156,10 @@ fn config(path: &Path, part: &str, fields: Value) -> Config {
 }
 
 fn clip(tensors: &Tensors, weights: &Weights, prefix: &str) -> Result<ClipParts> {
+    let level = configs::clip_level(tensors, prefix);
     Ok(ClipParts {
         config: config(Path::new(&tensors.path), "text encoder", configs::clip(tensors, prefix)?),
-        weights: part(weights, prefix, names::clip),
+        weights: part(weights, prefix, |name| names::clip(name, level)),
         tokenizer: ClipTokenizer::BuiltIn(END),
     })
 }
@@ -166,27 +188,48 @@ fn body<const N: usize>(
     weights: &Weights,
     encoders: [ClipParts; N],
 ) -> Result<Parts<N>> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let [unet, vae, scheduler] = BESIDE.map(|name| folder.join(name));
-    let config = |beside: &Path, name: &str, fields: &dyn Fn() -> Result<Value>| {
-        if beside.is_file() { Config::read(beside) } else { Ok(config(path, name, fields()?)) }
+    let [unet, vae, scheduler] = BESIDE.map(|name| beside(path, name));
+    let config = |beside: Option<PathBuf>, name: &str, fields: &dyn Fn() -> Result<Value>| match beside {
+        Some(beside) => Config::read(&beside),
+        None => Ok(config(path, name, fields()?)),
     };
-    let prediction = Prediction::of(kind, tensors, weights.note(PREDICTION_NOTE));
-    let (layers, levels) = (configs::unet_layers(tensors), configs::vae_levels(tensors, VAE));
-    let scaling = if kind == Kind::Xl { SCALING_XL } else { SCALING };
     // A name that is not known stays, so that the graph refuses it.
     let known = |name: &str, renamed: Option<String>| renamed.unwrap_or_else(|| name.to_owned());
+    let own_vae = if kind::has_vae(tensors) {
+        let scaling = if kind == Kind::Xl { SCALING_XL } else { SCALING };
+        let levels = configs::vae_levels(tensors, VAE);
+        let weights = part(weights, VAE, |name| is_of_vae(name).then(|| known(name, names::vae(name, levels))));
+        Some((config(vae, "VAE", &|| configs::vae(tensors, VAE, scaling))?, weights))
+    } else {
+        None
+    };
+    let prediction = Prediction::of(kind, tensors, PREDICTION_NOTES.iter().find_map(|note| weights.note(note)));
+    let layers = configs::unet_layers(tensors);
     Ok(Parts {
         index: self::config(path, "model", json!({ "_class_name": class_of(kind, tensors)? })),
         encoders,
-        unet: config(&unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
+        unet: config(unet, "UNet", &|| configs::unet(kind, tensors, prediction))?,
         unet_weights: part(weights, UNET, |name| Some(known(name, names::unet(name, layers)))),
-        vae: config(&vae, "VAE", &|| configs::vae(tensors, VAE, scaling))?,
-        vae_weights: part(weights, VAE, |name| {
-            // Files can also hold what its training needed.
-            let used = VAE_PARTS.iter().any(|part| name.starts_with(part));
-            used.then(|| known(name, names::vae(name, levels)))
-        }),
-        scheduler: config(&scheduler, "scheduler", &|| Ok(configs::scheduler(kind, tensors, prediction)))?,
+        vae: own_vae,
+        scheduler: config(scheduler, "scheduler", &|| Ok(configs::scheduler(kind, tensors, prediction)))?,
     })
+}
+
+/// The configuration of [`BESIDE`] that lies beside a file, if it belongs to it. One in a folder with weights belongs to
+/// these, unless the file lies in the folder of a whole model.
+pub fn beside(path: &Path, name: &str) -> Option<PathBuf> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let config = folder.join(name);
+    let belongs = || folder.join("model_index.json").is_file() || !config.parent().is_some_and(holds_weights);
+    (config.is_file() && belongs()).then_some(config)
+}
+
+/// Whether a folder holds a file of weights.
+fn holds_weights(folder: &Path) -> bool {
+    let is_weights = |name: &Path| {
+        let extension = name.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+        extension.is_some_and(|extension| WEIGHTS.contains(&extension.as_str()))
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.take(MAX_ENTRIES).any(|entry| is_weights(Path::new(&entry.file_name())))
 }

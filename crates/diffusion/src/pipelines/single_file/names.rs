@@ -74,9 +74,9 @@ fn renamed(name: &str, pairs: &[(&str, &str)]) -> Option<String> {
     pairs.iter().find_map(|(there, here)| Some(format!("{here}{}", name.strip_prefix(there)?)))
 }
 
-/// The name of a weight of CLIP's text encoder; `None` for anything beside it. Some programs leave the first level out.
-pub(super) fn clip(name: &str) -> Option<String> {
-    let name = name.strip_prefix("text_model.").unwrap_or(name);
+/// The name of a weight of CLIP's text encoder whose names begin with `level`; `None` for anything beside it.
+pub(super) fn clip(name: &str, level: &str) -> Option<String> {
+    let name = name.strip_prefix(level)?;
     let known = ["embeddings.token_embedding.", "embeddings.position_embedding.", "encoder.", "final_layer_norm."];
     known.iter().any(|part| name.starts_with(part)).then(|| name.to_owned())
 }

@@ -141,6 +141,14 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
             "{name} is a pickle, which can run code when it is read: convert it to safetensors"
         )));
     }
+    // The first eight bytes of the format are a number, of which the last ones are zeros.
+    let text = first.trim_ascii_start();
+    if (text.starts_with(b"<") || text.starts_with(b"{")) && first.len() > 8 && !first[..8].contains(&0) {
+        return Err(Error::Model(format!(
+            "{name} is a web page or an error message of the site instead of the file: download it again, with a token of \
+             your account if the site asks for one"
+        )));
+    }
     if first.starts_with(b"GGUF") {
         return Err(Error::Model(format!(
             "{name} is a GGUF file: the built-in engine reads safetensors, and sd-server reads GGUF"

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::configs;
 use super::tensors::{Tensors, check_format};
-use super::{VAE, VAE_PARTS, config, names, part};
+use super::{VAE, config, is_of_vae, names, part};
 use crate::config::Config;
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -37,14 +37,13 @@ pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Conf
             part(&weights, prefix, |name| Some(name.into())),
         ));
     }
-    let known = |name: &str| VAE_PARTS.iter().any(|part| name.starts_with(part));
     if has("decoder.up_blocks.") {
         // In the folder of a part, its configuration lies beside the file.
         let beside = path.with_file_name("config.json");
         let is_of_folder = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(STEM));
         let fields = || Ok(config(path, "VAE", usual(&tensors, prefix, scaling)?));
         let config = if is_of_folder && beside.is_file() { Config::read(&beside) } else { fields() };
-        return Ok((config?, part(&weights, prefix, |name| known(name).then(|| name.to_owned()))));
+        return Ok((config?, part(&weights, prefix, |name| is_of_vae(name).then(|| name.to_owned()))));
     }
     if !has("decoder.up.") {
         let why = if has("1.weight") && has("3.conv.0.weight") {
@@ -55,7 +54,7 @@ pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Conf
         return Err(Error::Model(format!("{} {why}", tensors.path)));
     }
     let levels = configs::vae_levels(&tensors, prefix);
-    let renamed = |name: &str| known(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
+    let renamed = |name: &str| is_of_vae(name).then(|| names::vae(name, levels).unwrap_or_else(|| name.to_owned()));
     Ok((config(path, "VAE", configs::vae(&tensors, prefix, scaling)?), part(&weights, prefix, renamed)))
 }
 
