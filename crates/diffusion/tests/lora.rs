@@ -101,13 +101,14 @@ fn refusal(name: &str, options: &Options) -> String {
     }
 }
 
-fn refused(tensors: &[Tensor], words: &[&str]) {
+fn refused(tensors: &[Tensor], words: &[&str]) -> String {
     let case = Case::new();
     let path = case.write(tensors);
     let sentence = refusal("sd15", &case.options(path, 1.0));
     let missing: Vec<_> = words.iter().chain([&"some.safetensors"]).filter(|word| !sentence.contains(**word)).collect();
     assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
     println!("{sentence}");
+    sentence
 }
 
 fn render(pipeline: &mut Pipeline) -> Picture {
@@ -143,8 +144,6 @@ fn a_lora_of_another_family_is_refused_by_its_first_name() {
 #[test]
 fn names_that_lead_nowhere_are_refused() {
     for name in [
-        "",
-        ".",
         "lora_unet_",
         "lora_unet_input_blocks_",
         "lora_unet_input_blocks_0",
@@ -160,10 +159,13 @@ fn names_that_lead_nowhere_are_refused() {
         "lora_unet_double_blocks_0_txt_attn_qkv",
         "unet..",
         "text_encoder.text_model.text_model.",
-        "naïve.名前.🦊",
         &"down_blocks_".repeat(10_000),
     ] {
         refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "another family"]);
+    }
+    for name in ["", ".", "naïve.名前.🦊", "lora_prior_unet_a", "model.layers.0.self_attn.q_proj"] {
+        let sentence = refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "not known to this release"]);
+        assert!(!sentence.contains("another family"), "{sentence}");
     }
 }
 
@@ -218,12 +220,111 @@ fn other_ways_to_change_a_model_are_refused_by_name() {
         ("lora_B.bias", "biases"),
         ("diff", "whole tensors"),
         ("diff_b", "biases"),
+        ("w_norm", "trains norms"),
+        ("b_norm", "trains norms"),
     ] {
         let more = tensor(format!("{TARGET}.{name}"), &[2]);
         refused(&[usual(), vec![more]].concat(), &[way, name, "use a plain LoRA"]);
     }
     refused(&[tensor("down_blocks.0.resnets.0.conv1.weight", &[2])], &["not a tensor of a LoRA"]);
     refused(&[tensor("weight", &[2])], &["not a tensor of a LoRA"]);
+    let bundled = tensor("bundle_emb.hands.string_to_param.*", &[2, 8]);
+    refused(&[usual(), vec![bundled]].concat(), &["bundle_emb", "bundles an embedding", "use a plain LoRA"]);
+    let checkpoint = tensor("model.diffusion_model.input_blocks.0.0.weight", &[8, 4, 3, 3]);
+    refused(&[checkpoint.clone()], &["is a checkpoint and not a LoRA: give it as --model"]);
+    refused(&[usual(), vec![checkpoint]].concat(), &["not a tensor of a LoRA"]);
+    refused(&[tensor("first_stage_model.decoder.conv_in.weight", &[2])], &["a VAE as --engine-vae"]);
+}
+
+#[test]
+fn counters_of_the_training_are_ignored() {
+    let case = Case::new();
+    let plain = picture(&case.options(case.write(&usual()), 1.0));
+    let counted = [usual(), vec![tensor("iteration", &[]), tensor("global_step", &[1])]].concat();
+    assert!(picture(&case.options(case.write(&counted), 1.0)) == plain);
+    refused(&[usual(), vec![tensor("iteration", &[2])]].concat(), &["iteration", "not a tensor of a LoRA"]);
+}
+
+#[test]
+fn the_layers_of_many_programs_are_found() {
+    let case = Case::new();
+    let plain = picture(&case.options(case.write(&usual()), 1.0));
+    let dotted = "mid_block.attentions.0.transformer_blocks.0.attn1.to_v";
+    for name in [
+        TARGET.replace("lora_unet_", "lycoris_"),
+        TARGET.replace("lora_unet_", ""),
+        format!("model.diffusion_model.{dotted}"),
+        format!("unet.{dotted}"),
+    ] {
+        assert!(picture(&case.options(case.write(&pair(&name, &[2, 8], &[8, 2])), 1.0)) == plain, "{name}");
+    }
+    let of_text = |layer: &str| picture(&case.options(case.write(&pair(layer, &[2, 16], &[16, 2])), 1.0));
+    let changed = of_text("lora_te_text_model_encoder_layers_0_self_attn_q_proj");
+    assert!(changed != picture(&Options::default()));
+    let layer = "text_model.encoder.layers.0.self_attn.q_proj";
+    assert!(of_text(&format!("text_encoders.clip_l.transformer.{layer}")) == changed);
+    assert!(of_text(&format!("text_encoder.{layer}")) == changed);
+}
+
+#[test]
+fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
+    let case = Case::new();
+    let dotted = "mid_block.attentions.0.transformer_blocks.0.attn1.to_v";
+    let tensors = |layer: &str, [inputs, outputs]: [usize; 2]| {
+        vec![
+            tensor(format!("base_model.model.{layer}.lora_A.weight"), &[2, inputs]),
+            tensor(format!("base_model.model.{layer}.lora_B.weight"), &[outputs, 2]),
+        ]
+    };
+    let beside = case.path("adapter_config.json");
+    let open = |config: serde_json::Value, layer: &str| {
+        std::fs::write(&beside, config.to_string()).expect("a file");
+        let size = if layer.starts_with("text_model.") { 16 } else { 8 };
+        let path = case.write(&tensors(layer, [size; 2]));
+        Pipeline::open(&model("sd15"), &case.options(path, 1.0)).map(|mut pipeline| render(&mut pipeline))
+    };
+    let by = |config, layer: &str| open(config, layer).expect("a picture");
+    let twice = picture(&case.options(case.write(&usual()), 2.0));
+    let unet = format!("unet.{dotted}");
+    for (config, layer) in [
+        (json!({"peft_type": "LORA", "lora_alpha": 4, "r": 2, "use_dora": false, "rank_pattern": {}}), dotted),
+        (json!({"lora_alpha": 4, "r": 2, "use_rslora": false}), unet.as_str()),
+        (json!({"lora_alpha": 8_f64.sqrt(), "r": 2, "use_rslora": true}), dotted),
+        (json!({"lora_alpha": 9, "r": 2, "alpha_pattern": {"attn1.to_v": 4}}), dotted),
+        (json!({"lora_alpha": 4, "r": 16, "rank_pattern": {"attn1.to_v": 2}}), dotted),
+    ] {
+        assert!(by(config.clone(), layer) == twice, "{config}");
+    }
+    let text = "text_model.encoder.layers.0.self_attn.q_proj";
+    let usual_text = pair(&format!("text_encoder.{text}"), &[2, 16], &[16, 2]);
+    let changed = picture(&case.options(case.write(&usual_text), 2.0));
+    assert!(by(json!({"lora_alpha": 4, "r": 2}), text) == changed);
+    for (config, word) in [
+        (json!({"r": 2}), "lora_alpha"),
+        (json!({"lora_alpha": "4", "r": 2}), "lora_alpha"),
+        (json!({"lora_alpha": 4, "r": 4}), "belongs to another LoRA"),
+        (json!({"lora_alpha": 4, "r": 2, "use_dora": true}), "use_dora"),
+        (json!({"lora_alpha": 4, "r": 2, "peft_type": "LOHA"}), "peft_type"),
+        (json!({"lora_alpha": 4, "r": 2, "alpha_pattern": {"^.*to_v$": 4}}), "alpha_pattern"),
+        (json!([]), "adapter_config.json"),
+    ] {
+        let Err(Error::Lora(sentence)) = open(config.clone(), dotted) else { panic!("{config}") };
+        assert!(sentence.contains(word) && sentence.contains("some.safetensors"), "{sentence}");
+    }
+    std::fs::remove_file(&beside).expect("a file");
+    let refusal = refused(&tensors(dotted, [8, 8]), &["base_model.model.", "put the adapter_config.json of this LoRA"]);
+    assert!(!refusal.contains("another family"), "{refusal}");
+    // A number in the file itself counts as ever.
+    let alpha = (format!("base_model.model.{dotted}.alpha"), Vec::new(), vec![4.0]);
+    let path = case.write(&[tensors(dotted, [8, 8]), vec![alpha]].concat());
+    assert!(picture(&case.options(path, 1.0)) == twice);
+}
+
+#[test]
+fn the_projection_of_a_whole_prompt_is_changed() {
+    let case = Case::new();
+    let path = case.write(&pair("lora_te2_text_projection", &[2, 12], &[12, 2]));
+    Pipeline::open(&model("sdxl"), &case.options(path, 1.0)).expect("a model");
 }
 
 #[test]

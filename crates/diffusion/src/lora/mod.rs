@@ -5,6 +5,7 @@
 //! expects.
 
 mod names;
+mod peft;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,8 +16,9 @@ use safetensors::Dtype;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use self::names::{Names, Role};
+use self::names::{Names, Place, Role};
 use crate::graph::Uses;
+use crate::models::clip::TRANSPOSED_PROJECTION;
 use crate::pipelines::check_format;
 use crate::weights::{TensorEntry, Weights, floats};
 use crate::{Error, Result};
@@ -55,9 +57,26 @@ struct Numbers {
 }
 
 impl Numbers {
+    /// Bytes of a number.
+    fn size(&self) -> usize {
+        if self.dtype == Dtype::F32 { 4 } else { 2 }
+    }
+
     fn floats(&self, range: Range<usize>) -> Vec<f32> {
-        let size = if self.dtype == Dtype::F32 { 4 } else { 2 };
+        let size = self.size();
         floats(&self.bytes[range.start * size..range.end * size], self.dtype)
+    }
+
+    /// The same matrix, which has so many columns, with rows for columns. Like the mapped files it lasts as long as the
+    /// process, and it is small.
+    fn turned(&self, columns: usize) -> Self {
+        let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
+        for column in 0..columns {
+            for row in self.bytes.chunks_exact(columns * size) {
+                bytes.extend_from_slice(&row[column * size..(column + 1) * size]);
+            }
+        }
+        Self { bytes: bytes.leak(), dtype: self.dtype }
     }
 }
 
@@ -181,7 +200,14 @@ struct Layer {
     down: Option<String>,
     up: Option<String>,
     alpha: Option<String>,
+    /// Whether names like these are known.
+    is_known: bool,
+    /// Whether PEFT has written the file itself.
+    is_of_peft: bool,
 }
+
+/// The layers of a file by the part, if the name says it, and the rest of the name.
+type Layers = BTreeMap<(&'static str, String), Layer>;
 
 impl Layer {
     /// One of them.
@@ -190,14 +216,54 @@ impl Layer {
     }
 }
 
+/// The tensors of a file by their layers.
+fn layers(weights: &Weights) -> std::result::Result<Layers, String> {
+    let mut layers = Layers::new();
+    // In the order of their names, so that a refusal names the same one each time.
+    let keys: BTreeSet<_> = weights.names().collect();
+    let Some(first) = keys.first() else { return Err("the file holds no LoRA: it has no tensors".into()) };
+    if let Some((key, way)) = keys.iter().find_map(|key| Some((key, names::other_way(key)?))) {
+        return Err(format!("{key:?} belongs to {way}, which is not supported: use a plain LoRA"));
+    }
+    if !keys.iter().any(|key| names::split(key).is_some()) {
+        return Err(match keys.iter().any(|key| key.starts_with("model.diffusion_model.")) {
+            true => "the file is a checkpoint and not a LoRA: give it as --model".into(),
+            false => format!(
+                "{first:?} is not a tensor of a LoRA, and neither is any other: give a checkpoint as --model, a VAE as \
+                 --engine-vae and an embedding as --engine-embedding"
+            ),
+        });
+    }
+    // Some programs count the steps of the training.
+    let is_counter = |key: &str| {
+        !key.contains('.') && weights.get(key).is_some_and(|entry| entry.shape.iter().product::<usize>() == 1)
+    };
+    for key in keys.into_iter().filter(|key| !is_counter(key)) {
+        let Some((name, role)) = names::split(key) else {
+            return Err(format!("{key:?} is not a tensor of a LoRA: use a LoRA, and not a model or another file"));
+        };
+        let Place { part, layer, is_known, is_of_peft } = names::place(name);
+        let layer = layers.entry((part, layer.to_owned())).or_default();
+        (layer.is_known, layer.is_of_peft) = (is_known, is_of_peft);
+        let slot = match role {
+            Role::Down => &mut layer.down,
+            Role::Up => &mut layer.up,
+            Role::Alpha => &mut layer.alpha,
+        };
+        if let Some(other) = slot.replace(key.to_owned()) {
+            return Err(format!("{key:?} and {other:?} are for one layer: the file is damaged"));
+        }
+    }
+    Ok(layers)
+}
+
 /// A LoRA file that is open.
 #[derive(Debug)]
 struct LoraFile {
     path: String,
     weight: f64,
     weights: Weights,
-    /// By the part, if the name says it, and the rest of the name.
-    layers: BTreeMap<(&'static str, String), Layer>,
+    layers: Layers,
     scales: Map<String, Value>,
 }
 
@@ -214,39 +280,31 @@ impl LoraFile {
         let unreadable = |error| if let Error::Model(sentence) = error { Error::Lora(sentence) } else { error };
         check_format(&lora.path).map_err(unreadable)?;
         let weights = Weights::open(&lora.path).map_err(unreadable)?;
-        let mut layers: BTreeMap<_, Layer> = BTreeMap::new();
-        // In the order of their names, so that a refusal names the same one each time.
-        let keys: BTreeSet<_> = weights.names().collect();
-        if let Some((key, way)) = keys.iter().find_map(|key| Some((key, names::other_way(key)?))) {
-            return Err(wrong(format!("{key:?} belongs to {way}, which is not supported: use a plain LoRA")));
-        }
-        for key in keys {
-            let Some((layer, role)) = names::split(key) else {
-                return Err(wrong(format!(
-                    "{key:?} is not a tensor of a LoRA: use a LoRA, and not a model or another file"
-                )));
-            };
-            let (part, rest) = names::part(layer);
-            let layer = layers.entry((part, rest.to_owned())).or_default();
-            let slot = match role {
-                Role::Down => &mut layer.down,
-                Role::Up => &mut layer.up,
-                Role::Alpha => &mut layer.alpha,
-            };
-            if let Some(other) = slot.replace(key.to_owned()) {
-                return Err(wrong(format!("{key:?} and {other:?} are for one layer: the file is damaged")));
+        let layers = layers(&weights).map_err(wrong)?;
+        let scales = match weights.note(SCALES_NOTE) {
+            Some(note) => {
+                serde_json::from_str(note).map_err(|error| format!("its note {SCALES_NOTE:?} is damaged: {error}"))
             }
-        }
-        if layers.is_empty() {
-            return Err(wrong("the file holds no LoRA: it has no tensors".into()));
-        }
-        let scales = weights.note(SCALES_NOTE).map_or_else(|| Ok(Map::new()), serde_json::from_str);
-        let scales = scales.map_err(|error| wrong(format!("its note {SCALES_NOTE:?} is damaged: {error}")))?;
+            None => peft::scales(&lora.path, &layers, &weights),
+        };
+        let scales = scales.map_err(wrong)?;
         Ok(Self { weight: lora.weight, weights, layers, scales, path })
     }
 
     fn wrong(&self, key: &str, what: &str) -> Error {
         Error::Lora(format!("{}: {key:?} {what}", self.path))
+    }
+
+    /// The refusal of a layer that the model does not have.
+    fn misplaced(&self, key: &str, layer: &Layer) -> Error {
+        if layer.is_known {
+            return self.foreign(key, "fits no layer of this model");
+        }
+        self.wrong(
+            key,
+            "fits no layer of this model, and names like this one are not known to this release: use a LoRA for this model \
+             with the names of kohya's scripts, of PEFT or of diffusers",
+        )
     }
 
     /// The refusal of a file that was made for another model.
@@ -265,7 +323,7 @@ impl LoraFile {
             let missing = |which: &str| self.wrong(layer.key(), &format!("has no {which}: the file is not complete"));
             let down = layer.down.as_deref().ok_or_else(|| missing("matrix to go down"))?;
             let up = layer.up.as_deref().ok_or_else(|| missing("matrix to go up"))?;
-            let tensors = names.find(name).ok_or_else(|| self.foreign(down, "fits no layer of this model"))?;
+            let tensors = names.find(name).ok_or_else(|| self.misplaced(down, layer))?;
             let shares = tensors.len();
             for (share, tensor) in tensors.into_iter().enumerate() {
                 if !seen.insert(tensor.to_owned()) {
@@ -293,7 +351,11 @@ impl LoraFile {
         [share, shares]: [usize; 2],
     ) -> Result<Change> {
         let shape = |key: &str| self.weights.get(key).map(|entry| matrix(&entry.shape)).unwrap_or_default();
-        let (down_shape, up_shape, whole) = (shape(down), shape(up), matrix(&entry.shape));
+        let (down_shape, up_shape, mut whole) = (shape(down), shape(up), matrix(&entry.shape));
+        let is_turned = tensor == TRANSPOSED_PROJECTION;
+        if is_turned {
+            whole.reverse();
+        }
         let misfit = |key: &str, shape: &[usize]| {
             let layer = format!("has the shape {shape:?}, which does not fit {tensor:?} of {:?}", entry.shape);
             self.foreign(key, &layer)
@@ -315,7 +377,10 @@ impl LoraFile {
         if !(1..=MAX_RANK).contains(&rank) {
             return Err(self.wrong(down, &format!("has the rank {rank}; ranks from 1 to {MAX_RANK} are supported")));
         }
-        let (down, up) = (self.numbers(down)?, self.numbers(up)?);
+        let (mut down, mut up) = (self.numbers(down)?, self.numbers(up)?);
+        if is_turned {
+            (down, up) = (up.turned(rank), down.turned(whole[1]));
+        }
         Ok(Change { scale: 0.0, rank, first: share * outputs, up, down })
     }
 
@@ -391,5 +456,31 @@ fn matrix(shape: &[usize]) -> Vec<usize> {
     match shape {
         [outputs, inputs, 1, 1] => vec![*outputs, *inputs],
         other => other.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(numbers: &[f32]) -> Numbers {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        Numbers { bytes: bytes.leak(), dtype: Dtype::F32 }
+    }
+
+    #[test]
+    fn a_change_of_a_turned_matrix_is_the_turned_change() {
+        let (up, down) = (numbers(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), numbers(&[7.0, 8.0, 9.0, 10.0]));
+        // Three outputs, two inputs, and the rank 2.
+        let change =
+            |up: &Numbers, down: &Numbers| Change { scale: 0.5, rank: 2, first: 0, up: up.clone(), down: down.clone() };
+        let (mut usual, mut turned) = ([0.0; 6], [0.0; 6]);
+        change(&up, &down).add_to(0..3, &mut usual);
+        change(&down.turned(2), &up.turned(2)).add_to(0..2, &mut turned);
+        let at = |row: usize, column: usize| (usual[row * 2 + column], turned[column * 3 + row]);
+        for (one, other) in (0..3).flat_map(|row| (0..2).map(move |column| (row, column))).map(|(r, c)| at(r, c)) {
+            assert_eq!(one.to_bits(), other.to_bits());
+        }
+        assert!(usual[0] > 0.0);
     }
 }

@@ -6,24 +6,53 @@
 use std::collections::HashMap;
 
 use crate::graph::Uses;
+use crate::models::clip::TRANSPOSED_PROJECTION;
 use crate::pipelines::original_unet_name;
 use crate::weights::Weights;
 
 /// The parts that make the picture: names without a part are theirs.
 const MAIN: [&str; 2] = ["unet", "transformer"];
 
+/// PEFT begins all names so when it writes a file itself.
+const OF_PEFT: &str = "base_model.model.";
+
 /// How the names of the layers of a part begin. Without a part they belong to the one that makes the picture.
-const PREFIXES: [(&str, &str); 10] = [
+const PREFIXES: [(&str, &str); 17] = [
     ("lora_unet_", ""),
     ("lora_te1_", "text_encoder"),
     ("lora_te2_", "text_encoder_2"),
+    ("lora_te3_", "text_encoder_3"),
     ("lora_te_", "text_encoder"),
+    ("lora_transformer_", "transformer"),
+    ("lycoris_unet_", ""),
+    ("lycoris_", ""),
+    ("text_encoder_3.", "text_encoder_3"),
     ("text_encoder_2.", "text_encoder_2"),
     ("text_encoder.", "text_encoder"),
+    ("text_encoders.clip_l.transformer.", "text_encoder"),
+    ("text_encoders.clip_g.transformer.", "text_encoder_2"),
     ("unet.", "unet"),
     ("transformer.", "transformer"),
+    ("model.diffusion_model.", ""),
     ("diffusion_model.", ""),
-    ("base_model.model.", ""),
+];
+
+/// How the names of layers begin in the models for which there are LoRA files. A name without a prefix is known by them.
+const HEADS: [&str; 14] = [
+    "down_blocks",
+    "mid_block",
+    "up_blocks",
+    "input_blocks",
+    "middle_block",
+    "output_blocks",
+    "double_blocks",
+    "single_blocks",
+    "transformer_blocks",
+    "single_transformer_blocks",
+    "joint_blocks",
+    "layers",
+    "noise_refiner",
+    "context_refiner",
 ];
 
 /// What a tensor of a LoRA is for its layer.
@@ -56,7 +85,7 @@ const SUFFIXES: [(&str, Role); 14] = [
 ];
 
 /// Parts of names that tell other ways to change a model, which the files of a LoRA can also hold.
-const OTHER_WAYS: [(&str, &str); 13] = [
+const OTHER_WAYS: [(&str, &str); 12] = [
     (".dora_scale", "DoRA"),
     (".lora_magnitude_vector", "DoRA"),
     (".hada_", "LoHa"),
@@ -67,9 +96,16 @@ const OTHER_WAYS: [(&str, &str); 13] = [
     (".lora_embedding_", "a LoRA of the table of words"),
     (".lora_B.bias", "a LoRA with biases"),
     (".lora_up.bias", "a LoRA with biases"),
+    ("bundle_emb.", "a LoRA that bundles an embedding"),
+    ("emb_params", "an embedding of textual inversion"),
+];
+
+/// The same by the ends of names.
+const OTHER_ENDS: [(&str, &str); 4] = [
     (".diff_b", "a LoRA with biases"),
     (".diff", "a LoRA with whole tensors"),
-    ("emb_params", "an embedding of textual inversion"),
+    (".w_norm", "a LoRA that also trains norms"),
+    (".b_norm", "a LoRA that also trains norms"),
 ];
 
 /// The layer of a tensor's name, and what the tensor is for it; `None` if it is not one of a LoRA.
@@ -79,12 +115,36 @@ pub(super) fn split(key: &str) -> Option<(&str, Role)> {
 
 /// The way to change a model that a name tells, if it is not supported.
 pub(super) fn other_way(key: &str) -> Option<&'static str> {
-    OTHER_WAYS.iter().find_map(|(word, way)| key.contains(word).then_some(*way))
+    let inside = || OTHER_WAYS.iter().find_map(|(word, way)| key.contains(word).then_some(*way));
+    OTHER_ENDS.iter().find_map(|(end, way)| key.ends_with(end).then_some(*way)).or_else(inside)
 }
 
-/// The part to which a layer belongs, or nothing if its name does not say, and the rest of its name.
-pub(super) fn part(layer: &str) -> (&'static str, &str) {
-    PREFIXES.iter().find_map(|(prefix, part)| Some((*part, layer.strip_prefix(prefix)?))).unwrap_or(("", layer))
+/// Where a layer is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    /// The part of the model, or nothing if the name does not say.
+    pub part: &'static str,
+    /// The rest of the name.
+    pub layer: &'a str,
+    /// Whether names like this are those of a program or a model that is known.
+    pub is_known: bool,
+    /// Whether PEFT has written the file itself.
+    pub is_of_peft: bool,
+}
+
+/// Where a layer is.
+pub(super) fn place(name: &str) -> Place<'_> {
+    let inner = name.strip_prefix(OF_PEFT);
+    let layer = inner.unwrap_or(name);
+    let place = Place { part: "", layer, is_known: true, is_of_peft: inner.is_some() };
+    // The first level of the text encoder of CLIP, which alone is a model for PEFT.
+    if layer.starts_with("text_model.") {
+        return Place { part: "text_encoder", ..place };
+    }
+    match PREFIXES.iter().find_map(|(prefix, part)| Some((*part, layer.strip_prefix(prefix)?))) {
+        Some((part, layer)) => Place { part, layer, ..place },
+        None => Place { is_known: HEADS.iter().any(|head| layer.starts_with(head)), ..place },
+    }
 }
 
 /// Whether a layer of `named`, as [`part`] gives it, belongs to a part of a model.
@@ -109,7 +169,10 @@ impl Names {
             [2, 4].contains(&sizes) && !name.contains("embeddings.")
         };
         let layers = uses.all.iter().filter(is_layer);
-        let tensors = layers.filter_map(|name| Some((plain(name.strip_suffix(".weight")?), name.clone())));
+        let tensors = layers.filter_map(|name| {
+            let turned = || (name == TRANSPOSED_PROJECTION).then_some("text_projection");
+            Some((plain(name.strip_suffix(".weight").or_else(turned)?), name.clone()))
+        });
         let block = |at: usize| weights.get(&format!("down_blocks.0.resnets.{at}.conv1.weight")).is_some();
         Self { tensors: tensors.collect(), layers: (0..64).take_while(|at| block(*at)).count() }
     }
@@ -227,8 +290,28 @@ mod tests {
         }
         assert_eq!(split("a.b.weight"), None);
         assert_eq!(other_way("lora_unet_a.hada_w1_a"), Some("LoHa"));
-        assert_eq!(part("lora_te2_text_model_a"), ("text_encoder_2", "text_model_a"));
-        assert_eq!(part("down_blocks.0"), ("", "down_blocks.0"));
+        assert_eq!(other_way("lora_unet_a.diff_b"), Some("a LoRA with biases"));
+        assert_eq!(other_way("model.diffusion_model.a.lora_A.weight"), None);
+    }
+
+    #[test]
+    fn layers_are_placed_by_their_prefixes() {
+        for (name, part, layer, is_known) in [
+            ("lora_te2_text_model_a", "text_encoder_2", "text_model_a", true),
+            ("down_blocks.0", "", "down_blocks.0", true),
+            ("model.diffusion_model.layers.0", "", "layers.0", true),
+            ("base_model.model.unet.mid_block.a", "unet", "mid_block.a", true),
+            ("base_model.model.text_model.encoder.a", "text_encoder", "text_model.encoder.a", true),
+            ("text_encoders.clip_g.transformer.text_model.a", "text_encoder_2", "text_model.a", true),
+            ("lycoris_mid_block_a", "", "mid_block_a", true),
+            ("lora_transformer_layers_0", "transformer", "layers_0", true),
+            ("lora_te3_encoder_a", "text_encoder_3", "encoder_a", true),
+            ("some.other.name", "", "some.other.name", false),
+            ("", "", "", false),
+        ] {
+            let is_of_peft = name.starts_with("base_model.");
+            assert_eq!(place(name), Place { part, layer, is_known, is_of_peft }, "{name}");
+        }
     }
 
     #[test]

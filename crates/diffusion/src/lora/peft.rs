@@ -1,0 +1,79 @@
+//! What a LoRA that the PEFT library has written is scaled by. It keeps that in a file of its own, beside the tensors.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::Layers;
+use crate::Result;
+use crate::config::Config;
+use crate::weights::Weights;
+
+/// The file.
+const BESIDE: &str = "adapter_config.json";
+
+/// The parts of models that LoRA files can change.
+const PARTS: [&str; 4] = ["text_encoder", "text_encoder_2", "unet", "transformer"];
+
+/// The scales of a file for each part, with the names that a note in a file has for them; none if the file needs none,
+/// because another program has written it or its tensors say them.
+pub(super) fn scales(
+    path: &Path,
+    layers: &Layers,
+    weights: &Weights,
+) -> std::result::Result<Map<String, Value>, String> {
+    let Some(layer) = layers.values().find(|layer| layer.is_of_peft && layer.alpha.is_none()) else {
+        return Ok(Map::new());
+    };
+    let beside = path.with_file_name(BESIDE);
+    if !beside.is_file() {
+        return Err(format!(
+            "{:?} has a name of PEFT, which keeps the alpha of a LoRA in another file: put the {BESIDE} of this LoRA beside \
+             it",
+            layer.key()
+        ));
+    }
+    read(&beside, layers, weights).map_err(|error| error.to_string())
+}
+
+fn read(path: &Path, layers: &Layers, weights: &Weights) -> Result<Map<String, Value>> {
+    let config = Config::read(path)?;
+    config.one_of("peft_type", &["LORA"])?;
+    config.only("use_dora", &json!(false))?;
+    if config.get("lora_alpha").is_none() {
+        return Err(config.wrong("lora_alpha", "a number is needed"));
+    }
+    config.fraction("lora_alpha", 0.0)?;
+    config.flag("use_rslora", false)?;
+    let of_layers = config.get("alpha_pattern").cloned().unwrap_or_else(|| json!({}));
+    let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let is_known = |all: &Map<String, Value>| all.iter().all(|(name, alpha)| is_plain(name) && alpha.is_number());
+    if !of_layers.as_object().is_some_and(is_known) {
+        return Err(config.wrong("alpha_pattern", "names of layers with numbers are needed"));
+    }
+    check_ranks(&config, layers, weights)?;
+    let mut scales = Map::new();
+    for part in PARTS {
+        for key in ["lora_alpha", "use_rslora", "alpha_pattern"] {
+            scales.extend(config.get(key).map(|value| (format!("{part}.{key}"), value.clone())));
+        }
+    }
+    Ok(scales)
+}
+
+/// Compares the rank with that of the tensors, which counts: several LoRA files may lie in one folder.
+fn check_ranks(config: &Config, layers: &Layers, weights: &Weights) -> Result<()> {
+    let expected = config.number_or("r", 8)?;
+    // Layers with ranks of their own.
+    if config.get("rank_pattern").and_then(Value::as_object).is_some_and(|ranks| !ranks.is_empty()) {
+        return Ok(());
+    }
+    for key in layers.values().filter(|layer| layer.is_of_peft).filter_map(|layer| layer.down.as_deref()) {
+        let found = weights.get(key).and_then(|entry| entry.shape.first().copied());
+        if found.is_some_and(|found| found != expected) {
+            let expected = format!("{key:?} has another rank, so it belongs to another LoRA");
+            return Err(config.wrong("r", &expected));
+        }
+    }
+    Ok(())
+}
