@@ -64,6 +64,12 @@ impl Config {
         config
     }
 
+    /// The same with none but these fields.
+    pub fn only_with(&self, keys: &[&str]) -> Self {
+        let fields = self.fields.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        Self { path: self.path.clone(), fields: fields.map(|(key, value)| (key.clone(), value.clone())).collect() }
+    }
+
     /// The object in a field, whose messages name it and its file; this object itself if there is none.
     pub fn within(&self, key: &str) -> Self {
         match self.get(key) {

@@ -17,8 +17,9 @@ pub const MAX_EMBEDDINGS: usize = 64;
 /// Characters of the longest word.
 pub const MAX_WORD: usize = 100;
 
-/// The names in a file for both text encoders of Stable Diffusion XL, in the order of the encoders.
-const OF_XL: [&str; 2] = ["clip_l", "clip_g"];
+/// The names in a file for both text encoders of Stable Diffusion XL, in the order of the encoders: those that most
+/// programs write, and others.
+const OF_XL: [[&str; 2]; 2] = [["clip_l", "clip_g"], ["text_encoders_0", "text_encoders_1"]];
 
 /// A file of textual inversion, and the word in prompts that stands for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,15 +170,15 @@ impl<'a> EmbeddingFile<'a> {
     fn keys<const N: usize>(&self, widths: [usize; N]) -> Result<[&str; N]> {
         let names = self.names();
         let width = |name: &str| self.weights.get(name).and_then(|entry| entry.shape.last().copied()).unwrap_or(0);
-        let of_xl = names.len() == OF_XL.len() && OF_XL.iter().all(|name| names.contains(name));
-        let keys: Vec<&str> = if of_xl { OF_XL.to_vec() } else { names };
-        match (<[&str; N]>::try_from(&keys[..]), of_xl, keys.len()) {
+        let both = OF_XL.iter().find(|both| names.len() == both.len() && both.iter().all(|name| names.contains(name)));
+        let keys: Vec<&str> = both.map_or(names, |both| both.to_vec());
+        match (<[&str; N]>::try_from(&keys[..]), both.is_some(), keys.len()) {
             (Ok(keys), true, _) | (Ok(keys), _, 1) => Ok(keys),
             (_, true, _) => Err(self.foreign(&format!(
                 "it has vectors of {} and {} numbers for the two text encoders of Stable Diffusion XL, but the one of \
                  this model takes {}",
-                width(OF_XL[0]),
-                width(OF_XL[1]),
+                width(keys[0]),
+                width(keys[1]),
                 widths[0]
             ))),
             (_, _, 1) => Err(self.foreign(&format!(
@@ -190,7 +191,7 @@ impl<'a> EmbeddingFile<'a> {
                 "it has {} tensors and is not an embedding of textual inversion: those have one, or {} for Stable \
                  Diffusion XL",
                 keys.len(),
-                OF_XL.join(" and ")
+                OF_XL[0].join(" and ")
             ))),
         }
     }

@@ -428,3 +428,52 @@ fn what_the_training_of_an_autoencoder_needed_is_ignored() {
     });
     assert!(model.render(64, 64, 1).expect("a picture") == usual);
 }
+
+#[test]
+fn options_that_a_scheduler_does_not_have_are_ignored() {
+    let config = "scheduler/scheduler_config.json";
+    for (class, options) in [
+        ("PNDMScheduler", vec![("rescale_betas_zero_snr", json!(true)), ("thresholding", json!(true))]),
+        ("EulerAncestralDiscreteScheduler", vec![("use_karras_sigmas", json!(true)), ("use_flow_sigmas", json!(true))]),
+        (
+            "DPMSolverSinglestepScheduler",
+            vec![("use_lu_lambdas", json!(true)), ("timestep_spacing", json!("trailing"))],
+        ),
+        ("KDPM2DiscreteScheduler", vec![("clip_sample", json!("often")), ("variance_type", json!("learned"))]),
+    ] {
+        let model = Model::copy("sd15");
+        model.set(config, "_class_name", json!(class));
+        let usual = model.render(64, 64, 2).expect("a picture");
+        for (key, value) in options {
+            model.set(config, key, value);
+            assert!(model.render(64, 64, 2).expect("a picture") == usual, "{class} with {key}");
+        }
+    }
+    // What it has counts, and is named.
+    let model = Model::copy("sd15");
+    model.set(config, "_class_name", json!("DDIMScheduler"));
+    model.set(config, "thresholding", json!(true));
+    model.assert_refused(&[config, "thresholding"]);
+}
+
+#[test]
+fn the_base_model_of_z_image_is_known_by_its_shift() {
+    let model = Model::copy("z_image");
+    for (shift, steps, guidance) in [(3.0, 8, 1.0), (6.0, 50, 6.0)] {
+        model.set("scheduler/scheduler_config.json", "shift", json!(shift));
+        let pipeline = Pipeline::open(model.folder.path(), &Options::default()).expect("a model");
+        let traits = pipeline.traits();
+        assert_eq!((traits.steps, traits.guidance.to_bits()), (steps, f32::to_bits(guidance)), "{shift}");
+    }
+}
+
+#[test]
+fn a_pipeline_for_pictures_from_others_has_the_same_parts() {
+    for (name, class) in [("sd15", "StableDiffusionImg2ImgPipeline"), ("sdxl", "StableDiffusionXLImg2ImgPipeline")] {
+        let model = Model::copy(name);
+        let open = || Pipeline::open(model.folder.path(), &Options::default()).expect("a model").traits().clone();
+        let usual = open();
+        model.set("model_index.json", "_class_name", json!(class));
+        assert_eq!(open(), usual);
+    }
+}

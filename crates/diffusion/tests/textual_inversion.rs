@@ -75,6 +75,8 @@ fn an_embedding_of_another_family_is_refused_with_both_dimensions() {
     let foreign = "another family";
     let of_xl: &[Tensor<'_>] = &[("clip_l", "F32", &[2, 8]), ("clip_g", "F32", &[2, 12])];
     open("sdxl", &[Case::new().write("some.safetensors", of_xl)]).expect("a model");
+    let other: &[Tensor<'_>] = &[("text_encoders_0", "F32", &[2, 8]), ("text_encoders_1", "F32", &[2, 12])];
+    open("sdxl", &[Case::new().write("some.safetensors", other)]).expect("a model");
     refused("sd15", of_xl, &["8 and 12", "takes 16", foreign]);
     refused("sd15", &[("emb_params", "F32", &[2, 1024])], &["emb_params", "1024", "takes 16", foreign]);
     refused("sd15", &[("<word>", "F16", &[8])], &["<word>", "vectors of 8", "takes 16", foreign]);

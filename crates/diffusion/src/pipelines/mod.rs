@@ -55,14 +55,20 @@ const KEPT_BYTES: usize = 64 << 20;
 const KEPT_REFERENCES: usize = 4;
 
 /// The pipelines that are supported, by the names that `diffusers` gives them.
-pub const KNOWN: [&str; 7] = [USUAL[0], USUAL[1], USUAL[2], XL[0], XL[1], "Flux2KleinPipeline", "ZImagePipeline"];
+pub const KNOWN: [&str; 9] =
+    [USUAL[0], USUAL[1], USUAL[2], USUAL[3], XL[0], XL[1], XL[2], "Flux2KleinPipeline", "ZImagePipeline"];
 
-/// Those of Stable Diffusion 1 and 2.
-const USUAL: [&str; 3] =
-    ["StableDiffusionPipeline", "LatentConsistencyModelPipeline", "StableDiffusionInpaintPipeline"];
+/// Those of Stable Diffusion 1 and 2. A pipeline for pictures that begin with others has the same parts.
+const USUAL: [&str; 4] = [
+    "StableDiffusionPipeline",
+    "LatentConsistencyModelPipeline",
+    "StableDiffusionInpaintPipeline",
+    "StableDiffusionImg2ImgPipeline",
+];
 
 /// Those of Stable Diffusion XL.
-const XL: [&str; 2] = ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline"];
+const XL: [&str; 3] =
+    ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline", "StableDiffusionXLImg2ImgPipeline"];
 
 /// The parts that LoRA files can change, by the names of their folders.
 const WITH_LORAS: [&str; 2] = ["text_encoder", "unet"];

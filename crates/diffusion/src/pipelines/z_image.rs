@@ -20,6 +20,10 @@ use crate::{Error, Result};
 /// The most tokens of a prompt.
 const TOKENS: usize = 512;
 
+/// From this shift of noise levels on a model is the base model. Nothing in a folder says whether it is: the published ones
+/// have a shift of 6, and those of Turbo of 3.
+const BASE_SHIFT: f64 = 5.5;
+
 /// Sides of latent pictures are even.
 const PATCH: usize = 2;
 
@@ -51,15 +55,18 @@ impl ZImage {
                 "the transformer makes latent pictures of {made} channels, the autoencoder takes {taken}"
             )));
         }
+        let scheduler = Config::read(&folder.join("scheduler").join("scheduler_config.json"))?;
+        let is_turbo = scheduler.fraction("shift", 1.0)? < BASE_SHIFT;
         let mut family = Self {
             traits: Traits {
                 family: "Z-Image",
                 references: 0,
                 begins_with_reference: false,
                 masks: false,
-                steps: 8,
+                steps: if is_turbo { 8 } else { 50 },
                 calls: 1,
-                guidance: 1.0,
+                // The base model is made for what `diffusers` counts as 5.
+                guidance: if is_turbo { 1.0 } else { 6.0 },
                 side_multiple: vae.factor() * PATCH,
                 trained_pixels: 0,
                 batch: 1,
@@ -71,7 +78,7 @@ impl ZImage {
             transformer_weights: Weights::open_part(&folder.join("transformer"), "diffusion_pytorch_model")?,
             vae,
             vae_weights: Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model")?,
-            scheduler: Config::read(&folder.join("scheduler").join("scheduler_config.json"))?,
+            scheduler,
         };
         family.check()?;
         let layer = family.layer();

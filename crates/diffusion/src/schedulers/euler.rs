@@ -26,9 +26,6 @@ impl Euler {
         ancestral: bool,
     ) -> Result<Self> {
         let levels = Levels::read(config)?;
-        if levels == Levels::Lu || ancestral && levels != Levels::Even {
-            return Err(config.wrong("_class_name", "it has no other noise levels than those at even time steps"));
-        }
         config.only("interpolation_type", &json!("linear"))?;
         config.only("timestep_type", &json!("discrete"))?;
         let last = match config.text("final_sigmas_type", "zero")? {

@@ -62,10 +62,9 @@ impl Flow {
             return Err(config.wrong("_class_name", "FlowMatchEulerDiscreteScheduler is needed"));
         }
         let no = json!(false);
-        for key in ["invert_sigmas", "stochastic_sampling", "use_karras_sigmas", "use_exponential_sigmas"] {
-            config.only(key, &no)?;
-        }
-        for key in ["use_beta_sigmas", "use_flow_sigmas"] {
+        for key in
+            ["invert_sigmas", "stochastic_sampling", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"]
+        {
             config.only(key, &no)?;
         }
         config.only("shift_terminal", &serde_json::Value::Null)?;

@@ -10,6 +10,7 @@ mod euler;
 mod flow;
 mod lcm;
 mod levels;
+mod options;
 mod pndm;
 mod second_order;
 mod unipc;
@@ -28,16 +29,6 @@ pub use flow::{Flow, Shift};
 
 /// Most steps of training, and so of a picture.
 const MAX_STEPS: usize = 10_000;
-
-/// Schedulers that can end their training without any signal.
-const RESCALING: [&str; 6] = [
-    "DDIMScheduler",
-    "DPMSolverMultistepScheduler",
-    "EulerAncestralDiscreteScheduler",
-    "EulerDiscreteScheduler",
-    "LCMScheduler",
-    "UniPCMultistepScheduler",
-];
 
 /// Schedulers whose steps ask the model twice.
 pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"];
@@ -128,9 +119,11 @@ struct Training {
 /// lower level of noise.
 ///
 /// # Errors
-/// If the configuration asks for a scheduler or an option that is not known, or the number of steps does not suit it.
+/// If the configuration asks for a scheduler or a value of an option that is not known, or the number of steps does not
+/// suit it. Options that the scheduler does not have are ignored.
 pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
     let name = config.text("_class_name", "")?;
+    let config = &options::own(config, name);
     let clips = ["DDIMScheduler", "LCMScheduler"].contains(&name);
     let training = Training::read(config, name, clips)?;
     if steps == 0 || steps > training.alphas.len() {
@@ -196,7 +189,7 @@ impl Training {
             _ => return Err(config.wrong("prediction_type", "epsilon, v_prediction and sample are supported")),
         };
         let mut alphas = products((0..steps).map(|at| 1.0 - beta(at)));
-        if RESCALING.contains(&name) && config.flag("rescale_betas_zero_snr", false)? {
+        if config.flag("rescale_betas_zero_snr", false)? {
             alphas = without_signal(&alphas);
             if ["DDIMScheduler", "LCMScheduler"].contains(&name) {
                 if prediction == Prediction::Epsilon {
@@ -206,8 +199,6 @@ impl Training {
                 // The least number above 0 of 16 bits: the others divide by it.
                 alphas[steps - 1] = 2_f64.powi(-24);
             }
-        } else {
-            config.only("rescale_betas_zero_snr", &json!(false))?;
         }
         let to_one = config.flag("set_alpha_to_one", name != "PNDMScheduler")?;
         let leads = ["DDIMScheduler", "LCMScheduler", "PNDMScheduler"].contains(&name);

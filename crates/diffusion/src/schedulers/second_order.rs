@@ -56,9 +56,6 @@ impl SecondOrder {
     ) -> Result<Self> {
         config.only("clip_sample", &json!(false))?;
         let levels = Levels::read(config)?;
-        if levels == Levels::Lu {
-            return Err(config.wrong("use_lu_lambdas", "only false is supported"));
-        }
         if second != Second::AtEnd && training.prediction == Prediction::Sample {
             return Err(config.wrong("prediction_type", "epsilon and v_prediction are supported"));
         }

@@ -23,12 +23,14 @@ pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
 const BATCH: u32 = 4;
 const BATCH_PIXELS: u64 = 512 * 512;
 /// The classes of pipelines that make batches.
-const WITH_BATCHES: [&str; 5] = [
+const WITH_BATCHES: [&str; 7] = [
     "StableDiffusionPipeline",
     "LatentConsistencyModelPipeline",
     "StableDiffusionInpaintPipeline",
+    "StableDiffusionImg2ImgPipeline",
     "StableDiffusionXLPipeline",
     "StableDiffusionXLInpaintPipeline",
+    "StableDiffusionXLImg2ImgPipeline",
 ];
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;

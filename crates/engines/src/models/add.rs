@@ -47,7 +47,8 @@ impl Found {
     /// The file, and the configurations beside it, which belong to the model.
     fn of_file(path: &Path) -> Result<Self, String> {
         let Single { folder, file, pipeline } = Single::recognise(path)?;
-        let names = std::iter::once(file.as_str()).chain(BESIDE.into_iter().filter(|name| beside(path, name).is_some()));
+        let names =
+            std::iter::once(file.as_str()).chain(BESIDE.into_iter().filter(|name| beside(path, name).is_some()));
         let files = names.filter_map(|name| file_in(&folder, name.to_owned())).collect();
         Ok(Self { folder, file: Some(file), pipeline: pipeline.to_owned(), files })
     }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::UNET;
 use super::kind::Kind;
 use super::tensors::Tensors;
-use super::UNET;
 use crate::Result;
 
 /// Numbers of a head of attention in all text encoders, and in the UNets of Stable Diffusion 2 and XL.
