@@ -54,8 +54,26 @@ fn a_licence_that_nobody_accepted_stops_the_pull() {
     let output = hub.run(data.path(), &["pull", REPOSITORY]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("accept it with --accept-licence"), "{said}");
-    assert!(hub.ranges(WEIGHTS).is_empty(), "nothing was fetched");
-    assert!(hub.asked().iter().all(|asked| asked.path.starts_with("/api/")));
+    // The index says whether this release can render with it.
+    let is_small = |path: &str| path.starts_with("/api/") || path.ends_with("/model_index.json");
+    assert!(hub.asked().iter().all(|asked| is_small(&asked.path)), "{:?}", hub.asked());
+}
+
+#[test]
+fn a_pipeline_that_is_not_known_is_refused_before_anything_else_is_fetched() {
+    for (class, reason) in [
+        (r#""StableDiffusion3Pipeline""#, "this release renders with StableDiffusionPipeline, "),
+        (r#"["pipeline", "MyPipe"]"#, "code of its own as the pipeline, which is never run"),
+    ] {
+        let (hub, data) = (Hub::start(), data());
+        hub.put("model_index.json", Some(format!(r#"{{"_class_name": {class}}}"#).into_bytes()));
+        // Not even the licence is asked for.
+        let output = hub.run(data.path(), &["pull", REPOSITORY]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(reason), "{said}");
+        assert_eq!(hub.asked().len(), 2, "{:?}", hub.asked());
+        assert!(!data.path().join("models/.tiny-model.part").exists());
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::hub::{Hub, Trouble, is_git_sha1};
 use super::manifest::{Licence, MANIFEST, Manifest, ModelFile, Source, read_json, write};
 use super::selection::{RemoteFile, select};
 use super::{INDEX, Installed, directory, is_name, staging};
+use tintype_diffusion::pipelines::KNOWN;
 use tintype_system::clock::Clock;
 use tintype_system::data_dir;
 use tintype_system::disk::Disk;
@@ -148,6 +149,9 @@ pub async fn begin(hub: &Hub, data_dir: &Path, wanted: &str, revision: Option<&s
             }
         }
     };
+    if offer.is_none() {
+        check_pipeline(hub, &plan, &source, &staging).await?;
+    }
     let bytes = plan.manifest.bytes();
     let done = plan.manifest.files.iter().fold(0_u64, |sum, file| sum.saturating_add(arrived(&staging, file)));
     let licence = plan.manifest.licence.clone().ok_or("the plan of the pull names no licence")?;
@@ -217,6 +221,38 @@ async fn draw(
     manifest.licence = Some(licence);
     manifest.check(name).map_err(|reason| format!("the list of files of {repository} {reason}"))?;
     Ok((Plan { manifest, git_sha1 }, source))
+}
+
+/// Watches nothing.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn begin(&self, _: u64, _: u64) {}
+    fn advance(&self, _: i64) {}
+    fn tell(&self, _: &str) {}
+}
+
+/// Fetches the index of a model that is not in the catalogue, before its gigabytes: this release may not render with its
+/// pipeline.
+async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path) -> Result<(), String> {
+    let files = plan.files();
+    let Some(index) = files.iter().find(|file| file.path == INDEX) else { return Ok(()) };
+    let repository = &source.repository;
+    fetch(hub, &hub.url_of(source, INDEX), &hub.page(repository), index, staging, &Unwatched).await?;
+    let known = |class: String| match catalogue::is_usable(&class) {
+        true => Ok(()),
+        false => Err(format!(
+            "{INDEX} names {class}, and this release renders with {} only, so nothing is fetched",
+            KNOWN.join(", ")
+        )),
+    };
+    let found = read_json::<Index>(staging, INDEX).and_then(Index::pipeline_class).and_then(known);
+    if let Err(reason) = found {
+        clear(staging)?;
+        fs::remove_dir(staging).map_err(|error| format!("cannot remove {}: {error}", staging.display()))?;
+        return Err(format!("{repository}: {reason}"));
+    }
+    Ok(())
 }
 
 /// Locks the folder of an unfinished pull.

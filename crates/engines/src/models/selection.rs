@@ -11,6 +11,9 @@ use super::manifest::{MAX_FILES, check_path};
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights without their variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
+/// Most names of files in a refusal, and the bytes of the longest.
+const MAX_NAMES: usize = 5;
+const MAX_NAME: usize = 255;
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 40;
 
@@ -41,7 +44,7 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
     if !is_single {
         let index = files.iter().filter(|file| file.path == INDEX).collect::<Vec<_>>();
         if index.is_empty() {
-            return Err(format!("the repository holds no {INDEX}: only models as diffusers lays them out can be used"));
+            return Err(without_index(files));
         }
         index.into_iter().try_for_each(&mut take)?;
     }
@@ -68,6 +71,26 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
     }
     chosen.values().try_for_each(|file| file.check())?;
     Ok(chosen.into_values().cloned().collect())
+}
+
+/// The refusal of a repository that is not a model as diffusers lays it out. It may hold models in single files.
+fn without_index(files: &[RemoteFile]) -> String {
+    let singles: Vec<_> = files.iter().filter(|file| is_single_file(&file.path)).collect();
+    if singles.is_empty() {
+        return format!("the repository holds no {INDEX}: only models as diffusers lays them out can be used");
+    }
+    let names: Vec<_> = singles.iter().take(MAX_NAMES).map(|file| format!("{:?}", file.path)).collect();
+    let more = singles.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "the repository holds no {INDEX}, but single files ({}{more}): download one, and `tintype model add` it",
+        names.join(", ")
+    )
+}
+
+/// Whether a file in the root may hold a whole model.
+fn is_single_file(path: &str) -> bool {
+    path.ends_with(".safetensors") && !path.contains('/') && path.len() <= MAX_NAME
 }
 
 /// The name of a file in the folder `part`, if it lies right there.
@@ -171,6 +194,18 @@ mod tests {
         let repository =
             ["config.json", "diffusion_pytorch_model.safetensors", "taesd.py", "taesd.pth", "a/config.json"];
         assert_eq!(chosen(&repository, &[""]).expect("a part"), ["config.json", "diffusion_pytorch_model.safetensors"]);
+    }
+
+    #[test]
+    fn single_files_in_the_root_are_named() {
+        let refusal = |paths: &[&str]| chosen(paths, &["unet"]).expect_err("no model");
+        let said = refusal(&["README.md", "a v6.safetensors", "b.ckpt", "unet/model.safetensors"]);
+        let expected = "but single files (\"a v6.safetensors\"): download one, and `tintype model add` it";
+        assert!(said.contains(expected), "{said}");
+        let many: Vec<_> = (0..7).map(|at| format!("{at}.safetensors")).collect();
+        let said = refusal(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(said.contains("\"4.safetensors\" and 2 more)"), "{said}");
+        assert!(refusal(&["README.md"]).contains("only models as diffusers lays them out can be used"));
     }
 
     #[test]
