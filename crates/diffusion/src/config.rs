@@ -20,12 +20,12 @@ const MAX_NUMBER: u64 = 1 << 20;
 /// # Errors
 /// If it cannot be read, is longer than 64 MiB or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", path.display()));
+    let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {}: {error}", path.display()));
     let file = File::open(path).map_err(unreadable)?;
     let mut text = String::new();
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(Error::Model(format!("{} is larger than 64 MiB", path.display())));
+        return Err(Error::Files(format!("{} is larger than 64 MiB", path.display())));
     }
     Ok(text)
 }
@@ -47,8 +47,8 @@ impl Config {
         let path = path.display().to_string();
         match serde_json::from_str(&text).or_else(|error| serde_json::from_str(&quoted(&text).ok_or(error)?)) {
             Ok(Value::Object(fields)) => Ok(Self { path, fields }),
-            Ok(_) => Err(Error::Model(format!("{path} holds no JSON object"))),
-            Err(error) => Err(Error::Model(format!("{path} is not JSON: {error}"))),
+            Ok(_) => Err(Error::Files(format!("{path} holds no JSON object"))),
+            Err(error) => Err(Error::Files(format!("{path} is not JSON: {error}"))),
         }
     }
 

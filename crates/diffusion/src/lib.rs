@@ -29,10 +29,19 @@ pub use textual_inversion::TextualInversion;
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The files of the model are missing, damaged, or of an architecture that this crate does not know. The sentence is
+    /// The model is of an architecture that this crate does not know, or its parts do not fit together. The sentence is
     /// for the operator.
     #[error("{0}")]
     Model(String),
+    /// Files of the model are missing or damaged. The sentence is for the operator.
+    #[error("{0}")]
+    Files(String),
+    /// The scheduler of the model is not known, or one of its options is not. The sentence is for the operator.
+    #[error("{0}")]
+    Scheduler(String),
+    /// A file of the model, or one that is made of it, cannot be used. The sentence is for the operator and says what to do.
+    #[error("{0}")]
+    Unusable(String),
     /// A LoRA file is missing or damaged, or does not fit the model. The sentence is for the operator and says what to do.
     #[error("{0}")]
     Lora(String),
@@ -62,6 +71,18 @@ pub enum Error {
     /// The caller cancelled the render.
     #[error("the render was cancelled")]
     Cancelled,
+}
+
+impl Error {
+    /// The same for a file beside the model, if this is an error of a file of a model.
+    pub(crate) fn beside(self, of: impl FnOnce(String) -> Self) -> Self {
+        match self {
+            Self::Model(sentence) | Self::Files(sentence) | Self::Scheduler(sentence) | Self::Unusable(sentence) => {
+                of(sentence)
+            }
+            other => other,
+        }
+    }
 }
 
 /// The result of everything in this crate that can fail.

@@ -153,7 +153,7 @@ impl WeightPreparation<'_> {
             Precision::Bf16 => Floats::Bf16,
             Precision::W8A8 => {
                 let folder =
-                    folder.ok_or_else(|| Error::Model("8-bit weights need a folder for files of them".into()))?;
+                    folder.ok_or_else(|| Error::Unusable("8-bit weights need a folder for files of them".into()))?;
                 let wanted = Wanted { rules: Some(self.rules), source: source(&weights, uses, self.rules, &changes) };
                 let items = || write::items(&weights, uses, self.rules, &changes);
                 return made(folder, part, &wanted, !changes.is_empty(), items, self.progress);
@@ -205,7 +205,7 @@ fn made<'w>(
     lock.sync_all().map_err(|error| unwritable(&path, &error))?;
     wanted.open(&path).ok_or_else(|| {
         let path = path.display();
-        Error::Model(format!("{path} was written, but not as it was to be; the disk may be damaged"))
+        Error::Unusable(format!("{path} was written, but not as it was to be; the disk may be damaged"))
     })
 }
 
@@ -297,7 +297,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::Model(format!("cannot write {}: {error}", path.display()))
+    Error::Unusable(format!("cannot write {}: {error}", path.display()))
 }
 
 /// Makes the files in 8 bits for a model, if they are not there or damaged.
@@ -336,7 +336,7 @@ fn files(cache: &Path) -> Result<Vec<PathBuf>> {
 
 /// Everything in a folder, by name.
 fn listed(cache: &Path) -> Result<Vec<PathBuf>> {
-    let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", cache.display()));
+    let unreadable = |error: std::io::Error| Error::Unusable(format!("cannot read {}: {error}", cache.display()));
     let entries = match std::fs::read_dir(cache) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(unreadable)?,
@@ -348,8 +348,8 @@ fn listed(cache: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn verify_file(path: &Path) -> Result<()> {
-    let damaged = || Error::Model(format!("{} is damaged; delete it, and it is created again", path.display()));
-    let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {}: {error}", path.display()));
+    let damaged = || Error::Unusable(format!("{} is damaged; delete it, and it is created again", path.display()));
+    let unreadable = |error: std::io::Error| Error::Unusable(format!("cannot read {}: {error}", path.display()));
     let weights = Weights::open(path)?;
     let stated = weights.note(DIGEST_KEY).ok_or_else(damaged)?.to_owned();
     let header = weights.header();

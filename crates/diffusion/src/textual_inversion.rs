@@ -130,7 +130,7 @@ struct EmbeddingFile<'a> {
 
 impl<'a> EmbeddingFile<'a> {
     fn open(file: &'a TextualInversion) -> Result<Self> {
-        let unreadable = |error| if let Error::Model(sentence) = error { Error::Embedding(sentence) } else { error };
+        let unreadable = |error: Error| error.beside(Error::Embedding);
         check_format(&file.path).map_err(unreadable)?;
         Ok(Self { file, weights: Weights::open(&file.path).map_err(unreadable)? })
     }

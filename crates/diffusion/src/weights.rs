@@ -53,7 +53,7 @@ impl Header {
     /// # Errors
     /// If the bytes are no whole safetensors file. The sentence begins with `path`.
     pub fn read(path: &str, data: &[u8]) -> Result<Self> {
-        let damaged = |reason: String| Error::Model(format!("{path} is damaged or no safetensors file: {reason}"));
+        let damaged = |reason: String| Error::Files(format!("{path} is damaged or no safetensors file: {reason}"));
         if is_pointer(data) {
             return Err(pointer(path));
         }
@@ -84,7 +84,7 @@ pub(crate) fn is_pointer(beginning: &[u8]) -> bool {
 }
 
 pub(crate) fn pointer(path: &str) -> Error {
-    Error::Model(format!(
+    Error::Unusable(format!(
         "{path} is a pointer of Git LFS instead of the file itself: run `git lfs pull` in its repository"
     ))
 }
@@ -155,10 +155,10 @@ impl Weights {
     /// If the file cannot be mapped, or is no whole safetensors file.
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let unreadable = |error: std::io::Error| Error::Model(format!("cannot read {name}: {error}"));
+        let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
         // To open a pipe would wait for its other end.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(Error::Model(format!("{name} is not a file")));
+            return Err(Error::Files(format!("{name} is not a file")));
         }
         let file = File::open(path).map_err(unreadable)?;
         let modified = file.metadata().and_then(|about| about.modified()).ok();
@@ -177,7 +177,7 @@ impl Weights {
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
         let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
             let folder = folder.display();
-            return Err(Error::Model(format!(
+            return Err(Error::Files(format!(
                 "{folder} lacks {stem}.safetensors; weights in other formats (.bin, .ckpt) are not read"
             )));
         };
@@ -203,7 +203,7 @@ impl Weights {
             for (tensor, entry) in shard.entries {
                 if map.get(&tensor).and_then(Value::as_str) != Some(name) {
                     let path = &all.path;
-                    return Err(Error::Model(format!(
+                    return Err(Error::Files(format!(
                         "{path}: the tensor {tensor:?} is in {name:?}, but not by the index"
                     )));
                 }
@@ -214,7 +214,7 @@ impl Weights {
         }
         match map.keys().find(|tensor| !all.entries.contains_key(*tensor)) {
             None => Ok(all),
-            Some(tensor) => Err(Error::Model(format!("{}: the tensor {tensor:?} is in none of the files", all.path))),
+            Some(tensor) => Err(Error::Files(format!("{}: the tensor {tensor:?} is in none of the files", all.path))),
         }
     }
 
@@ -511,7 +511,7 @@ mod tests {
         ] {
             let error = parse(&header, data).err();
             let start: String = header.chars().take(80).collect();
-            assert!(matches!(error, Some(Error::Model(_))), "{start} with {data} bytes: {error:?}");
+            assert!(matches!(error, Some(Error::Files(_))), "{start} with {data} bytes: {error:?}");
         }
         for length in [u64::MAX, u64::MAX - 7, 1 << 40, 100_000_001, 3] {
             assert!(parse_with_length(length, "{}", 0).is_err(), "a header of {length} bytes");

@@ -69,7 +69,7 @@ impl Model {
 
     fn assert_refused(&self, words: &[&str]) {
         match Pipeline::open(self.folder.path(), &Options::default()) {
-            Err(Error::Model(sentence)) => {
+            Err(Error::Model(sentence) | Error::Files(sentence) | Error::Scheduler(sentence)) => {
                 let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
                 assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
             }

@@ -128,6 +128,6 @@ fn a_type_that_the_processor_lacks_is_refused_with_a_sentence() {
     assert!(matches!(&error, Some(Error::Run(text)) if text.contains("refused a graph")), "{error:?}");
     for precision in [Precision::F16, Precision::Bf16] {
         let error = Pipeline::open(&model("lcm"), &Options { runtime: Runtime::Rten, ..options(precision) }).err();
-        assert!(matches!(&error, Some(Error::Model(text)) if text.contains("rten")), "{error:?}");
+        assert!(matches!(&error, Some(Error::Setting(text)) if text.contains("rten")), "{error:?}");
     }
 }

@@ -509,5 +509,7 @@ fn weights_in_8_bits_are_made_of_merged_ones() {
     };
     assert!(gap(&with, &wide) * 2 < gap(&without, &wide), "{} {}", gap(&with, &wide), gap(&without, &wide));
     let unwritable = narrow(&Options { cache: None, ..changed });
-    assert!(matches!(Pipeline::open(&model("sd15"), &unwritable), Err(Error::Model(text)) if text.contains("folder")));
+    assert!(
+        matches!(Pipeline::open(&model("sd15"), &unwritable), Err(Error::Unusable(text)) if text.contains("folder"))
+    );
 }

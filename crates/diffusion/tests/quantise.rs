@@ -301,7 +301,10 @@ fn a_digest_tells_damage() {
         bytes[at] ^= 1;
         std::fs::write(layer.cache(), bytes).expect("a file");
         let error = verify(&layer.path("cache")).err();
-        assert!(matches!(&error, Some(Error::Model(text)) if text.contains("layer.w8a8")), "{at}: {error:?}");
+        assert!(
+            matches!(&error, Some(Error::Unusable(text) | Error::Files(text)) if text.contains("layer.w8a8")),
+            "{at}: {error:?}"
+        );
     }
 }
 
@@ -336,7 +339,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     let layer = Layer::plain();
     std::fs::write(layer.path("cache"), "a file").expect("a file");
     let error = layer.quantise(EIGHT).err();
-    assert!(matches!(&error, Some(Error::Model(text)) if text.contains("cache")), "{error:?}");
+    assert!(matches!(&error, Some(Error::Unusable(text)) if text.contains("cache")), "{error:?}");
 }
 
 #[test]
@@ -369,7 +372,7 @@ fn quantises_where_it_is_told() {
     let result =
         WeightPreparation { options: &options, rules: EIGHT, progress: &mut |_| {} }.weights("layer", weights, &uses);
     match result {
-        Err(Error::Model(text)) if text.contains("need 1 MB") => println!("FAILED AS IT SHOULD: {text}"),
+        Err(Error::Unusable(text)) if text.contains("need 1 MB") => println!("FAILED AS IT SHOULD: {text}"),
         other => panic!("{other:?}"),
     }
 }
@@ -428,7 +431,7 @@ fn pictures_in_8_bits_are_close_to_32_on(runtime: &Runtime, bits: Bits) {
 fn eight_bits_need_a_folder() {
     let options = Options { precision: Precision::W8A8, cache: None, ..Options::default() };
     let error = Pipeline::open(&parity().join("lcm"), &options).err();
-    assert!(matches!(error, Some(Error::Model(_))), "{error:?}");
+    assert!(matches!(error, Some(Error::Unusable(_))), "{error:?}");
     assert_eq!(
         std::fs::read_dir(parity().join("lcm/cache")).map(|_| ()).map_err(|error| error.kind()),
         Err(ErrorKind::NotFound)

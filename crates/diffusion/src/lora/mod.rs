@@ -277,7 +277,7 @@ impl LoraFile {
                 lora.weight
             )));
         }
-        let unreadable = |error| if let Error::Model(sentence) = error { Error::Lora(sentence) } else { error };
+        let unreadable = |error: Error| error.beside(Error::Lora);
         check_format(&lora.path).map_err(unreadable)?;
         let weights = Weights::open(&lora.path).map_err(unreadable)?;
         let layers = layers(&weights).map_err(wrong)?;

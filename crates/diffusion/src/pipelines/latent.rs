@@ -103,7 +103,7 @@ impl Decoder {
             let named = if what.contains(&path) { String::new() } else { format!("the VAE {path}: ") };
             Error::Vae(format!("{named}{what}: use a VAE that was made for this model, or leave it out"))
         };
-        let unusable = |error| if let Error::Model(sentence) = error { wrong(sentence) } else { error };
+        let unusable = |error: Error| error.beside(wrong);
         let (config, weights) = single_file::vae_parts(path, scaling).map_err(unusable)?;
         config.one_of("_class_name", &["AutoencoderKL", "AutoencoderTiny"]).map_err(unusable)?;
         let other = Self::read(&config, weights, unet).map_err(unusable)?;
@@ -232,7 +232,7 @@ impl Body {
         let decoder = match (own, other) {
             (own, Some(path)) => Decoder::other(path, own.as_ref(), &unet)?,
             (Some(own), None) => own,
-            (None, None) => return Err(Error::Model("the model has no VAE: give one as --engine-vae".into())),
+            (None, None) => return Err(Error::Unusable("the model has no VAE: give one as --engine-vae".into())),
         };
         let body = Self { unet, weights, tokens, decoder, scheduler };
         body.scheduler(1, 1.0)?;

@@ -342,7 +342,10 @@ impl Pipeline {
     pub fn open_with(folder: &Path, mut suit: WeightPreparation<'_>) -> Result<Self> {
         let Options { precision, runtime, .. } = suit.options;
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
-            return Err(Error::Model("numbers of 16 bits need another runtime than rten".into()));
+            return Err(Error::Setting(
+                "numbers of 16 bits need another runtime than rten: give another --engine-precision or --engine-runtime"
+                    .into(),
+            ));
         }
         let Options { device_memory, .. } = *suit.options;
         let sessions = Sessions::new(runtime.clone(), suit.options.keeps_parts(), device_memory);

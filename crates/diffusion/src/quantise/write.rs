@@ -284,7 +284,7 @@ fn fill(
     let (header, data) = header(items, wanted);
     let mut now = Progress { part: part.into(), done: 0, total: header.len() as u64 + data };
     let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Error::Model(format!(
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Error::Unusable(format!(
             "cannot write {}: {error}; these weights need {} MB",
             path.display(),
             (header.len() as u64 + data).div_ceil(1_000_000)

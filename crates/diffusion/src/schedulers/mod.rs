@@ -133,6 +133,17 @@ pub fn scheduler(config: &Config, steps: usize, strength: f64) -> Result<Box<dyn
     if skipped == steps {
         return Err(Error::Order(format!("of {steps} steps none is left at a strength of {strength}")));
     }
+    choose(config, name, training, [steps, skipped], strength).map_err(|error| error.beside(Error::Scheduler))
+}
+
+/// The scheduler of a class, whose training has been read.
+fn choose(
+    config: &Config,
+    name: &str,
+    training: Training,
+    [steps, skipped]: [usize; 2],
+    strength: f64,
+) -> Result<Box<dyn Scheduler>> {
     Ok(match name {
         "DDIMScheduler" => Box::new(ddim::Ddim::new(training, steps, skipped)),
         "DPMSolverMultistepScheduler" => Box::new(dpm::Dpm::new(config, training, [steps, skipped], false)?),

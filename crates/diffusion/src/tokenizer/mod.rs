@@ -33,7 +33,7 @@ fn pieces(folder: &Path) -> Result<(Value, Value)> {
     }
     let path = folder.join("vocab.json");
     let vocabulary: Value = serde_json::from_str(&read_text(&path)?)
-        .map_err(|error| Error::Model(format!("{} is not JSON: {error}", path.display())))?;
+        .map_err(|error| Error::Files(format!("{} is not JSON: {error}", path.display())))?;
     let merges = read_text(&folder.join("merges.txt"))?;
     let merges: Vec<_> = merges.lines().filter(|line| !line.starts_with("#version") && !line.is_empty()).collect();
     Ok((vocabulary, json!(merges)))
@@ -86,7 +86,7 @@ impl Extras {
         }
         let list = folder.join("added_tokens.json");
         if list.exists() {
-            let unusable = || Error::Model(format!("{} holds no object of tokens", list.display()));
+            let unusable = || Error::Files(format!("{} holds no object of tokens", list.display()));
             let whole: Value = serde_json::from_str(&read_text(&list)?).map_err(|_| unusable())?;
             for (name, id) in whole.as_object().ok_or_else(unusable)? {
                 let special = extras.roles.values().any(|token| content(token) == Some(name));

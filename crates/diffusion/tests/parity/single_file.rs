@@ -159,7 +159,7 @@ fn a_file_without_a_vae_takes_another_one() {
         header.extend(names.map(|(name, entry)| (name.replace("first_stage_model.", "other."), entry)));
     });
     std::fs::write(&path, file).expect("a file");
-    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Unusable(_))));
     let options = Options { vae: Some(expected.path.clone()), ..Options::default() };
     let mut pipelines = [&path, &expected.path].map(|path| Pipeline::open(path, &options).expect("a model"));
     let [one, other] = pipelines.each_mut().map(|pipeline| {
@@ -208,7 +208,7 @@ fn what_a_file_cannot_tell_may_lie_beside_it() {
     beside(BESIDE[2], scheduler);
     assert_eq!((traits(&path).family, traits(&path).steps), ("Stable Diffusion XL with LCM", 4));
     beside(BESIDE[2], json!({"_class_name": "UnknownScheduler"}));
-    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Model(_))));
+    assert!(matches!(Pipeline::open(&path, &Options::default()), Err(Error::Scheduler(_))));
     std::fs::remove_file(folder.path().join(BESIDE[2])).expect("a file");
     // The configuration of a VAE that lies there with its weights is that of these, and not of the file.
     beside(BESIDE[1], json!({"_class_name": "AutoencoderDC"}));

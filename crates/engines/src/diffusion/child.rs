@@ -26,7 +26,7 @@ use tintype_system::sandbox::{Confinement, confine_engine};
 /// The hidden command that renders. Its argument is a `Setup` as JSON.
 pub const COMMAND: &str = "render-diffusion";
 
-/// The status with which a child exits that cannot use its model.
+/// The status with which a child exits that does not know the architecture of its model.
 pub(super) const NO_MODEL: u8 = 1;
 /// The status with which a child exits that cannot use its runtime.
 const NO_RUNTIME: u8 = 2;
@@ -35,6 +35,12 @@ const NO_START: u8 = 3;
 /// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its sentence
 /// says what to do.
 pub(super) const NO_ADDITION: u8 = 4;
+/// The status with which a child exits whose model lacks a file or has a damaged one.
+pub(super) const NO_FILES: u8 = 5;
+/// The status with which a child exits that does not know the scheduler of its model.
+pub(super) const NO_SCHEDULER: u8 = 6;
+/// The status with which a child exits that cannot use its model for another reason. Its sentence says what to do.
+pub(super) const NO_USE: u8 = 7;
 
 /// Shortest time between two previews of a picture.
 const PREVIEW_EVERY: Duration = Duration::from_secs(1);
@@ -157,6 +163,9 @@ impl From<Error> for End {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Model(_) => NO_MODEL,
+            Error::Files(_) => NO_FILES,
+            Error::Scheduler(_) => NO_SCHEDULER,
+            Error::Unusable(_) => NO_USE,
             Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => NO_ADDITION,
             _ => NO_START,
         };
@@ -476,7 +485,8 @@ fn report(event: &Event) {
 
 fn failed(error: &Error) -> Event {
     let fault = match error {
-        Error::Model(_) | Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => Fault::Model,
+        Error::Model(_) | Error::Files(_) | Error::Scheduler(_) | Error::Unusable(_) => Fault::Model,
+        Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => Fault::Model,
         Error::Order(_) => Fault::Order,
         Error::Run(_) => Fault::Run,
         Error::Memory(_) => Fault::Memory,
@@ -528,6 +538,56 @@ mod tests {
             let error = open(&setup(embedding, vae), Runtime::Rten).expect_err(word);
             let End { status, sentence } = End::from(error);
             assert!(status == NO_ADDITION && sentence.contains(word), "{status} {sentence}");
+        }
+    }
+
+    /// The status of a child whose model is the tiny one with another file in place of one of its own.
+    fn status_with(path: &str, content: &[u8]) -> u8 {
+        let parity = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffusion/tests/parity/sd15");
+        let folder = tempfile::tempdir().expect("a folder");
+        let (part, name) = path.split_once('/').expect("a file of a part");
+        for entry in parity.read_dir().expect("a folder").chain(parity.join(part).read_dir().expect("a folder")) {
+            let from = entry.expect("an entry").path();
+            let to = folder.path().join(from.strip_prefix(&parity).expect("inside"));
+            std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+            if from.file_name().is_some_and(|own| own != part && own != name) {
+                std::os::unix::fs::symlink(from.canonicalize().expect("a path"), to).expect("a link");
+            }
+        }
+        std::fs::write(folder.path().join(path), content).expect("written");
+        let setup = Setup {
+            folder: folder.path().to_owned(),
+            cache: None,
+            precision: EnginePrecision::F32,
+            runtime: EngineRuntime::Rten,
+            library: None,
+            loras: Vec::new(),
+            embeddings: Vec::new(),
+            vae: None,
+            prompt: PromptSyntax::Plain,
+            memory_bytes: 1 << 30,
+            device_memory: None,
+            work: Work::Opens,
+        };
+        let End { status, sentence } = End::from(open(&setup, Runtime::Rten).expect_err(path));
+        assert!(sentence.contains(name), "{sentence}");
+        status
+    }
+
+    #[test]
+    fn the_status_says_what_is_wrong_with_a_model() {
+        let weights = "vae/diffusion_pytorch_model.safetensors";
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+        for (path, content, status) in [
+            ("unet/config.json", &br#"{"_class_name": "UNet3DConditionModel"}"#[..], NO_MODEL),
+            ("unet/config.json", b"{", NO_FILES),
+            (weights, b"", NO_FILES),
+            (weights, pointer, NO_USE),
+            ("scheduler/scheduler_config.json", br#"{"_class_name": "DDPMScheduler"}"#, NO_SCHEDULER),
+            ("scheduler/scheduler_config.json", br#"{"_class_name": "PNDMScheduler"}"#, NO_SCHEDULER),
+            ("scheduler/scheduler_config.json", br#"{"beta_schedule": "sigmoid"}"#, NO_MODEL),
+        ] {
+            assert_eq!(status_with(path, content), status, "{path}: {}", String::from_utf8_lossy(content));
         }
     }
 

@@ -29,7 +29,7 @@ use tokio_util::sync::DropGuard;
 use tracing::Instrument as _;
 
 use self::batch::Renderer;
-use self::child::{NO_ADDITION, NO_MODEL, Setup, Work};
+use self::child::{NO_ADDITION, NO_FILES, NO_MODEL, NO_SCHEDULER, NO_USE, Setup, Work};
 use self::link::Link;
 use self::program::{Shared, locked};
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
@@ -148,13 +148,14 @@ async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
         drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
     }
     let words = words.trim();
-    let ended = child.wait().await.ok().and_then(|status| status.code());
-    let is = |status: u8| ended == Some(i32::from(status));
-    if is(NO_MODEL) {
-        return Complaint { words: format!("{words}: {}", wanted.remedy()), fault: OpenFault::Model };
-    }
-    let fault = if is(NO_ADDITION) { OpenFault::Addition } else { OpenFault::Other };
-    Complaint { words: words.to_owned(), fault }
+    let ended = child.wait().await.ok().and_then(|status| u8::try_from(status.code()?).ok());
+    let fault = match ended {
+        Some(NO_MODEL | NO_FILES | NO_SCHEDULER | NO_USE) => OpenFault::Model,
+        Some(NO_ADDITION) => OpenFault::Addition,
+        _ => OpenFault::Other,
+    };
+    let remedy = ended.and_then(|status| wanted.remedy(status));
+    Complaint { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
 }
 
 /// Compares the model of the settings with the same in 32 bits, in a child process.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tintype_engine::frames::{Event, Loaded, Order, Prompt};
 use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, PromptSyntax, Stage};
 
-use super::child::NO_MODEL;
+use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER};
 use super::link::Link;
 use super::speed::{Plan, Speed};
 use super::wanted::{ATTEMPT_LIMIT, Wanted};
@@ -188,7 +188,9 @@ impl Program for Arc<Shared> {
         if why.contains(NOT_FINITE) {
             return Some("numbers of 16 bits are too small for some models: give --engine-precision f32".into());
         }
-        why.contains(&format!("(exit status: {NO_MODEL})")).then(|| self.wanted.remedy())
+        let statuses = [NO_MODEL, NO_FILES, NO_SCHEDULER].into_iter();
+        let ended = |status: &u8| why.contains(&format!("(exit status: {status})"));
+        statuses.filter(ended).find_map(|status| self.wanted.remedy(status))
     }
 }
 

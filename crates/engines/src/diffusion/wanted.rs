@@ -8,7 +8,7 @@ use tintype_diffusion::config::Config;
 use tintype_diffusion::pipelines::{class_of_file, masks, references, weighted_prompts};
 use tintype_engine::{Lora, PromptSyntax, Setting, Sizes};
 
-use super::child::{Setup, Work};
+use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER, Setup, Work};
 use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
@@ -288,15 +288,19 @@ impl Wanted {
         }
     }
 
-    /// Advice when the model cannot be opened.
-    pub(super) fn remedy(&self) -> String {
-        let own = models::directory(&self.data).join(&self.model);
-        match models::is_name(&self.model) && own.exists() {
-            true => format!("see `tintype model verify {}`, or give another --model", self.model),
-            false => {
+    /// Advice when the model cannot be opened, by the status with which its process ended. `None` if that says what to do.
+    pub(super) fn remedy(&self, status: u8) -> Option<String> {
+        Some(match status {
+            NO_MODEL => "use another model".into(),
+            NO_SCHEDULER => "write another `_class_name` into this file, such as EulerDiscreteScheduler".into(),
+            NO_FILES if models::is_taken(&self.data, &self.model) => {
+                format!("see `tintype model verify {}`, or give another --model", self.model)
+            }
+            NO_FILES => {
                 "give --model a folder as diffusers writes it, with all of its files, or a .safetensors file".into()
             }
-        }
+            _ => return None,
+        })
     }
 }
 
@@ -324,15 +328,14 @@ fn pipeline(installed: &Installed) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::child::NO_USE;
     use super::*;
 
-    #[test]
-    fn weights_in_8_bits_need_an_installed_model() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join(models::INDEX), "{}").expect("written");
-        let wanted = |precision| Wanted {
-            model: folder.path().display().to_string(),
-            data: folder.path().join("data"),
+    /// The settings with all kinds of files beside a model.
+    fn wanted(folder: &Path, precision: EnginePrecision) -> Wanted {
+        Wanted {
+            model: folder.display().to_string(),
+            data: folder.join("data"),
             memory_bytes: 1 << 30,
             device_memory: Some(10 << 30),
             steps: 0,
@@ -343,7 +346,14 @@ mod tests {
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
             vae: Some("vae.safetensors".into()),
             prompt: PromptSyntax::Weighted,
-        };
+        }
+    }
+
+    #[test]
+    fn weights_in_8_bits_need_an_installed_model() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(models::INDEX), "{}").expect("written");
+        let wanted = |precision| wanted(folder.path(), precision);
         let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true, &[]);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
@@ -353,5 +363,22 @@ mod tests {
         assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
+    }
+
+    #[test]
+    fn the_remedy_follows_from_what_is_wrong() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let by_path = wanted(folder.path(), EnginePrecision::F32);
+        let installed = Wanted { model: "mine".into(), ..by_path.clone() };
+        std::fs::create_dir_all(models::directory(&installed.data).join("mine")).expect("a folder");
+        for (status, words) in [(NO_MODEL, "use another model"), (NO_SCHEDULER, "such as EulerDiscreteScheduler")] {
+            for wanted in [&by_path, &installed] {
+                let remedy = wanted.remedy(status).expect("a remedy");
+                assert!(remedy.contains(words) && !remedy.contains("model verify"), "{remedy}");
+            }
+        }
+        assert!(by_path.remedy(NO_FILES).is_some_and(|remedy| remedy.starts_with("give --model a folder")));
+        assert!(installed.remedy(NO_FILES).is_some_and(|remedy| remedy.starts_with("see `tintype model verify mine`")));
+        assert_eq!(by_path.remedy(NO_USE), None);
     }
 }

@@ -81,7 +81,7 @@ const PARTS: [(&[&str], &str); 5] = [
 /// # Errors
 /// A sentence on what the file is, or lacks, and what to do.
 pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
-    let is = |what: &str, remedy: &str| Error::Model(format!("{} is {what}: {remedy}", tensors.path));
+    let is = |what: &str, remedy: &str| Error::Unusable(format!("{} is {what}: {remedy}", tensors.path));
     if let Some((_, what, remedy)) = OTHERS.iter().find(|(names, ..)| tensors.mentions(names)) {
         return Err(is(what, remedy));
     }
@@ -172,7 +172,7 @@ pub(super) fn has_vae(tensors: &Tensors) -> bool {
 /// The refusal of a model that lacks its VAE, where no other one is named.
 pub(super) fn without_vae(kind: Kind, tensors: &Tensors) -> Error {
     let family = family(kind);
-    Error::Model(format!(
+    Error::Unusable(format!(
         "{} is {family} without its VAE: use the complete checkpoint of this model, or give a VAE as --engine-vae",
         tensors.path
     ))
