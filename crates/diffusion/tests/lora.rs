@@ -231,7 +231,7 @@ fn other_ways_to_change_a_model_are_refused_by_name() {
     let bundled = tensor("bundle_emb.hands.string_to_param.*", &[2, 8]);
     refused(&[usual(), vec![bundled]].concat(), &["bundle_emb", "bundles an embedding", "use a plain LoRA"]);
     let checkpoint = tensor("model.diffusion_model.input_blocks.0.0.weight", &[8, 4, 3, 3]);
-    refused(&[checkpoint.clone()], &["is a checkpoint and not a LoRA: give it as --model"]);
+    refused(std::slice::from_ref(&checkpoint), &["is a checkpoint and not a LoRA: give it as --model"]);
     refused(&[usual(), vec![checkpoint]].concat(), &["not a tensor of a LoRA"]);
     refused(&[tensor("first_stage_model.decoder.conv_in.weight", &[2])], &["a VAE as --engine-vae"]);
 }
