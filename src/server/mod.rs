@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use axum::Router;
 use futures::FutureExt as _;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::{Request, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -284,10 +284,14 @@ impl Host {
             let unambiguous = of_service.begin_exchange();
             request.extensions_mut().insert(Arrival { peer, tls, unambiguous, over_limit });
             let stage = of_service.clone();
-            self.router.clone().call(request).map(move |Ok(answer)| match answer.extensions().get::<NoAnswer>() {
+            self.router.clone().call(request).map(move |Ok(mut answer)| {
                 // An error of the service makes hyper close the connection.
-                Some(no_answer) => Err(*no_answer),
-                None => Ok(answer.map(|body| AnswerBody::new(body, stage))),
+                answer.extensions().get::<NoAnswer>().map_or(Ok(()), |no_answer| Err(*no_answer))?;
+                // The router adds it wherever the path lacks the method, and a 401 looks the same everywhere.
+                if answer.status() == StatusCode::UNAUTHORIZED {
+                    answer.headers_mut().remove(header::ALLOW);
+                }
+                Ok::<_, NoAnswer>(answer.map(|body| AnswerBody::new(body, stage)))
             })
         });
         let connection = http1::Builder::new()

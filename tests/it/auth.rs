@@ -71,6 +71,7 @@ async fn every_bad_key_gets_the_same_401() {
     answers.push(service.call("GET", TASKS, &twice, "").await);
     answers
         .push(service.call("GET", &format!("{TASKS}?api_key={key}"), &[("authorization", &authorization)], "").await);
+    answers.push(service.call("GET", &format!("{GENERATE}?api_key={key}"), &[], "").await);
     for answer in &answers {
         answer.assert_error(401, "UNAUTHORIZED");
         assert_eq!(answer.header("www-authenticate"), "Bearer");

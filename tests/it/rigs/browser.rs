@@ -268,9 +268,12 @@ impl Browser {
         }
     }
 
-    /// Clicks into the field that an expression gives, and pastes text over its content.
+    /// Clicks into the field that an expression gives, and pastes text over its content. A page that still loads may move
+    /// the field away from the click.
     pub fn paste(&mut self, field: &str, text: &str) {
+        let has_focus = format!("document.activeElement === {field}");
         self.click(field);
+        self.until_asked(&has_focus, |browser| browser.click(field));
         self.evaluate("document.execCommand('selectAll')");
         self.call("Input.insertText", json!({ "text": text }));
     }
