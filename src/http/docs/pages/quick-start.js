@@ -137,11 +137,6 @@ const settings = {
   hideClientButton: true,
   showDeveloperTools: "never",
   documentDownloadType: "none",
-  // A key that came while it loaded has not reached its forms.
-  onLoaded: () => {
-    delete settings.onLoaded;
-    if (key.value) takeKey();
-  },
 };
 
 function withKey() {
@@ -150,12 +145,7 @@ function withKey() {
 }
 
 const reference = Scalar.createApiReference("#reference", withKey());
-
-function takeKey() {
-  reference.updateConfiguration(withKey());
-}
-
 key.addEventListener("input", showProgram);
-key.addEventListener("change", takeKey);
+key.addEventListener("change", () => reference.updateConfiguration(withKey()));
 prompt.addEventListener("input", showProgram);
 showProgram();
