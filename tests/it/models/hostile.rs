@@ -133,6 +133,18 @@ fn a_list_that_cannot_be_trusted_is_refused() {
 }
 
 #[test]
+fn an_index_that_is_too_large_is_not_fetched() {
+    let (hub, data) = (Hub::start(), data());
+    let mut index = entry("model_index.json", b"{}");
+    index["size"] = (1_u64 << 30).into();
+    let list = json!({ "sha": COMMIT, "siblings": [index, entry(WEIGHTS, &content(10))] });
+    hub.send_list(list.to_string().into_bytes());
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains("model_index.json is larger than 1 MiB"), "{said}");
+    assert_eq!(hub.asked().len(), 1);
+}
+
+#[test]
 fn a_model_larger_than_the_disk_is_not_begun() {
     let (hub, data) = (Hub::start(), data());
     let mut weights = entry(WEIGHTS, &content(10));

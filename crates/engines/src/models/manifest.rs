@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub const MANIFEST: &str = "manifest.json";
 /// Version of the format. Another one is refused.
 const FORMAT: u32 = 1;
-/// Bytes of the largest manifest. One file takes about 200 bytes.
-const MAX_BYTES: u64 = 1 << 20;
+/// Bytes of the largest manifest, in which a file takes about 200 bytes, or index.
+pub(super) const MAX_JSON_BYTES: u64 = 1 << 20;
 /// Most files of a model.
 pub const MAX_FILES: usize = 1_000;
 /// Characters of the longest path of a file.
@@ -183,8 +183,8 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
         return Err(wrong("is no file".into()));
     }
     let mut text = String::new();
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-    if text.len() as u64 > MAX_BYTES {
+    file.take(MAX_JSON_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > MAX_JSON_BYTES {
         return Err(wrong("is larger than 1 MiB".into()));
     }
     serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::catalogue::{self, Offer};
 use super::download::{self, Watch, fetch, part_of};
 use super::hub::{Hub, Trouble, is_git_sha1};
-use super::manifest::{Licence, MANIFEST, Manifest, ModelFile, Source, read_json, write};
+use super::manifest::{Licence, MANIFEST, MAX_JSON_BYTES, Manifest, ModelFile, Source, read_json, write};
 use super::selection::{RemoteFile, select};
 use super::{INDEX, Installed, directory, is_name, staging};
 use tintype_diffusion::pipelines::KNOWN;
@@ -238,7 +238,6 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
     let files = plan.files();
     let Some(index) = files.iter().find(|file| file.path == INDEX) else { return Ok(()) };
     let repository = &source.repository;
-    fetch(hub, &hub.url_of(source, INDEX), &hub.page(repository), index, staging, &Unwatched).await?;
     let known = |class: String| match catalogue::is_usable(&class) {
         true => Ok(()),
         false => Err(format!(
@@ -246,7 +245,13 @@ async fn check_pipeline(hub: &Hub, plan: &Plan, source: &Source, staging: &Path)
             KNOWN.join(", ")
         )),
     };
-    let found = read_json::<Index>(staging, INDEX).and_then(Index::pipeline_class).and_then(known);
+    // Nobody has agreed to a download yet.
+    let found = if index.bytes > MAX_JSON_BYTES {
+        Err(format!("{INDEX} is larger than 1 MiB"))
+    } else {
+        fetch(hub, &hub.url_of(source, INDEX), &hub.page(repository), index, staging, &Unwatched).await?;
+        read_json::<Index>(staging, INDEX).and_then(Index::pipeline_class).and_then(known)
+    };
     if let Err(reason) = found {
         clear(staging)?;
         fs::remove_dir(staging).map_err(|error| format!("cannot remove {}: {error}", staging.display()))?;
