@@ -39,10 +39,9 @@ pub(super) async fn run(
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
-    let unread = |request: &Request| {
-        let asks = |request| cors.preflight(request).or_else(|| options(request));
-        early(request).or_else(|| if auth::has_key_in_query(request) { None } else { asks(request) })
-    };
+    let asked = |request: &Request| cors.preflight(request).or_else(|| options(request));
+    let unread =
+        |request: &Request| early(request).or_else(|| asked(request).filter(|_| !auth::has_key_in_query(request)));
     let answer = async |request| match unread(&request) {
         None => leftover::discard_after_error(request, |request| auth::guard(&api, request, next)).await,
         Some(response) => response,
