@@ -92,10 +92,8 @@ fn readings_of(text: &str) -> Vec<String> {
         }
     };
     let alike = words(text, Look::Lookalike);
-    let mixes = text.split_whitespace().any(|word| word.matches(IS_ONE).count() > 1);
-    let ones = [['i', 'i'], ['l', 'l'], ['i', 'l'], ['l', 'i']];
-    for ones in &ones[..if mixes { 4 } else { 2 }] {
-        if let Some(unmasked) = unmask(text, *ones) {
+    for ones in [['i', 'i'], ['l', 'l'], ['i', 'l'], ['l', 'i']] {
+        if let Some(unmasked) = unmask(text, ones) {
             let unmasked = words(&unmasked, Look::Lookalike);
             add(join_spelt(&unmasked));
             add(unmasked);
@@ -264,7 +262,8 @@ fn pictured(character: char) -> Option<char> {
 }
 
 /// Replaces digits and signs by the letters that they stand for, in words with letters. `None` if there is nothing to
-/// replace. A 1 may be an i or an l: `ones` are the letters for the first one of a word and for the others.
+/// replace. A 1 may be an i or an l: `ones` are the letters for the first one of a word and for the others. `None` if
+/// these differ and no word has two.
 fn unmask(text: &str, ones: [char; 2]) -> Option<String> {
     let masks = |c: char| match c {
         '0' => Some('o'),
@@ -277,6 +276,10 @@ fn unmask(text: &str, ones: [char; 2]) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     let compatible: String = text.chars().filter(|c| !is_invisible(*c)).nfkc().collect();
     if !compatible.contains(|c| IS_ONE.contains(&c) || masks(c).is_some()) {
+        return None;
+    }
+    let has_two = |word: &str| word.matches(IS_ONE).nth(1).is_some();
+    if ones[0] != ones[1] && !compatible.split_whitespace().any(has_two) {
         return None;
     }
     for word in compatible.split_inclusive(char::is_whitespace) {

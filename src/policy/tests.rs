@@ -81,7 +81,7 @@ fn a_word_is_found_in_every_disguise() {
     assert_refused(&["hello"], &["h3ll0", "he11o", "HE||O", "hеllо", "ʜᴇʟʟᴏ", "ΗΕLLΟ"]);
     assert_refused(&["kill"], &["k1ll", "k!ll", "КІLL"]);
     assert_refused(&["assassin"], &["a$$a$$in", "@ssassin", "4554551n"]);
-    assert_refused(&["landmine"], &["1andm1ne", "l4ndm|ne", "land\u{200b}mine"]);
+    assert_refused(&["landmine"], &["1andm1ne", "１andm１ne", "l4ndm|ne", "land\u{200b}mine"]);
     assert_refused(&["nazi"], &["ΝΑΖΙ", "nаzі", "NАΖI"]);
 }
 
