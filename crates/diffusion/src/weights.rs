@@ -295,9 +295,8 @@ impl Weights {
         &self.identity
     }
 
-    /// Some of the tensors, under other names. Of two that get one name it is the first in the order of the old names.
-    /// Kernels of a single pixel become matrices where the layer is one of an
-    /// attention: older programs wrote these as convolutions.
+    /// Some of the tensors, under other names; of two that get one name, the first by its old name. Kernels of a single
+    /// pixel become matrices where the layer is one of an attention: older programs wrote these as convolutions.
     pub fn renamed(&self, name: impl Fn(&str) -> Option<String>) -> Self {
         let mut old: Vec<_> = self.entries.iter().collect();
         // The last one stays when they are collected.

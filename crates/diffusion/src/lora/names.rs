@@ -147,7 +147,7 @@ pub(super) fn place(name: &str) -> Place<'_> {
     }
 }
 
-/// Whether a layer of `named`, as [`part`] gives it, belongs to a part of a model.
+/// Whether a layer of `named`, as [`place`] gives it, belongs to a part of a model.
 pub(super) fn belongs(named: &str, part: &str) -> bool {
     named == part || (named.is_empty() && MAIN.contains(&part))
 }
