@@ -10,8 +10,8 @@ use console::Term;
 use serde::Serialize;
 
 use super::owners::{ListArgs, open_account};
-use super::printing::{say, show, show_once};
-use super::{Failure, Outcome, open_store, table};
+use super::printing::{show, show_once};
+use super::{Failure, Outcome, find_account, open_store, table};
 use crate::service::people::People;
 use tintype_config::{DataSettings, StudioUrl, secret_in};
 use tintype_domain::key::Suspension;
@@ -159,12 +159,13 @@ async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
         people.set_password(&person, password).await??;
     }
     let person = find_person(&*store, &args.name).await?;
-    show(args.json, &ShownPerson { person: &person, account: &account.name }, || {
+    show_person(&*store, args.json, &person, || {
         let (name, role, account) = (&person.name, person.role, &account.name);
         let next =
             if person.has_password { String::new() } else { format!("\nSign-in link: tintype person link {name}") };
         format!("Added {name} to the account {account} as {role}.{next}")
     })
+    .await
 }
 
 async fn create(store: &dyn Store, account: &Account, name: &str, role: Role) -> Result<Person, Failure> {
@@ -239,14 +240,14 @@ async fn change_role(args: RoleArgs, data: &DataSettings) -> Outcome {
     let person = find_person(&*store, &args.person).await?;
     let person = store.change_person(person.id, PersonChange::Role(args.role)).await?;
     let person = person.ok_or("the person was just removed")?;
-    show(args.json, &person, || format!("{} is {} now.", person.name, person.role))
+    show_person(&*store, args.json, &person, || format!("{} is {} now.", person.name, person.role)).await
 }
 
 async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let person = find_person(&*store, &args.person).await?;
     let person = store.change_person(person.id, PersonChange::Lift).await?.ok_or("the person was just removed")?;
-    show(args.json, &person, || format!("{} has no strikes and is not suspended.", person.name))
+    show_person(&*store, args.json, &person, || format!("{} has no strikes and is not suspended.", person.name)).await
 }
 
 async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
@@ -254,19 +255,23 @@ async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let person = find_person(&*store, &args.person).await?;
     let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
     let person = find_person(&*store, person.id.as_str()).await?;
-    show(args.json, &person, || match removed {
+    show_person(&*store, args.json, &person, || match removed {
         true => format!("{} signs in without a second factor now; all sessions have ended.", person.name),
         false => format!("{} has no second factor. Nothing was changed.", person.name),
     })
+    .await
 }
 
 async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let person = find_person(&*store, &args.person).await?;
     let password = typed_password()?;
-    let changed = People::new(store).set_password(&person, password).await??;
+    let changed = People::new(store.clone()).set_password(&person, password).await??;
     let person = changed.ok_or("the person was just removed")?;
-    show(args.json, &person, || format!("The password of {} is set; all sessions have ended.", person.name))
+    show_person(&*store, args.json, &person, || {
+        format!("The password of {} is set; all sessions have ended.", person.name)
+    })
+    .await
 }
 
 /// A password from the terminal, which does not show it, or the first line of standard input.
@@ -284,11 +289,13 @@ async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let person = find_person(&*store, &args.person).await?;
     store.remove_person(person.id).await?;
-    if args.json {
-        return show(true, &person, String::new);
-    }
-    say(&format!("Removed {}; all sessions have ended.", person.name));
-    Ok(ExitCode::SUCCESS)
+    show_person(&*store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
+}
+
+/// Prints a person after a change.
+async fn show_person(store: &dyn Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
+    let account = find_account(store, person.account_id.as_str()).await?;
+    show(json, &ShownPerson { person, account: &account.name }, text)
 }
 
 async fn find_person(store: &dyn Store, name_or_id: &str) -> Result<Person, Failure> {
