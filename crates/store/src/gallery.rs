@@ -65,22 +65,6 @@ pub struct GalleryFilter {
     pub until: Option<Timestamp>,
 }
 
-impl GalleryFilter {
-    /// Whether it leaves any task out.
-    pub fn is_set(&self) -> bool {
-        let Self { text, state, image_to_image, aspect_ratio, starred_by, person, board, from, until } = self;
-        !text.trim().is_empty()
-            || state.is_some()
-            || image_to_image.is_some()
-            || aspect_ratio.is_some()
-            || starred_by.is_some()
-            || person.is_some()
-            || board.is_some()
-            || from.is_some()
-            || until.is_some()
-    }
-}
-
 /// A page of the gallery.
 #[derive(Debug, Clone, Default)]
 pub struct GalleryPage {

@@ -93,14 +93,6 @@ pub fn installed_for(data_dir: &Path, target: Target) -> Option<PathBuf> {
     library.is_file().then_some(library)
 }
 
-/// Bytes to download for a device.
-///
-/// # Errors
-/// A sentence for the operator: there is no build for this kind of machine.
-pub fn download_bytes(target: Target) -> Result<u64, String> {
-    build(target).map(|build| build.bytes)
-}
-
 fn build(target: Target) -> Result<&'static Build, String> {
     let machine = architecture();
     let found = CATALOGUE.build.iter().find(|build| build.machine == machine && build.device == target.name());
