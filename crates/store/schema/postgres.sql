@@ -6,9 +6,10 @@
 
 -- ---- Server state ----
 
--- One row: the version of this schema.
+-- One row: the version of this schema. Every table has a primary key: a publication of all tables, as logical
+-- replication and change capture make it, stops the updates of a table without one.
 CREATE TABLE tintype (
-    version int NOT NULL
+    version int PRIMARY KEY
 );
 
 -- The database's time, by which all leases and waits are measured, unless a test gives its own.

@@ -22,6 +22,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/postgres/0108_symbols.sql"),
         include_str!("../../migrations/postgres/0109_invitations.sql"),
         include_str!("../../migrations/postgres/0110_uploaders.sql"),
+        include_str!("../../migrations/postgres/0111_primary_key.sql"),
     ],
 };
 /// Key of the advisory lock for changes to the schema and for the first account: "tint" in ASCII.

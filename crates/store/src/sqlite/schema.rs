@@ -27,6 +27,7 @@ pub const SCHEMA: Schema = Schema {
         include_str!("../../migrations/sqlite/0108_symbols.sql"),
         include_str!("../../migrations/sqlite/0109_invitations.sql"),
         include_str!("../../migrations/sqlite/0110_uploaders.sql"),
+        include_str!("../../migrations/sqlite/0111_primary_key.sql"),
     ],
 };
 /// Application id of our SQLite files: "tint" in ASCII.

@@ -36,3 +36,16 @@ async fn processes_that_start_at_once_create_one_schema() {
         store.expect("each start waits for the first").ping().await.expect("no store error");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_table_has_a_primary_key_so_that_a_publication_of_all_tables_stops_no_write() {
+    let directory = TempDir::new().expect("a directory");
+    drop(open(&directory).await.expect("a fresh schema"));
+    let found = cluster().query(&format!(
+        "SELECT relname::text FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind = 'r'
+         AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary)",
+        schema(directory.path())
+    ));
+    let without: Vec<String> = found.iter().map(|row| row.get(0)).collect();
+    assert_eq!(without, Vec::<String>::new());
+}

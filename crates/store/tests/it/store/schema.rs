@@ -221,6 +221,7 @@ fn older_postgres(fx: &Fixture, ada: Id, refused: Id) {
     cluster().execute(&format!("ALTER TABLE {schema}.deletions DROP COLUMN is_final"));
     cluster().execute(&format!("DROP INDEX {schema}.deletions_of_account"));
     for statement in [
+        format!("ALTER TABLE {schema}.tintype DROP CONSTRAINT tintype_pkey"),
         format!("ALTER TABLE {schema}.uploads DROP COLUMN person_id, DROP COLUMN is_mask"),
         format!("DROP TABLE {schema}.invitations"),
         format!("DROP TABLE {schema}.shared_links"),

@@ -1,0 +1,1 @@
+-- PostgreSQL's table with the version of the schema has a primary key now. SQLite keeps the version in its file header.
