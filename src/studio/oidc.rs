@@ -138,12 +138,21 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let field = |name: &str| query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value.as_str());
-    let cookie = JOURNEY.read(&parts.headers, visit).ok_or_else(lost)?;
+    let lost_because = |reason: &str| {
+        tracing::info!(reason, "a sign-in at the OpenID Connect provider came to nothing");
+        lost()
+    };
+    let cookie = JOURNEY.read(&parts.headers, visit);
+    let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie of it, or comes back a second time"))?;
     let journey = studio.tickets().await?.journey(cookie);
-    let journey = journey.filter(|journey| same(field("state"), &journey.state())).ok_or_else(lost)?;
+    let journey = journey.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
+    if !same(field("state"), &journey.state()) {
+        return Err(lost_because("the provider's answer has no `state`, or another one"));
+    }
     // RFC 9207: the answer is that of another provider.
     if !["", provider.issuer()].contains(&field("iss")) {
-        return Err(lost());
+        let issuer = words(field("iss"));
+        return Err(lost_because(&format!("the answer's `iss` is {issuer} and not that of --oidc-issuer")));
     }
     if field("code").is_empty() {
         let (error, description) = (word(field("error")), words(field("error_description")));
@@ -217,10 +226,22 @@ async fn welcome(
         let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
         return Err(if is_enabled { lost() } else { disabled() });
     }
-    if let Some(rule) = studio.provider()?.joins().first(&arrived.claims) {
+    let joins = studio.provider()?.joins();
+    if let Some(rule) = joins.first(&arrived.claims) {
         return join(studio, visit, journey, arrived, rule, headers).await;
     }
-    let Some(terms) = studio.settings.sign_up else { return Err(unknown()) };
+    let Some(terms) = studio.settings.sign_up else {
+        let has_verified_email = arrived.claims.verified_email.is_some();
+        let (rules, groups) = (joins.rules.len(), arrived.claims.groups.len());
+        tracing::info!(
+            rules,
+            groups,
+            has_verified_email,
+            "refused somebody new from the OpenID Connect provider: no rule of --oidc-join matches; an address counts \
+             only with `email_verified`"
+        );
+        return Err(unknown());
+    };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
     match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
         Welcome::Done(signed_in) => {

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -18,7 +19,7 @@ use url::{Url, form_urlencoded};
 use self::claims::Wanted;
 use self::fields::{Fields, kind, text, text_or_number};
 use self::id_token::{Expected, Fault, Signed};
-use self::metadata::Endpoints;
+use self::metadata::{Endpoints, encoded};
 use super::{Proxies, client_builder, describe};
 use tintype_domain::identity::{Identity, Journey};
 use tintype_domain::joining::{Claims, JoinRules};
@@ -96,6 +97,8 @@ pub struct IdentityProvider {
     client: reqwest::Client,
     clock: Clock,
     heard: Mutex<Heard>,
+    /// The provider refused the secret in the place where it is sent first, and took it in the other.
+    wants_other_place: AtomicBool,
 }
 
 impl fmt::Debug for IdentityProvider {
@@ -116,7 +119,7 @@ impl IdentityProvider {
         let builder = client_builder(registration.provider.authorities.as_deref(), proxies);
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
         let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
-        Ok(Self { registration, client, clock, heard: Mutex::default() })
+        Ok(Self { registration, client, clock, heard: Mutex::default(), wants_other_place: AtomicBool::default() })
     }
 
     /// The URL of the provider.
@@ -213,14 +216,14 @@ impl IdentityProvider {
     }
 
     /// The request to the token endpoint. The secret is sent in one place only, as RFC 6749 (2.3) demands.
-    fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> RequestBuilder {
+    fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str, in_header: bool) -> RequestBuilder {
         let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("grant_type", "authorization_code").append_pair("code", code);
         form.append_pair("redirect_uri", &self.registration.redirect).append_pair("code_verifier", &journey.verifier());
         let mut request = self.client.post(endpoints.token.clone());
         match client_secret {
-            Some(secret) if endpoints.wants_header(client_id, secret) => {
+            Some(secret) if in_header => {
                 request = request.header(AUTHORIZATION, basic(client_id, secret));
             }
             Some(secret) => {
@@ -233,10 +236,23 @@ impl IdentityProvider {
         request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish())
     }
 
-    /// The answer of the token endpoint.
+    /// The answer of the token endpoint. One that takes the secret in two places may hold each client to one of them, as
+    /// Authelia, Canaille and Keycloak do, and names it nowhere.
     async fn exchange(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> Result<Fields, ProviderError> {
-        let request = self.token_request(endpoints, journey, code);
-        let (status, answer) = self.ask("tokens", request).await?;
+        let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
+        let secret = client_secret.as_deref();
+        let wants_other = self.wants_other_place.load(Ordering::Relaxed);
+        let in_header = secret.is_some_and(|secret| endpoints.wants_header(client_id, secret) != wants_other);
+        let is_refused = |answer: &Fields| answer.get("error").is_some_and(|error| error == "invalid_client");
+        let request = self.token_request(endpoints, journey, code, in_header);
+        let (mut status, mut answer) = self.ask("tokens", request).await?;
+        if is_refused(&answer) && secret.is_some() && endpoints.takes_both() {
+            let request = self.token_request(endpoints, journey, code, !in_header);
+            (status, answer) = self.ask("tokens", request).await?;
+            if !is_refused(&answer) {
+                self.wants_other_place.store(!wants_other, Ordering::Relaxed);
+            }
+        }
         match answer.get("error") {
             // Its words may quote the code.
             Some(serde_json::Value::String(code)) => {
@@ -382,7 +398,6 @@ fn object(step: &str, status: StatusCode, body: &[u8]) -> Result<Fields, Provide
 
 /// Id and secret in a header (RFC 6749, 2.3.1).
 fn basic(id: &str, secret: &str) -> HeaderValue {
-    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
     let pair = BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
     let mut value = HeaderValue::try_from(format!("Basic {pair}")).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);

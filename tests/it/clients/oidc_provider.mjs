@@ -57,6 +57,11 @@ server.listen(0, '127.0.0.1', () => {
   });
   const answer = provider.callback();
   server.on('request', async (request, response) => {
+    // A strict one takes the secret of this client in the header alone, as Authelia, Canaille and Keycloak may.
+    if (strict && request.url === '/token' && !request.headers.authorization) {
+      response.writeHead(401, { 'content-type': 'application/json' });
+      return response.end(JSON.stringify({ error: 'invalid_client' }));
+    }
     if (!request.url.startsWith('/interaction/')) return answer(request, response);
     const { prompt } = await provider.interactionDetails(request, response);
     const refused = person() === 'nobody' && { error: 'access_denied' };

@@ -36,8 +36,18 @@ impl Wanted<'_> {
     }
 }
 
+/// The claim of this name, or the one that dots lead to: Keycloak keeps roles in `realm_access.roles`. A name may itself hold
+/// dots, such as the URLs of Auth0.
+fn find<'a>(claims: &'a Fields, name: &str) -> Option<&'a Value> {
+    let inside = || {
+        let (outer, rest) = name.split_once('.')?;
+        find(claims.get(outer)?.as_object()?, rest)
+    };
+    claims.get(name).or_else(inside).filter(|value| !value.is_null())
+}
+
 fn is_there(claims: &Fields, name: &str) -> bool {
-    claims.get(name).is_some_and(|value| !value.is_null())
+    find(claims, name).is_some()
 }
 
 fn has_email(claims: &Fields) -> bool {
@@ -68,11 +78,11 @@ fn verified_email(claims: &Fields) -> Result<Option<String>, String> {
 
 fn groups(claims: &Fields, name: &str) -> Result<Vec<String>, String> {
     let wrong = |found: &'static str| format!("`{name}` is {found}, and must be a text or a list of texts");
-    match claims.get(name) {
-        None | Some(Value::Null) if is_elsewhere(claims, name) => Err(format!(
+    match find(claims, name) {
+        None if is_elsewhere(claims, name) => Err(format!(
             "`{name}` has too many groups for a token: configure the provider to send only this application's groups"
         )),
-        None | Some(Value::Null) => Ok(Vec::new()),
+        None => Ok(Vec::new()),
         Some(Value::String(group)) => Ok(vec![group.clone()]),
         Some(Value::Array(groups)) => {
             let text = |group: &Value| match group {
@@ -148,6 +158,19 @@ mod tests {
         ] {
             assert!(groups(claims).expect_err(source).contains(wanted), "{source}");
         }
+    }
+
+    #[test]
+    fn dots_lead_to_a_claim_inside_of_another() {
+        let keycloak = json!({"realm_access": {"roles": ["a", "b"]}, "https://example.org/roles": ["c"], "x": "y"});
+        let claims = keycloak.as_object().expect("an object");
+        let found = |name: &str| groups(claims, name).map(|groups| groups.join("|"));
+        assert_eq!(found("realm_access.roles").as_deref(), Ok("a|b"));
+        assert_eq!(found("https://example.org/roles").as_deref(), Ok("c"));
+        for nowhere in ["realm_access.groups", "x.roles", "realm_access.roles.a", ".", ""] {
+            assert_eq!(found(nowhere).as_deref(), Ok(""), "{nowhere}");
+        }
+        assert!(found("realm_access").expect_err("an object").contains("an object"));
     }
 
     #[test]

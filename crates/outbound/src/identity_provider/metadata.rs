@@ -63,12 +63,23 @@ impl Endpoints {
         })
     }
 
-    /// Whether the token endpoint gets the secret in a header, and not in the form. Many providers compare the header with
-    /// the secret as it is, but RFC 6749 (2.3.1) wants it encoded, so only one that is the same in both goes there.
+    /// Whether the token endpoint gets the secret in a header first, and not in the form. Many providers compare the header
+    /// with the secret as it is, but RFC 6749 (2.3.1) wants it encoded, so only one that is the same in both goes there.
     pub(super) fn wants_header(&self, id: &str, secret: &str) -> bool {
-        let is_plain = |text: &str| byte_serialize(text.as_bytes()).eq([text]);
+        let is_plain = |text: &str| encoded(text) == text;
         self.takes_basic && (!self.takes_post || (is_plain(id) && is_plain(secret)))
     }
+
+    /// Whether the token endpoint takes the secret in a header and in the form. It may hold each client to one of them.
+    pub(super) fn takes_both(&self) -> bool {
+        self.takes_basic && self.takes_post
+    }
+}
+
+/// An id or a secret as a header has it (RFC 6749, appendix B). A tilde needs no encoding in any standard but that one, and
+/// the secrets that Authelia makes are full of them.
+pub(super) fn encoded(text: &str) -> String {
+    byte_serialize(text.as_bytes()).collect::<String>().replace("%7E", "~")
 }
 
 /// The keys of a document that this program can use.
@@ -163,8 +174,9 @@ mod tests {
             |methods: Value| with(json!({"token_endpoint_auth_methods_supported": methods})).expect("a document");
         assert!(!taking(json!(["client_secret_post"])).wants_header("us", "secret"));
         let both = taking(json!(["client_secret_post", "client_secret_basic"]));
-        assert!(both.wants_header("us", "s3cret-._*") && !both.wants_header("us", "s+/="));
+        assert!(both.wants_header("us", "s3cret-._*~") && !both.wants_header("us", "s+/="));
         assert!(!both.wants_header("https://us", "s3cret"));
+        assert_eq!(encoded("a b~c+ü"), "a+b~c%2B%C3%BC");
     }
 
     #[test]
