@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 
+use crate::mcp::task_in;
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
@@ -168,6 +169,6 @@ async fn the_longest_prompt_and_the_longest_references_fit_in_every_script_and_s
         });
         let message = call.to_string().replace("PROMPT", &escaped(&prompt)).into_bytes();
         let made = to_openai(&caller, "/mcp", &[], message).await;
-        assert_eq!(made.json()["result"]["structuredContent"]["status"], "processing", "{letter}");
+        assert_eq!(task_in(&made.json()["result"])["status"], "processing", "{letter}");
     }
 }

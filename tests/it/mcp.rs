@@ -36,12 +36,25 @@ impl Caller<'_> {
     pub async fn tool(&self, name: &str, arguments: &Value) -> Value {
         let params = json!({ "name": name, "arguments": arguments });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-        let answer = self.message(&message, &[]).await;
+        self.result(&message).await
+    }
+
+    /// Sends a message; returns the result in the answer.
+    pub async fn result(&self, message: &Value) -> Value {
+        let answer = self.message(message, &[]).await;
         assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, "text/event-stream"), "{answer:?}");
         let text = String::from_utf8_lossy(&answer.body);
         let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().expect("an event");
         serde_json::from_str::<Value>(data).expect("JSON")["result"].take()
     }
+}
+
+/// The task in a tool's result. Agents such as Codex and Claude Code show structured content in place of the pictures and of
+/// the advice, so there is none.
+pub fn task_in(result: &Value) -> Value {
+    assert!(result["structuredContent"].is_null(), "{result}");
+    let text = result["content"][0]["text"].as_str().expect("a text");
+    serde_json::from_str(text).expect("JSON")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,15 +64,7 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
     let (mut program, _folder) = javascript("mcp_calls.mjs", &["mcp_agent.mjs"]);
     program.args([&format!("http://{}", service.address), &caller.key, &poor.key, TINTYPE]);
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    let waits = async |count| service.waiting_for(&said, count).await;
-    for call in 1..=4 {
-        waits(1).await;
-        service.work().await;
-        // The last one may end the program.
-        if call < 4 {
-            waits(0).await;
-        }
-    }
+    service.work_for(&said).await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     let mut credits = 100;
     for (seen, version) in said["seen"].as_array().expect("a list").iter().zip(["2025", "2026"].into_iter().cycle()) {
@@ -81,6 +86,22 @@ async fn the_official_client_uses_the_tools_over_http_and_over_standard_input_an
         assert!(refusal.as_str().is_some_and(|refusal| refusal.contains("A valid API key is required")), "{refusal}");
     }
     assert_eq!(caller.credits().await, credits);
+}
+
+/// Gemini refuses all tools of a server if one choice has no type (gemini-cli, issue 4400), and OpenAI each such tool.
+#[tokio::test]
+async fn every_property_of_every_tool_has_a_type() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let listed = caller.result(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" })).await;
+    let mut seen = 0;
+    for tool in listed["tools"].as_array().expect("tools") {
+        for (name, property) in tool["inputSchema"]["properties"].as_object().expect("properties") {
+            assert!(property["type"].is_string(), "{name} of {tool}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "{listed}");
 }
 
 #[tokio::test]
@@ -127,15 +148,12 @@ async fn pictures_that_are_encoded_for_a_call_count_as_reads() {
     let caller = service.caller("ada", 10).await;
     // Each call is a read, and so is each picture: 1, then 1 and 3.
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "n": 3, "wait_seconds": 0 })).await;
-    let id = &made["structuredContent"]["task_id"];
+    let id = &task_in(&made)["task_id"];
     service.work().await;
     let shown = caller.tool("get_task", &json!({ "task_id": id })).await;
     assert_eq!(shown["content"].as_array().map(Vec::len), Some(4), "{shown}");
     let refused = caller.tool("get_task", &json!({ "task_id": id })).await;
-    assert_eq!(
-        (refused["isError"].as_bool(), &refused["structuredContent"]["status"]),
-        (Some(false), &json!("completed"))
-    );
+    assert_eq!((refused["isError"].as_bool(), &task_in(&refused)["status"]), (Some(false), &json!("completed")));
     let sentence = refused["content"][1]["text"].as_str().expect("text");
     assert!(sentence.contains("they are at their URLs. RATE_LIMITED: "), "{refused}");
 }
@@ -242,7 +260,7 @@ async fn a_call_that_the_official_client_cancels_leaves_a_task_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list() {
+async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_the_same_call() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let boat = json!({ "prompt": "a boat" });
@@ -257,6 +275,19 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list() {
     assert_eq!(task["status"], "completed");
     let shown = caller.tool("get_task", &json!({ "task_id": task["task_id"] })).await;
     assert_eq!((&shown["content"][1]["type"], caller.credits().await), (&json!("image"), 8), "{shown}");
+
+    // Clients repeat a call that brought no answer. What they ask for once more after an answer is another task.
+    let again = caller.tool("generate_image", &boat).await;
+    assert_eq!(
+        (&task_in(&again)["task_id"], &again["content"][1]["type"]),
+        (&task["task_id"], &json!("image")),
+        "{again}"
+    );
+    let other = caller.tool("generate_image", &json!({ "prompt": "a ship", "wait_seconds": 0 })).await;
+    let more = caller.tool("generate_image", &json!({ "prompt": "a boat", "wait_seconds": 0 })).await;
+    assert_ne!(task_in(&more)["task_id"], task["task_id"], "{more}");
+    assert_ne!(task_in(&more)["task_id"], task_in(&other)["task_id"], "{more}");
+    assert_eq!(caller.credits().await, 4);
 }
 
 #[tokio::test]
@@ -266,11 +297,7 @@ async fn a_call_beyond_those_of_its_account_that_may_wait_returns_its_task_at_on
     let waiters = &service.shared.endings.waiters;
     let _held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(caller.account.id).expect("room")).collect();
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat" })).await;
-    assert_eq!(
-        (&made["structuredContent"]["status"], &made["isError"]),
-        (&json!("processing"), &json!(false)),
-        "{made}"
-    );
+    assert_eq!((&task_in(&made)["status"], &made["isError"]), (&json!("processing"), &json!(false)), "{made}");
     assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
 }
 
@@ -279,19 +306,21 @@ async fn a_tool_that_does_not_wait_returns_the_task_and_says_how_to_go_on() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat", "wait_seconds": 0, "oddity": 1 })).await;
-    assert_eq!(made["structuredContent"]["status"], "processing", "{made}");
+    assert_eq!(task_in(&made)["status"], "processing", "{made}");
     assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
-    let id = made["structuredContent"]["task_id"].as_str().expect("an id");
+    let task = task_in(&made);
+    let id = task["task_id"].as_str().expect("an id");
     service.work().await;
     let bare = caller.tool("get_task", &json!({ "task_id": id, "pictures": "none" })).await;
     assert_eq!((bare["content"].as_array().map(Vec::len), bare["isError"].as_bool()), (Some(1), Some(false)), "{bare}");
-    assert_eq!(caller.task(id).await, bare["structuredContent"], "the same task as in the native API");
+    assert_eq!(caller.task(id).await, task_in(&bare), "the same task as in the native API");
 
     let failing = caller.tool("generate_image", &json!({ "prompt": "a boat [[fail]]", "wait_seconds": 0 })).await;
     service.work().await;
-    let id = &failing["structuredContent"]["task_id"];
+    let id = &task_in(&failing)["task_id"];
     let failed = caller.tool("get_task", &json!({ "task_id": id })).await;
-    assert_eq!((failed["isError"].as_bool(), &failed["structuredContent"]["status"]), (Some(true), &json!("failed")));
+    let json = failed["content"][1]["text"].as_str().expect("a text");
+    assert!(failed["isError"] == true && json.contains("\"status\": \"failed\""), "{failed}");
     assert!(failed["content"][0]["text"].as_str().is_some_and(|text| text.contains("failed: ")), "{failed}");
     assert_eq!(caller.credits().await, 8);
 }
@@ -380,7 +409,7 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
         service.work().await;
     };
     let (answer, ()) = tokio::join!(service.call("POST", "/mcp", &headers, call), work);
-    assert_eq!(answer.json()["result"]["structuredContent"]["status"], "completed", "{answer:?}");
+    assert_eq!(task_in(&answer.json()["result"])["status"], "completed", "{answer:?}");
     service.call("GET", "/mcp/", &usual, "").await.assert_error(405, "INVALID_REQUEST");
 }
 
@@ -394,10 +423,9 @@ async fn an_argument_that_is_null_is_left_out() {
         "prompt": "a boat", "aspect_ratio": null, "n": null, "reference_images": null, "pictures": null,
         "wait_seconds": 0.0, "seed": null,
     });
-    let made = caller.tool("generate_image", &made).await;
-    assert_eq!(made["structuredContent"]["status"], "processing", "{made}");
-    assert_eq!(made["structuredContent"]["ignored_fields"], Value::Null, "{made}");
-    let id = &made["structuredContent"]["task_id"];
+    let made = task_in(&caller.tool("generate_image", &made).await);
+    assert_eq!((&made["status"], &made["ignored_fields"]), (&json!("processing"), &Value::Null), "{made}");
+    let id = &made["task_id"];
     let found = json!({ "task_id": id, "wait_seconds": null, "pictures": null });
     assert_eq!(caller.tool("get_task", &found).await["isError"], false);
     let listed = caller.tool("list_tasks", &json!({ "limit": null, "cursor": null })).await;

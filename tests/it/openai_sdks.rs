@@ -84,11 +84,7 @@ async fn check_streams(mut program: Command) {
     let folder = pictures();
     program.args([format!("http://{}/v1", service.address), caller.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    for _ in 0..3 {
-        service.waiting_for(&said, 0).await;
-        service.waiting_for(&said, 1).await;
-        service.work().await;
-    }
+    service.work_for(&said).await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     let picture = json!(["image_generation.completed", "89504e47", "1536x1024"]);
     assert_eq!(said["generated"], json!([picture, picture]), "{said}");
@@ -173,11 +169,7 @@ async fn litellm_generates_and_edits() {
     program.arg(root().join("tests/it/clients/litellm_calls.py"));
     program.args([format!("http://{}/v1", service.address), caller.key.clone(), poor.key.clone()]).arg(folder.path());
     let said = tokio::task::spawn_blocking(move || run(&mut program));
-    for _ in 0..2 {
-        service.waiting_for(&said, 0).await;
-        service.waiting_for(&said, 1).await;
-        service.work().await;
-    }
+    service.work_for(&said).await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     assert_eq!(said["generated"], json!(["89504e47", "89504e47"]), "{said}");
     assert_eq!((&said["size"], &said["tokens"]), (&json!("1536x1024"), &json!(4)), "{said}");

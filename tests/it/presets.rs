@@ -11,6 +11,7 @@ use tintype_domain::model::{Surface, TaskId};
 use tintype_domain::request::TaskSettings;
 use tintype_engine::RenderSettings;
 
+use crate::mcp::task_in;
 use crate::rigs::binary::{Server, json as printed_json, refused, run, tintype};
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{python, run as run_program};
@@ -478,13 +479,14 @@ async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
 async fn agents_see_the_presets_and_choose_one_with_settings() {
     let rig = Rig::start("[preset.draft]\ndescription = \"Quick\"\ncallers = [\"seed\"]\n").await;
     let caller = rig.service.caller("ada", 100).await;
-    let listed = caller.message(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }), &[]).await;
-    let listed = String::from_utf8_lossy(&listed.body).into_owned();
-    assert!(listed.contains("\"preset\":{\"enum\":[\"draft\"]") && listed.contains("draft: Quick"), "{listed}");
+    let listed = caller.result(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" })).await;
+    let preset = &listed["tools"][0]["inputSchema"]["properties"]["preset"];
+    assert_eq!((&preset["type"], &preset["enum"]), (&json!("string"), &json!(["draft"])), "{listed}");
+    assert!(preset["description"].to_string().contains("draft: Quick"), "{listed}");
     let arguments = json!({ "prompt": "a boat", "preset": "draft", "seed": 5, "steps": 9, "wait_seconds": 0 });
     let made = caller.tool("generate_image", &arguments).await;
     assert!(made.to_string().contains("Without effect here: steps."), "{made}");
-    let TaskId(id) = made["structuredContent"]["task_id"].as_str().expect("an id").parse().expect("an id");
+    let TaskId(id) = task_in(&made)["task_id"].as_str().expect("an id").parse().expect("an id");
     let record = rig.service.shared.store.find_record(caller.account.id, Surface::Api, id).await.expect("a store");
     let expected = TaskSettings {
         preset: Some("draft".into()),
@@ -510,14 +512,7 @@ async fn the_python_client_of_openai_chooses_a_preset_and_settings() {
     program.arg(root().join("tests/it/clients/openai_presets.py"));
     program.args([&format!("http://{}/v1", rig.service.address), &caller.key]);
     let said = tokio::task::spawn_blocking(move || run_program(&mut program));
-    for call in 1..=2 {
-        rig.service.waiting_for(&said, 1).await;
-        rig.service.work().await;
-        // The last one may end the program.
-        if call < 2 {
-            rig.service.waiting_for(&said, 0).await;
-        }
-    }
+    rig.service.work_for(&said).await;
     let said: Value = serde_json::from_str(&said.await.expect("no panic")).expect("JSON");
     // The sketch engine takes a seed alone.
     let refused = json!([["seed must be from 0 to 2147483647.", "seed"], ["seed must be a whole number.", "seed"]]);

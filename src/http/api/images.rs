@@ -31,6 +31,7 @@ use tintype_domain::ignored_fields::IgnoredFields;
 use tintype_domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::GenerateRequest;
+use tintype_store::{Call, Origin};
 use tintype_system::clock::Timestamp;
 
 /// The names of the fields of a submit that the service does not know.
@@ -314,15 +315,16 @@ pub async fn generate(
     mut request: Request,
 ) -> Result<Response, ApiError> {
     let wait = Wait::of(request.headers());
-    // Of a tool: the body of this route has no settings.
+    // Of a tool: the body of this route has no settings, and nobody repeats it unasked.
     let chosen = request.extensions_mut().remove::<Chosen>();
+    let attempt = request.extensions_mut().remove::<Call>();
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
     let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
-    let mut origin = caller.origin();
+    let mut origin = Origin { call: attempt, ..caller.origin() };
     if let Some(Chosen { engine, settings, .. }) = chosen {
         origin.engine = engine;
         request.settings = settings;

@@ -29,7 +29,7 @@ pub(super) const INSTRUCTIONS: &str = "Makes pictures from prompts. generate_ima
     and returns them. If it returns a task that is still processing, call get_task with its task_id until it has ended; \
     do not call generate_image again, which would charge another task. A failed task costs nothing.";
 
-/// All tools.
+/// All tools. Each property names its type: Gemini refuses a tool with a choice that does not.
 pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let ratios: Vec<_> = AspectRatio::ALL.iter().map(|ratio| ratio.as_str()).collect();
     let wait = |usual: u64| {
@@ -39,7 +39,7 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         })
     };
     let pictures = json!({
-        "enum": ["jpeg", "png", "none"], "default": "jpeg",
+        "type": "string", "enum": ["jpeg", "png", "none"], "default": "jpeg",
         "description": "The form in which finished pictures are part of the answer; their URLs always are. Many \
             programs take no answer with png, which is some megabytes",
     });
@@ -49,13 +49,14 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             GENERATE,
             "Generate images",
             "Creates 1 to 4 images from a prompt. Costs 2 credits per image, which come back if the task fails. Waits \
-             for the images and returns them with their URLs.",
+             for the images and returns them with their URLs. If a call brings no answer, call list_tasks before you \
+             repeat it: the task may be there, and a new one costs again.",
             ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(false),
             &json!({
                 "type": "object", "required": ["prompt"],
                 "properties": {
                     "prompt": { "type": "string", "description": "Description of the images" },
-                    "aspect_ratio": { "enum": ratios, "default": "1:1" },
+                    "aspect_ratio": { "type": "string", "enum": ratios, "default": "1:1" },
                     "n": { "type": "integer", "minimum": 1, "maximum": 4, "default": 1, "description": "Number of images" },
                     "reference_images": {
                         "type": "array", "items": { "type": "string", "format": "uri" }, "maxItems": 4,
@@ -126,7 +127,8 @@ pub(super) fn offering(generate: &Tool, presets: &[Preset]) -> Tool {
     let described = described.collect::<Vec<_>>().join("; ");
     let mut schema = (*generate.input_schema).clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        let choice = json!({ "enum": names, "description": format!("How the images are made. {described}") });
+        let description = format!("How the images are made. {described}");
+        let choice = json!({ "type": "string", "enum": names, "description": description });
         properties.insert("preset".into(), choice);
     }
     let mut offering = generate.clone();

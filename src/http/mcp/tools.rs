@@ -1,5 +1,6 @@
 //! Calls of the tools.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +19,13 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tintype_engine::{Setting, Stage};
 
 use super::Rooms;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
+use crate::http::openai::hold::Hold;
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
@@ -34,6 +37,7 @@ use crate::service::tasks::Found;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
 use tintype_domain::preset::Chosen;
+use tintype_store::{Attachment, Call, CallEnd};
 
 /// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -118,7 +122,7 @@ impl ServerHandler for Tools {
             "initialize" | "ping" | "tools/list" | "tools/call" => {
                 Err(ErrorData::invalid_params(format!("The params of {method} are not those that it takes."), None))
             }
-            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("There is no method {method:?}."), None)),
         }
     }
 }
@@ -139,8 +143,8 @@ impl Tools {
         match tool {
             GENERATE => self.generate(arguments, context).await,
             GET => self.get(&arguments, context).await,
-            LIST => self.list(&arguments).await.map(|page| told(&page)),
-            CREDITS => self.credits().await.map(|account| told(&account)),
+            LIST => self.list(&arguments).await.map(structured),
+            CREDITS => self.credits().await.map(structured),
             other => unreachable!("{other} is no tool"),
         }
     }
@@ -156,19 +160,15 @@ impl Tools {
         // Many agents write null for an argument that they leave out.
         arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
+        let attempt = self.attempt(&arguments);
         let chosen = self.choice(&mut arguments)?;
         let ignored = chosen.ignored.clone();
-        let body = Body::from(Value::Object(arguments).to_string());
-        let mut request = Request::new(body);
-        request.extensions_mut().insert(chosen);
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
-        let request_id = Extension(self.request_id.clone());
-        let created = data(images::generate(api, readiness, self.caller, request_id, request).await).await?;
-        let task_id = created["task_id"].as_str().unwrap_or_default().parse();
-        let Ok(task_id) = task_id else {
-            return Err("It is unknown whether the task was created. Call list_tasks before generate_image.".into());
+        let task_id = match self.earlier(attempt).await? {
+            Some(task_id) => task_id,
+            None => self.create(arguments, chosen, attempt).await?,
         };
+        // Until the answer, or until the client hangs up: then the same call gets this task.
+        let hold = Hold::of(&attempt, task_id.0, &self.api);
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
@@ -177,7 +177,43 @@ impl Tools {
             let names = ignored.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(", ");
             shown.content.push(ContentBlock::text(format!("Without effect here: {names}.")));
         }
+        if let Some(hold) = hold {
+            let end = if context.ct.is_cancelled() { CallEnd::HungUp } else { CallEnd::Delivered };
+            hold.end_before_answer(end).await;
+        }
         Ok(shown)
+    }
+
+    /// This call. Clients repeat a call that brought no answer, and do not say so.
+    fn attempt(&self, arguments: &JsonObject) -> Call {
+        let in_order: BTreeMap<_, _> = arguments.iter().collect();
+        let digest = Sha256::new().chain_update(b"tintype tool ").chain_update(self.caller.key_id.as_str());
+        let digest = digest.chain_update(serde_json::to_vec(&in_order).expect("JSON")).finalize().into();
+        Call { digest, holder: rand::random(), ..Call::default() }
+    }
+
+    /// The task of the same call, if its client has hung up.
+    async fn earlier(&self, attempt: Call) -> Result<Option<TaskId>, String> {
+        let store = self.api.shared.store.with_right(self.caller.right());
+        let found = store.attach_call(self.caller.key_id, attempt).await;
+        match found.map_err(|error| sentence_of(error.into()))? {
+            Attachment::Task(id) => Ok(Some(TaskId(id))),
+            Attachment::None | Attachment::OtherChoices => Ok(None),
+        }
+    }
+
+    async fn create(&self, arguments: JsonObject, chosen: Chosen, attempt: Call) -> Result<TaskId, String> {
+        let body = Body::from(Value::Object(arguments).to_string());
+        let mut request = Request::new(body);
+        request.extensions_mut().insert(chosen);
+        request.extensions_mut().insert(attempt);
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let (api, readiness) = (State(self.api.clone()), State(self.readiness.clone()));
+        let request_id = Extension(self.request_id.clone());
+        let created = data(images::generate(api, readiness, self.caller, request_id, request).await).await?;
+        let task_id = created["task_id"].as_str().unwrap_or_default().parse();
+        let unknown = "It is unknown whether the task was created. Call list_tasks before generate_image.";
+        task_id.map_err(|_| unknown.into())
     }
 
     /// All tools. With presets, the one that creates a task lists them.
@@ -293,10 +329,11 @@ impl Tools {
         let found = images::find(api, State(self.readiness.clone()), self.caller, id, HeaderMap::new()).await;
         let task = data(found).await?;
         if task["status"] == "failed" {
-            let sentence = format!("The task {task_id} failed: {}", text_of(&task["error"]));
-            return Ok(with_task(CallToolResult::error(vec![ContentBlock::text(sentence)]), task));
+            let sentence = format!("The task {task_id} failed: {}", task["error"].as_str().unwrap_or_default());
+            return Ok(CallToolResult::error(vec![ContentBlock::text(sentence), json_text(&task)]));
         }
-        let mut result = told(&task);
+        // No structured content: agents such as Codex and Claude Code show that in place of the pictures and of the advice.
+        let mut result = CallToolResult::success(vec![json_text(&task)]);
         if task["status"] == "processing" {
             let advice =
                 "The task is still processing. Call get_task with its task_id and a wait; do not generate again.";
@@ -353,19 +390,15 @@ fn blocks(files: &[Bytes], kind: &str) -> Vec<ContentBlock> {
     files.iter().map(|file| ContentBlock::image(String::from_utf8_lossy(file).into_owned(), kind)).collect()
 }
 
-/// A result with this JSON.
-fn told(data: &Value) -> CallToolResult {
-    let text = serde_json::to_string_pretty(data).expect("JSON");
-    with_task(CallToolResult::success(vec![ContentBlock::text(text)]), data.clone())
+fn json_text(data: &Value) -> ContentBlock {
+    ContentBlock::text(serde_json::to_string_pretty(data).expect("JSON"))
 }
 
-fn with_task(mut result: CallToolResult, task: Value) -> CallToolResult {
-    result.structured_content = Some(task);
+/// A result with this JSON alone.
+fn structured(data: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![json_text(&data)]);
+    result.structured_content = Some(data);
     result
-}
-
-fn text_of(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 /// The seconds that an agent wants to wait.
@@ -374,8 +407,8 @@ fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
         None | Some(Value::Null) => Some(usual),
         // The value counts, not its spelling: 30.0 is 30.
         Some(given) => {
-            let whole =
-                given.as_f64().filter(|seconds| seconds.fract() == 0.0 && (0.0..=MAX_WAIT as f64).contains(seconds));
+            let number = given.as_f64().or_else(|| given.as_str()?.parse().ok());
+            let whole = number.filter(|seconds| seconds.fract() == 0.0 && (0.0..=MAX_WAIT as f64).contains(seconds));
             whole.map(|seconds| seconds as u64)
         }
     };

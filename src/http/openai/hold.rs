@@ -25,7 +25,7 @@ const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// The hold; dropping it tells the store that the caller hung up.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(in crate::http) struct Hold {
     api: Arc<ApiState>,
     task_id: Id,
     holder: i64,
@@ -34,7 +34,7 @@ pub(super) struct Hold {
 
 impl Hold {
     /// The hold of this attempt; `None` for one with an idempotency key, whose answer may be asked for many times.
-    pub(super) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
+    pub(in crate::http) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
         let hold = || Self { api: api.clone(), task_id, holder: call.holder, ended: false };
         call.idempotency.is_none().then(hold)
     }
@@ -46,7 +46,7 @@ impl Hold {
 
     /// Ends the hold before an answer without pictures is sent: the caller may try again as soon as it has that. A database
     /// that does not answer delays it for two seconds at most; the end is recorded all the same.
-    pub(super) async fn end_before_answer(mut self, end: CallEnd) {
+    pub(in crate::http) async fn end_before_answer(mut self, end: CallEnd) {
         if let Some(ending) = self.end(end) {
             drop(tokio::time::timeout(LONGEST_END, ending).await);
         }

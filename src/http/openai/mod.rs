@@ -34,7 +34,7 @@ mod answer;
 pub(super) mod background;
 mod edit;
 mod events;
-mod hold;
+pub(super) mod hold;
 pub(super) mod models;
 mod pictures;
 

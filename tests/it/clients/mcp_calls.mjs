@@ -18,7 +18,7 @@ for (const [kind, mode] of ways) {
   };
   const boat = { name: "generate_image", arguments: { prompt: "a boat", n: 2, aspect_ratio: "16:9", oddity: 1 } };
   const made = await client.callTool(boat, { onprogress: () => {} });
-  const task = made.structuredContent;
+  const task = JSON.parse(made.content[0].text);
   const again = await call("get_task", { task_id: task.task_id, pictures: "png" });
   const poor = await connect(kind, mode, poorKey);
   seen.push({

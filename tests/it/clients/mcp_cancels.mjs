@@ -5,7 +5,7 @@ const seen = [];
 for (const [kind, mode] of ways) {
   const client = await connect(kind, mode, key);
   const stop = new AbortController();
-  const boat = { name: "generate_image", arguments: { prompt: "a boat" } };
+  const boat = { name: "generate_image", arguments: { prompt: `a boat by ${kind}, ${mode}` } };
   // The first report comes when the task is there.
   const call = client.callTool(boat, { signal: stop.signal, onprogress: () => stop.abort("stopped") });
   const cancelled = await call.then(() => false, () => true);

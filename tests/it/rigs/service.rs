@@ -371,7 +371,17 @@ impl Service {
         }
     }
 
-    /// The same for the calls of a program, which has to run until then.
+    /// Steps the worker for the calls of a program until it ends.
+    pub async fn work_for(&self, program: &JoinHandle<String>) {
+        while !program.is_finished() {
+            if self.shared.endings.waiters.count() > 0 {
+                self.work().await;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The same as [`Service::waiting`] for the calls of a program, which has to run until then.
     pub async fn waiting_for(&self, program: &JoinHandle<String>, count: usize) {
         while self.shared.endings.waiters.count() != count {
             assert!(!program.is_finished(), "the program ended without waiting");
