@@ -224,6 +224,10 @@ async fn an_address_at_its_limit_still_learns_of_the_health_of_the_server() {
         for path in ["/healthz", "/readyz"] {
             let answer = ask(&format!("GET {path}")).await;
             assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\r\nconnection: close\r\n"), "{answer}");
+            assert!(
+                answer.contains("\r\ncache-control: no-store\r\n"),
+                "a cache in between must not keep it: {answer}"
+            );
             assert!(ask(&format!("HEAD {path}")).await.starts_with("HTTP/1.1 200 "));
         }
         service.readiness.stop();

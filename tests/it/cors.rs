@@ -127,6 +127,8 @@ async fn a_page_of_an_allowed_origin_may_read_every_error() {
     for (status, answer) in errors {
         assert_eq!((answer.status.as_u16(), allows(&answer)), (status, Some(PAGE)), "{answer:?}");
         assert_eq!(members(&answer, "vary"), set(&["origin"]));
+        // The clients of OpenAI repeat what does not say that they should not.
+        assert!(members(&answer, "access-control-expose-headers").contains("x-should-retry"), "{answer:?}");
     }
 }
 

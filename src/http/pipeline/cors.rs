@@ -16,7 +16,7 @@ use tintype_config::AllowedOrigins;
 /// The headers of responses that scripts may read besides those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "Date, Retry-After, X-Request-Id, X-Poll-After, X-Queue-Position, X-Expected-Wait, X-Progress, X-Steps, \
-     X-Ignored-Fields, Preference-Applied, RateLimit, RateLimit-Policy, X-Tintype-Task-Id",
+     X-Ignored-Fields, X-Should-Retry, Preference-Applied, RateLimit, RateLimit-Policy, X-Tintype-Task-Id",
 );
 /// The headers that scripts may send. The wildcard never includes `Authorization`, and old browsers do not know it.
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static("Authorization, Content-Type, Prefer, *");
