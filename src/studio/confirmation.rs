@@ -21,9 +21,8 @@ impl Visitor {
     pub(super) async fn confirm(&self, shown: &str) -> Result<(), PageError> {
         let Person { has_password, has_second_factor, .. } = self.session.person;
         let is_right = match TypedCode::parse(shown) {
-            _ if !has_password && !has_second_factor => {
-                return if self.is_recent() { Ok(()) } else { Err(PageError::forbidden("confirm-late")) };
-            }
+            _ if self.is_late() => return Err(PageError::forbidden("confirm-late")),
+            _ if !has_password && !has_second_factor => return Ok(()),
             Some(TypedCode::App(code)) if has_second_factor => self.shows_code(&code).await?,
             _ if has_password => self.shows_password(shown).await?,
             _ => false,
@@ -35,9 +34,11 @@ impl Visitor {
         Ok(())
     }
 
-    /// Whether the person signed in just now.
-    pub(super) fn is_recent(&self) -> bool {
-        self.studio.shared.store.now().since(self.session.id.timestamp()) <= RECENT
+    /// Whether the person has neither a password nor a second factor, and did not sign in just now.
+    pub(super) fn is_late(&self) -> bool {
+        let Person { has_password, has_second_factor, .. } = self.session.person;
+        let is_recent = self.studio.shared.store.now().since(self.session.id.timestamp()) <= RECENT;
+        !has_password && !has_second_factor && !is_recent
     }
 
     /// Whether this is the person's password. Attempts are limited before anything is hashed.

@@ -65,10 +65,10 @@ fn with_line(mut response: Response<Body>, line: String) -> Response<Body> {
     response
 }
 
-/// The value of a cookie by its name.
+/// The value of a cookie by its name. Cookies of other applications on the domain may hold any bytes.
 pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
-    let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut found = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let lines = headers.get_all(header::COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    let mut found = lines.filter_map(|pair| str::from_utf8(pair).ok()?.trim().split_once('='));
     found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 

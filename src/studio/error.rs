@@ -163,7 +163,7 @@ impl IntoResponse for PageError {
 struct ErrorPage<'a> {
     t: &'a Texts,
     sentence: &'a str,
-    /// The id for the operator, unless the person's own address led nowhere.
+    /// The id for the operator, unless the sentence alone says what to do.
     request_id: Option<&'a str>,
     /// Whether what the person looks for lies in the bin.
     is_in_bin: bool,
@@ -185,7 +185,7 @@ pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &s
     let page = ErrorPage {
         t: texts,
         sentence: &texts.get(text),
-        request_id: (status != StatusCode::NOT_FOUND).then_some(request_id),
+        request_id: (status.is_server_error() || status == StatusCode::BAD_REQUEST).then_some(request_id),
         is_in_bin: text == IN_BIN,
     };
     page.render().map_or_else(|_| Response::new(Body::from(request_id.to_owned())), html)

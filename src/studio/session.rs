@@ -381,13 +381,14 @@ impl Fields {
     }
 }
 
-/// Refuses a form that another site made the browser send. Every browser names the origin of a form, which is the host of
-/// the request or, behind a proxy that names another one, that of `--public-url`.
+/// Refuses a form that another site made the browser send. Over HTTPS browsers say whether it did. Over HTTP they name the
+/// origin of a form alone, which is the host of the request or, behind a proxy that names another one, that of
+/// `--public-url`. What they say counts first: they send the origin `null` if a proxy adds `Referrer-Policy: no-referrer`.
 pub(super) fn check_origin(studio: &Studio, parts: &Parts) -> std::result::Result<(), PageError> {
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let refused = || PageError::forbidden("error-origin");
-    if header("sec-fetch-site").is_some_and(|site| site != "same-origin") {
-        return Err(refused());
+    if let Some(site) = header("sec-fetch-site") {
+        return if site == "same-origin" { Ok(()) } else { Err(refused()) };
     }
     let Some(origin) = header("origin") else { return Ok(()) };
     let Some((_, host)) = origin.split_once("://") else { return Err(refused()) };

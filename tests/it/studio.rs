@@ -199,6 +199,19 @@ async fn a_form_from_another_site_is_refused() {
     let headers = [("origin", own.as_str()), ("sec-fetch-site", "same-origin")];
     assert_eq!(ada.send_with("/studio/tasks", &fields, &proof, &headers).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.credits().await, 8);
+    // What the browser says of the page counts: with `Referrer-Policy: no-referrer` it sends no other origin.
+    let headers = [("origin", "null"), ("sec-fetch-site", "same-origin")];
+    assert_eq!(ada.send_with("/studio/tasks", &fields, &proof, &headers).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.credits().await, 6);
+}
+
+#[tokio::test]
+async fn cookies_of_other_applications_may_hold_any_bytes() {
+    let service = Service::start().await;
+    let ada = service.visitor("ada", 10).await;
+    let cookies = format!("portal=José; {}; other=\u{1F98A}", ada.cookie);
+    let page = service.call("GET", "/studio", &[("cookie", &cookies)], "").await;
+    assert_eq!(page.status, StatusCode::OK, "{page:?}");
 }
 
 #[tokio::test]

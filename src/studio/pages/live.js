@@ -119,11 +119,12 @@ function hear({ name, data }) {
   if (name === "task") return refresh(data.id);
   if (name === "marks") return follow(data);
   if (name === "queue") return showPaused(data.paused);
-  if (name === "away") return showAway(true);
+  if (name === "away" || name === "silence") showAway(true);
+  if (name === "begin" || name === "silence") all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
+  if (name === "away" || name === "silence") return;
   if (name === "begin") {
     showAway(false);
     showPaused(data.paused);
-    all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
     if (hasBegun) [catchUp(), lookForFresh()];
     hasBegun = true;
     return;
@@ -141,14 +142,17 @@ function hear({ name, data }) {
 }
 
 // Opens the stream, and returns a function that closes it. The browser itself opens it again if the connection breaks,
-// but not after an answer with an error, as a proxy gives while the server starts.
+// but not after an answer with an error, as a proxy gives while the server starts. Behind a proxy that gathers answers
+// before it passes them on, nothing ever comes and nothing fails: the page says so, and asks from time to time.
 function openStream(url, tell) {
   let stream, again;
+  const silence = setInterval(() => tell({ name: "silence" }), 10_000);
   const begin = () => {
     stream = new EventSource(url);
     for (const name of ["begin", "task", "progress", "marks", "queue"]) {
       stream.addEventListener(name, (event) => tell({ name, data: JSON.parse(event.data) }));
     }
+    stream.addEventListener("begin", () => clearInterval(silence));
     stream.addEventListener("error", () => {
       tell({ name: "away" });
       if (stream.readyState === EventSource.CLOSED) again = setTimeout(begin, 5_000);
@@ -156,6 +160,7 @@ function openStream(url, tell) {
   };
   begin();
   return () => {
+    clearInterval(silence);
     clearTimeout(again);
     stream.close();
   };

@@ -32,6 +32,7 @@ async function send(form, submitter) {
   const fields = [...new FormData(form, submitter)].filter(([, value]) => typeof value === "string");
   const body = new URLSearchParams(fields);
   const button = submitter || one("button", form);
+  const hadFocus = document.activeElement === button;
   button.disabled = true;
   try {
     const answer = await fetch(form.action, { method: "POST", body, headers: OF_SCRIPT });
@@ -43,8 +44,15 @@ async function send(form, submitter) {
     return { refusal: one("[data-news]").dataset.unanswered };
   } finally {
     button.disabled = false;
+    // A browser takes the focus from a disabled button, and the next Tab would begin at the top of the page.
+    if (hadFocus && document.activeElement === document.body) button.focus();
   }
 }
+
+// A field that is not filled in as it should may lie in a closed part of its form, where no browser could show it.
+document.addEventListener("invalid", (event) => {
+  for (let part = event.target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+}, true);
 
 // An open dialog has its own place for refusals, because it hides the page behind it.
 function say(refusal) {
@@ -104,7 +112,7 @@ document.addEventListener("submit", (event) => {
   setTimeout(() => { if (!event.defaultPrevented) for (const button of all("button", form)) button.disabled = true; });
 });
 // A page that the browser shows again from its memory can be sent again.
-addEventListener("pageshow", () => { for (const button of all("button:disabled")) button.disabled = false; });
+addEventListener("pageshow", () => { for (const button of all("button:disabled:not([data-late])")) button.disabled = false; });
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
