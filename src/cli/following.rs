@@ -17,6 +17,7 @@ use super::printing::print_line;
 use super::waiting::WaitingBar;
 use super::{preview, terminal};
 use tintype_config::{ClientSettings, program};
+use tintype_system::output;
 
 /// The exit codes; [`EXIT_CODES`] explains them to users.
 pub(super) mod exit {
@@ -89,6 +90,8 @@ pub(super) struct Report {
     files: Vec<String>,
     #[serde(serialize_with = "as_strings")]
     images: Vec<Url>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored_fields: Vec<String>,
     error: Option<String>,
 }
 
@@ -107,7 +110,7 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
         Ok(()) => exit::SAVED,
         Err(Stop(code, sentence)) => {
             let sentence = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { sentence };
-            eprintln!("tintype: {}", terminal::visible(&sentence));
+            output::complain(&format!("tintype: {}", terminal::visible(&sentence)));
             report.error = Some(sentence);
             code
         }
@@ -369,6 +372,14 @@ impl FollowArgs {
 }
 
 impl Report {
+    /// Notes what the server ignored of a submit, and says so.
+    pub(super) fn note_ignored(&mut self, fields: &[String]) {
+        if !fields.is_empty() {
+            self.ignored_fields = fields.to_vec();
+            output::complain(&terminal::visible(&format!("The server ignored: {}.", fields.join(", "))));
+        }
+    }
+
     /// The message after Ctrl-C.
     fn interrupted(&self, url: &str) -> String {
         match &self.task_id {

@@ -82,6 +82,7 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
         client.submit(&TaskRequest { prompt, aspect_ratio, n: args.n, reference_images }).await
     };
     let task = task.map_err(|error| following::not_submitted(&error, &args.follow.server.url))?;
+    report.note_ignored(&task.ignored_fields);
     following::follow(&client, task, &args.follow, report).await
 }
 
@@ -91,8 +92,11 @@ async fn check_preset(client: &Client, preset: &str, url: &str) -> Result<(), St
     if known.iter().any(|name| name == preset) {
         return Ok(());
     }
-    let known = known.join(", ");
-    Err(Stop(exit::USAGE, format!("{url} has no preset {preset:?}; it has {known}. Nothing was submitted")))
+    let known = match known.as_slice() {
+        [] => "has no presets: leave --preset out".to_owned(),
+        known => format!("has no preset {preset:?}; it has {}", known.join(", ")),
+    };
+    Err(Stop(exit::USAGE, format!("{url} {known}. Nothing was submitted")))
 }
 
 /// A URL, or else a file of this machine.

@@ -29,7 +29,7 @@ pub(super) async fn run(args: GetArgs) -> ExitCode {
         following::prepare_directory(&follow.out)?;
         // The task may have ended long ago.
         let state = Processing { poll_after: Some(Duration::ZERO), ..Processing::default() };
-        let task = Accepted { task_id, state };
+        let task = Accepted { task_id, state, ignored_fields: Vec::new() };
         following::follow(&client, task, &follow, report).await
     })
     .await

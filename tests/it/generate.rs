@@ -488,3 +488,25 @@ fn files_are_references() {
     let poor = poor["key"].as_str().expect("a key").to_owned();
     Generate::new(&host.server.url(), &poor).run(["A fox", "--reference", path]).check(5, &["not enough credits"]);
 }
+
+#[test]
+fn ignored_settings_are_named() {
+    let host = Host::start();
+    let ended = host.generate().run(["A fox", "--steps", "10", "--negative-prompt", "blurry", "--seed", "1", "--json"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.stderr, "The server ignored: negative_prompt, steps.\n");
+    assert_eq!(ended.json()["ignored_fields"], json!(["negative_prompt", "steps"]));
+    let ended = host.generate().run(["A fox", "--seed", "1", "--json"]);
+    ended.check(0, &[]);
+    assert!(ended.json().get("ignored_fields").is_none(), "{}", ended.stdout);
+}
+
+#[test]
+fn a_server_without_presets_accepts_none() {
+    let host = Host::start();
+    for preset in ["nope", "imgmodel"] {
+        let ended = host.generate().run(["A fox", "--preset", preset]);
+        ended.check(2, &["has no presets: leave --preset out. Nothing was submitted"]);
+    }
+    assert_eq!(binary::json(host.data.path(), &["credits", "balance", "default"])["credits"], 1000);
+}

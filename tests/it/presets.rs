@@ -428,7 +428,7 @@ fn the_command_line_generates_with_a_preset_and_a_seed() {
     let url = server.url();
     let all = ["generate", "a boat", "--url", url.as_str(), "--key", key.as_str(), "--preset", "darft"];
     let said = refused(data.path(), &all);
-    assert!(said.contains("has no preset \"darft\"; it has imgmodel, draft. Nothing was submitted"), "{said}");
+    assert!(said.contains("has no preset \"darft\"; it has draft. Nothing was submitted"), "{said}");
 }
 
 #[tokio::test]

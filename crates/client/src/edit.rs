@@ -5,10 +5,16 @@ use std::time::Duration;
 use reqwest::header;
 use serde::{Deserialize, Serialize};
 
-use super::{ANSWER_LIMIT, Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, read, success};
+use super::{
+    ANSWER_LIMIT, Accepted, Client, ClientError, MAX_ANSWER_BYTES, Processing, processing::ignored_fields, read,
+    success,
+};
 
 /// Time for a submit with files. The server gives up after 5 minutes.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 60);
+
+/// The model that the server lists beside its presets.
+const MODEL_NAME: &str = "imgmodel";
 
 /// A reference image of an edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +100,8 @@ struct ModelsBody {
 }
 
 impl Client {
-    /// The names that mean something to the server as a preset.
+    /// The names that mean something to the server as a preset: its presets, and its names for engines. The name of the
+    /// model itself chooses nothing.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -103,7 +110,10 @@ impl Client {
         let response = success(request.timeout(ANSWER_LIMIT).send().await?).await?;
         let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
         let ModelsBody { data } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
-        Ok(data.into_iter().map(|Named { id }| id).collect())
+        let names: Vec<_> = data.into_iter().map(|Named { id }| id).collect();
+        // It comes first, and a preset after it may have the same name.
+        let has_model = names.first().is_some_and(|name| name == MODEL_NAME);
+        Ok(names.into_iter().skip(usize::from(has_model)).collect())
     }
 
     /// Creates a task with files among its reference images, or with a preset or settings. Never sends more than one
@@ -125,10 +135,10 @@ impl Client {
             .body(body)
             .timeout(UPLOAD_LIMIT);
         let response = success(request.send().await?).await?;
-        let state = Processing::read(response.headers());
+        let (state, ignored_fields) = (Processing::read(response.headers()), ignored_fields(response.headers()));
         let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
         let Named { id } = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
-        Ok(Accepted { task_id: id.parse().map_err(|_| ClientError::NotThisApi)?, state })
+        Ok(Accepted { task_id: id.parse().map_err(|_| ClientError::NotThisApi)?, state, ignored_fields })
     }
 }
 

@@ -25,6 +25,7 @@ use url::{Host, Url};
 pub use edit::{Choices, EditRequest, Reference};
 pub use messages::Labels;
 use polling::{Polled, persist, poll_until_finished};
+use processing::ignored_fields;
 pub use processing::{Processing, Waiting};
 
 /// A task that is not terminal after this time is stuck.
@@ -107,6 +108,8 @@ pub struct Accepted {
     pub task_id: TaskId,
     /// The state of the task, as the server tells it.
     pub state: Processing,
+    /// The names of the fields of the submit that the server ignored.
+    pub ignored_fields: Vec<String>,
 }
 
 /// A terminal task.
@@ -305,9 +308,9 @@ impl Client {
     pub async fn submit(&self, request: &TaskRequest) -> Result<Accepted, ClientError> {
         let body = serde_json::to_vec(request).expect("our own types are always JSON");
         let request = self.api.post(&self.generate_url).header(header::CONTENT_TYPE, "application/json").body(body);
-        let (task, state) = self.call(request).await?;
+        let (task, headers) = self.call(request).await?;
         let task_id = task.task_id.parse().map_err(|_| ClientError::NotThisApi)?;
-        Ok(Accepted { task_id, state })
+        Ok(Accepted { task_id, state: Processing::read(&headers), ignored_fields: ignored_fields(&headers) })
     }
 
     /// Polls a task that was just created until it is terminal, as the interface recommends. Calls `on_event` after each
@@ -321,9 +324,9 @@ impl Client {
     }
 
     async fn poll(&self, url: &str) -> Result<Polled, ClientError> {
-        let (task, state) = self.call(self.api.get(url)).await?;
+        let (task, headers) = self.call(self.api.get(url)).await?;
         match (task.status.as_str(), task.images) {
-            ("processing", _) => Ok(Polled::Processing(state)),
+            ("processing", _) => Ok(Polled::Processing(Processing::read(&headers))),
             ("failed", _) => {
                 let reason = task.error.as_deref().unwrap_or("The server gave no reason.");
                 Ok(Polled::Finished(Finished::Failed(printable(reason))))
@@ -365,14 +368,14 @@ impl Client {
         if image.starts_with(&PNG_SIGNATURE) { Ok(image) } else { Err(ClientError::BadImage("is not a PNG")) }
     }
 
-    /// Sends one request with the key; returns the task and the suggested wait before the next poll.
-    async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, Processing), ClientError> {
+    /// Sends one request with the key; returns the task and the headers of the answer.
+    async fn call(&self, request: reqwest::RequestBuilder) -> Result<(TaskBody, HeaderMap), ClientError> {
         let request = request.header(header::AUTHORIZATION, self.authorization.clone()).timeout(ANSWER_LIMIT);
         let response = success(request.send().await?).await?;
-        let state = Processing::read(response.headers());
+        let headers = response.headers().clone();
         let body = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
         let success: Success<TaskBody> = serde_json::from_slice(&body).map_err(|_| ClientError::NotThisApi)?;
-        Ok((success.data, state))
+        Ok((success.data, headers))
     }
 }
 

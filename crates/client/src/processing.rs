@@ -17,6 +17,9 @@ static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
 /// The steps that are done, and all of them.
 static STEPS: HeaderName = HeaderName::from_static("x-steps");
 
+/// The fields of a submit that the server does not know, or that its engine or preset does not take.
+static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
+
 /// An unfinished task, as far as the server tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Processing {
@@ -47,6 +50,12 @@ impl Processing {
             steps: text(&STEPS).and_then(steps),
         }
     }
+}
+
+/// The names of the fields of a submit that the server ignored.
+pub(super) fn ignored_fields(headers: &HeaderMap) -> Vec<String> {
+    let list = headers.get(&IGNORED_FIELDS).and_then(|list| list.to_str().ok()).unwrap_or_default();
+    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// An event during the wait for a task.
