@@ -13,6 +13,7 @@ use tintype_domain::names::{self, new_account_name};
 use tintype_domain::text::counted;
 use tintype_store::{AccountChange, AccountCreation, Rank, Store};
 use tintype_system::data_dir;
+use tintype_system::output;
 
 /// A task that ended now ended before this much later.
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -238,7 +239,9 @@ fn confirmed(name: &str) -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Ok(false);
     }
-    eprint!("This revokes all keys of {name} and erases its prompts and images for good. Type its name to go on: ");
+    output::ask(&format!(
+        "This revokes all keys of {name} and erases its prompts and images for good. Type its name to go on: "
+    ));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(answer.trim() == name)

@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::following::{self, Stop};
 use tintype_config::{ClientSettings, MAX_BODY};
+use tintype_system::output;
 
 /// Codes of JSON-RPC errors.
 const PARSE_ERROR: i64 = -32700;
@@ -42,7 +43,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
     let client = match following::client(&args.server) {
         Ok(client) => client,
         Err(Stop(code, sentence)) => {
-            eprintln!("tintype: {sentence}");
+            output::complain(&format!("tintype: {sentence}"));
             return ExitCode::from(code);
         }
     };
@@ -58,7 +59,7 @@ pub(super) async fn run(args: McpArgs) -> ExitCode {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
-                eprintln!("tintype: cannot read standard input: {error}");
+                output::complain(&format!("tintype: cannot read standard input: {error}"));
                 return ExitCode::FAILURE;
             }
         }
@@ -133,7 +134,7 @@ impl Agent {
         match id {
             Some(_) if answered => {}
             Some(id) => print(&failure(&id, SERVER_ERROR, &sentence)),
-            None => eprintln!("tintype: {sentence}"),
+            None => output::complain(&format!("tintype: {sentence}")),
         }
     }
 

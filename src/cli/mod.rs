@@ -234,12 +234,12 @@ pub fn main() -> ExitCode {
         return sandbox::main(Some(&side), false);
     }
     if let Some(unread) = &read.adopted.unread {
-        eprintln!("tintype: {unread}, so this command uses its own settings");
+        output::complain(&format!("tintype: {unread}, so this command uses its own settings"));
     }
     let (exporter, filter) = match logging::start(&cli.log, cli.log_format, cli.command.otlp()) {
         Ok(started) => started,
         Err(error) => {
-            eprintln!("tintype: {error}");
+            output::complain(&format!("tintype: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -273,12 +273,12 @@ pub fn main() -> ExitCode {
 fn explain(error: SettingsError) -> ExitCode {
     match error {
         SettingsError::File(sentence) => {
-            eprintln!("tintype: {sentence}");
+            output::complain(&format!("tintype: {sentence}"));
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {
             let printed = error.print();
-            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            notes.iter().for_each(|note| output::complain(&format!("note: {note}")));
             match (error.exit_code(), printed) {
                 (0, Err(_)) => ExitCode::FAILURE,
                 (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),

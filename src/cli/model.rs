@@ -1,6 +1,6 @@
 //! `tintype model`: fetches, lists, verifies and removes the models of the diffusion engine.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use tintype_engines::models::manifest::{Licence, Manifest};
 use tintype_engines::models::pull::{self, Begun, Pull};
 use tintype_engines::models::{self, Busy, Installed, NotRemoved, eight_bits};
 use tintype_system::clock::Clock;
+use tintype_system::output;
 use tintype_system::sandbox::Decoder;
 
 /// Longest wait for a server to let go of a model: as long as a task may take.
@@ -167,7 +168,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
             Begun::Ready(pull) => pull,
         };
         if !json {
-            eprintln!("{}", describe(&pull));
+            output::complain(&describe(&pull));
         }
         if pull.licence.accepted_at.is_empty() {
             accept(&pull, accept_licence)?;
@@ -215,7 +216,7 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
         Err(complaint) => Err(complaint.words),
     };
     if let Err(reason) = noted {
-        eprintln!("{} was not checked: {reason}", installed.name);
+        output::complain(&format!("{} was not checked: {reason}", installed.name));
     }
     Ok(installed)
 }
@@ -281,8 +282,7 @@ fn ask(question: &str) -> Option<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;
     }
-    eprint!("{question} [y/N] ");
-    drop(io::stderr().flush());
+    output::ask(&format!("{question} [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).ok()?;
     Some(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
@@ -485,7 +485,7 @@ async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
             Err(NotRemoved::InUse(_)) if Clock::system().elapsed().saturating_sub(begun) < RELEASE_LIMIT => {
                 if !waits {
                     waits = true;
-                    eprintln!("waiting until the running server has finished its tasks with {name}");
+                    output::complain(&format!("waiting until the running server has finished its tasks with {name}"));
                 }
                 tokio::time::sleep(RELEASE_PAUSE).await;
             }

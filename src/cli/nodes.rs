@@ -8,6 +8,7 @@ use clap::Args;
 use super::printing::print_line;
 use super::{Failure, Outcome, show, terminal};
 use tintype_engines::comfyui::nodes::{Found, Missing, NodeInputs, find};
+use tintype_system::output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -30,7 +31,7 @@ pub(super) fn run(args: &NodesArgs) -> Outcome {
     } else {
         print_line(&terminal::visible_json(&mapping(&found)?));
         for line in found.missing.iter().map(missing).chain(found.notes.iter().cloned()) {
-            eprintln!("{}", terminal::visible(&line));
+            output::complain(&terminal::visible(&line));
         }
     }
     Ok(if found.missing.iter().any(|missing| missing.required) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

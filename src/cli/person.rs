@@ -21,6 +21,7 @@ use tintype_domain::passwords::{MAX_PASSWORD_BYTES, check_password};
 use tintype_domain::person::{Person, Role};
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{FactorRemoval, PersonChange, PersonCreation, Store};
+use tintype_system::output;
 
 /// The path of sign-in links; the token follows.
 const LINK_PATH: &str = "/studio/sign-in/";
@@ -277,7 +278,7 @@ async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
 /// A password from the terminal, which does not show it, or the first line of standard input.
 fn typed_password() -> Result<String, Failure> {
     if io::stdin().is_terminal() {
-        eprint!("New password: ");
+        output::ask("New password: ");
         return Ok(Term::stderr().read_secure_line()?);
     }
     let mut text = String::new();

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use tintype_config::{Graphics, terminal_graphics};
+use tintype_system::output;
 
 /// Most bytes in one command of the kitty protocol.
 const CHUNK_BYTES: usize = 4_096;
@@ -53,6 +54,6 @@ pub(super) fn open(path: &Path) {
     let mut command = Command::new(opener);
     command.arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = command.spawn() {
-        eprintln!("tintype: cannot open {}: {opener}: {error}", path.display());
+        output::complain(&format!("tintype: cannot open {}: {opener}: {error}", path.display()));
     }
 }

@@ -193,6 +193,30 @@ fn a_command_whose_output_cannot_be_written_fails() {
 }
 
 #[test]
+fn a_command_does_not_mind_that_nobody_reads_standard_error() {
+    let data = TempDir::new().expect("a directory");
+    let picture = data.path().join("boat.png");
+    let path = picture.to_str().expect("text");
+    let workflow = data.path().join("workflow.json");
+    std::fs::write(&workflow, r#"{"1": {"class_type": "SaveImage", "inputs": {}}}"#).expect("a file");
+    let cases: [(&[&str], i32); 5] = [
+        (&["engine", "try", "sketch", "A boat", "--out", path], 0),
+        (&["engine", "nodes", workflow.to_str().expect("text")], 1),
+        (&["generate", "A boat"], 2),
+        (&["mcp"], 2),
+        (&["account", "list", "--log", "inof"], 2),
+    ];
+    for (arguments, code) in cases {
+        let mut command = tintype();
+        command.args(arguments).arg("--data").arg(data.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(std::io::pipe().expect("a pipe").1);
+        let status = command.status().expect("it runs");
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+    assert!(picture.exists());
+}
+
+#[test]
 fn a_secret_that_cannot_be_printed_is_not_created() {
     let data = TempDir::new().expect("a directory");
     let data = data.path();

@@ -127,7 +127,8 @@ fn each_concern_has_one_home() {
     let homes: &[(&[&str], &[&str])] = &[
         (&["SELECT ", "INSERT INTO"], &["crates/store", "crates/rigs"]),
         (&["axum::", "hyper::"], &["src/http", "src/server", "src/studio"]),
-        (&["println!"], &["src/cli", "crates/rigs"]),
+        // These macros panic when the reader is gone; the functions in crates/system/src/output.rs do not.
+        (&["print!", "println!"], &["crates/rigs"]),
         (&["Client::builder(", "ClientBuilder::new("], &["crates/outbound", "crates/client"]),
     ];
     let program = |path: &Path| path.components().any(|part| part.as_os_str() == "src");

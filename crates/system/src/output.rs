@@ -209,8 +209,13 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Prints a line on standard error.
 pub fn complain(text: &str) {
+    ask(&format!("{text}\n"));
+}
+
+/// Prints a question on standard error, without ending the line.
+pub fn ask(text: &str) {
     // There is no place left to report a failure.
-    drop(Log.write(format!("{text}\n").as_bytes()));
+    drop(Log.write(text.as_bytes()));
 }
 
 /// Number of lines of this process that were dropped.
