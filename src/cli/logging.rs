@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, IsTerminal as _};
+use std::str::FromStr as _;
 
 use clap::{CommandFactory as _, FromArgMatches as _, ValueEnum};
-use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, reload};
 
 use super::Cli;
 use crate::traces::{self, Exporter};
-use tintype_config::SettingsError;
+use tintype_config::{SettingsError, terminal_has_colours};
 use tintype_system::output::{self, Reason};
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -63,7 +64,7 @@ impl Filter {
 pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result<(Option<Exporter>, Filter), String> {
     let log = tracing_subscriber::fmt::layer().with_writer(|| output::Log);
     let log = match format {
-        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal() && terminal_has_colours()).boxed(),
         LogFormat::Json => log.json().flatten_event(true).boxed(),
     };
     let started = match otlp {
@@ -93,6 +94,15 @@ pub(super) fn start(text: &str, format: LogFormat, otlp: Option<&str>) -> Result
 /// The filter that `--log` describes. One library reports each mistake of a caller and each caller who hangs up, as this
 /// server does not. The other one shows the parameters of statements, which hold prompts and secrets.
 fn filter(text: &str) -> Result<EnvFilter, String> {
+    // The library would take a mistyped level for a target, and log nothing.
+    let is_known =
+        |part: &str| part.is_empty() || part.contains(['=', '[', ']', '{', '}']) || LevelFilter::from_str(part).is_ok();
+    if let Some(part) = text.split(',').map(str::trim).find(|part| !is_known(part)) {
+        return Err(format!(
+            "--log {text:?}: {part:?} is not a level: write error, warn, info, debug, trace or off, or a target with one, \
+             such as tintype=debug"
+        ));
+    }
     let whole = format!("rmcp=off,tokio_postgres::query=info,{text}");
     EnvFilter::try_new(&whole).map_err(|error| format!("--log {text:?}: {error}"))
 }

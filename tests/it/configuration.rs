@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{Server, TINTYPE, tintype};
 
 /// A data directory with a config file.
 fn data(file: &str) -> TempDir {
@@ -334,5 +334,48 @@ fn help_and_the_version_need_no_valid_file() {
     let data = data("nonsense");
     for flag in ["--help", "--version"] {
         assert!(on(data.path(), &[flag]).output().expect("the program runs").status.success());
+    }
+}
+
+#[test]
+fn a_log_filter_that_is_not_a_level_is_refused() {
+    let data = data("log = \"inof\"\n");
+    let mut by_flag = tintype();
+    by_flag.args(["account", "list", "--log", "warn,tintype"]);
+    let mut by_variable = tintype();
+    by_variable.args(["account", "list"]).env("TINTYPE_LOG", "inof");
+    let by_file = on(data.path(), &["account", "list"]);
+    for (mut command, part) in [(by_flag, "\"tintype\""), (by_variable, "\"inof\""), (by_file, "\"inof\"")] {
+        assert_eq!(command.output().expect("the program runs").status.code(), Some(2));
+        let said = said(command);
+        assert!(
+            said.contains(&format!("{part} is not a level: write error, warn, info, debug, trace or off")),
+            "{said}"
+        );
+    }
+    for filter in ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug", "[{a,b}]=debug,info"] {
+        let output = on(data.path(), &["config", "show", "--log", filter]).output().expect("the program runs");
+        assert!(output.status.success(), "{filter}: {output:?}");
+    }
+}
+
+#[test]
+fn the_log_has_colours_only_in_terminals_that_want_them() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    // A file is no data directory, so the server ends at once; the warning before it is a line of the log.
+    let serve = format!("{TINTYPE} serve --listen 127.0.0.1:0 --data {}", file.path().display());
+    for (variables, coloured) in [
+        (&[("TERM", "xterm")][..], true),
+        (&[("TERM", "xterm"), ("NO_COLOR", "")], true),
+        (&[("TERM", "xterm"), ("NO_COLOR", "1")], false),
+        (&[("TERM", "dumb")], false),
+    ] {
+        // `script` comes from bsdutils, which every Debian has. It gives the server a terminal.
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &serve, "/dev/null"]).stdin(std::process::Stdio::null());
+        command.env_remove("NO_COLOR").env("TINTYPE_NONSENSE", "1").envs(variables.iter().copied());
+        let said = String::from_utf8(command.output().expect("script runs").stdout).expect("text");
+        assert!(said.contains("TINTYPE_NONSENSE is set"), "{said}");
+        assert_eq!(said.contains("\u{1b}["), coloured, "{variables:?}: {said}");
     }
 }

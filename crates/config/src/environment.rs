@@ -125,6 +125,13 @@ pub fn terminal_graphics() -> Option<Graphics> {
     if kitty { Some(Graphics::Kitty) } else { iterm.then_some(Graphics::Iterm) }
 }
 
+/// Whether the terminal of this process, if it has one, is to show colours (<https://no-color.org>).
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub fn terminal_has_colours() -> bool {
+    let variable = |name: &str| std::env::var_os(name).unwrap_or_default();
+    variable("NO_COLOR").is_empty() && variable("TERM") != "dumb"
+}
+
 /// The socket at which systemd waits for the state of this process.
 #[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn notify_socket() -> Option<PathBuf> {

@@ -47,7 +47,7 @@ pub use self::engine::{
 pub use self::engines::NamedEngine;
 pub use self::environment::{
     Graphics, STARTED_AGAIN, architecture, arguments, environment_of_engine, notify_socket, program, secret_in,
-    temporary_directory, terminal_graphics, variable_or, was_started_again, watchdog_interval,
+    temporary_directory, terminal_graphics, terminal_has_colours, variable_or, was_started_again, watchdog_interval,
 };
 pub use self::file::CONFIG_FILE;
 pub use self::files::{FileBackend, FileLinks, FileUrlSettings, FileUrls, FilesSettings, SignedLinks};
