@@ -1,10 +1,12 @@
 //! `tintype account` creates, lists, disables and deletes accounts, which own keys, credits and tasks.
 
 use std::io::{self, IsTerminal as _};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::banner::quoted;
 use super::person::{ShownLinkArgs, show_link_of_account};
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};
@@ -144,7 +146,12 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         AccountCreation::Created(account) => show(args.json, &account, || {
             let credits = counted(account.credits, "credit", "credits");
             let rank = if account.admin { " It is an admin account." } else { "" };
-            format!("Created account {} ({}) with {credits}.{rank}", account.name, account.id)
+            let name = quoted(Path::new(&account.name));
+            format!(
+                "Created account {} ({}) with {credits}.{rank}\n\
+                 Sign in: tintype account link {name}\nNew key: tintype key create --account {name}",
+                account.name, account.id
+            )
         }),
         AccountCreation::NameTaken => Err(Failure(format!("an account named {:?} already exists", args.name))),
     }

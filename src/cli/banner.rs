@@ -92,8 +92,9 @@ impl FirstKey {
             Self::Lost(path, error) => {
                 say(&format!(
                     "\nYour first API key, for {account}, could not be saved in {}: {error}.\nCreate another one: \
-                     {program} key create --account {FIRST_ACCOUNT}",
-                    path.display()
+                     {program} key create --account {FIRST_ACCOUNT} --data {}",
+                    path.display(),
+                    from_anywhere(path.parent().unwrap_or(path))
                 ));
                 return;
             }
@@ -128,7 +129,7 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
         "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
         It takes {disk} of disk and {memory} of memory{seconds}. {then}\n          \
         With a GPU or another server: docs/operate/real-pictures.md",
-        quoted(data)
+        from_anywhere(data)
     );
     (sketches && !has_models).then_some(lines)
 }
@@ -149,7 +150,7 @@ impl FirstLink {
     pub(super) async fn create(store: Arc<dyn Store>, data: &Path, url: &str, shown: bool) -> Result<Self, Failure> {
         let account = find_account(&*store, FIRST_ACCOUNT).await?;
         let (link, _) = link_of_account(store, &account, url).await?;
-        let (program, place) = (quoted(&program()), quoted(data));
+        let (program, place) = (quoted(&program()), from_anywhere(data));
         let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
         if shown {
             return Ok(Self { link: Ok(link), lost: None, again });
@@ -204,8 +205,21 @@ fn save(path: &Path, key: &str) -> io::Result<()> {
     write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
 }
 
-/// A path as a word of a shell.
-fn quoted(path: &Path) -> String {
+/// Two lines on how to get into an installation whose key and link were shown at an earlier start.
+pub(super) fn ways_in(data: &Path) -> String {
+    let (program, place) = (quoted(&program()), from_anywhere(data));
+    format!(
+        "\nSign in: {program} account link NAME --data {place}\nNew key: {program} key create --account NAME --data {place}"
+    )
+}
+
+/// A path as a word of a shell in any directory.
+fn from_anywhere(path: &Path) -> String {
+    quoted(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
+}
+
+/// A path, or a name, as a word of a shell.
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
     if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }

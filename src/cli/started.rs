@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 
-use super::banner::{FirstKey, FirstLink, towards_real_pictures};
+use super::banner::{FirstKey, FirstLink, towards_real_pictures, ways_in};
 use super::logging::LogFormat;
 use super::rendering::Rendering;
 use super::serve::Parts;
@@ -37,6 +37,7 @@ impl Ready<'_> {
         if matches!(format, LogFormat::Text) {
             self.announce()?;
         }
+        let is_known = url.is_some() && key.is_none();
         if let (Some(url), Some(key)) = (url, key) {
             let public = self.server.public_url.as_deref().unwrap_or(url);
             let link = FirstLink::create(store, &self.data.data, public, shows_secrets(format)).await?;
@@ -54,6 +55,9 @@ impl Ready<'_> {
         match format {
             LogFormat::Text => say("\nReady."),
             LogFormat::Json => self.log()?,
+        }
+        if is_known && shows_secrets(format) {
+            say(&ways_in(&self.data.data));
         }
         systemd::notify("READY=1");
         Ok(())

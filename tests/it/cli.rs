@@ -32,6 +32,9 @@ fn accounts_are_created_and_listed() {
     run(data, &["account", "create", "Ünal & Söhne"]);
     let all = run(data, &["account", "list"]);
     assert_eq!(all, json!([ada, { "id": all[1]["id"], "name": "Ünal & Söhne", "credits": 0 }]));
+    let said = String::from_utf8(binary::run(data, ["account", "create", "Ben & Co"]).stdout).expect("text");
+    let next = "Sign in: tintype account link 'Ben & Co'\nNew key: tintype key create --account 'Ben & Co'\n";
+    assert!(said.starts_with("Created account Ben & Co (") && said.ends_with(next), "{said}");
     assert!(refused(data, &["account", "create", " ada "]).contains("already"));
     let id = ada["id"].as_str().expect("an id");
     assert!(refused(data, &["account", "create", id]).contains("already"), "a name that is an id would be ambiguous");

@@ -66,27 +66,75 @@ fn the_commands_of_the_first_start_can_be_pasted() {
 }
 
 #[test]
+fn the_commands_of_the_first_start_work_in_any_directory() {
+    let (folder, elsewhere) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
+    let mut command = tintype();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--data", "./data"]);
+    command.current_dir(folder.path());
+    let server = Server::spawn(command);
+    let place = format!(" --data {}", folder.path().canonicalize().expect("a directory").join("data").display());
+    let again = server.said.lines().find_map(|line| line.strip_prefix("Another one: ")).expect("a command");
+    assert!(again.contains(&place), "{again}");
+    let link = run(again, elsewhere.path());
+    assert!(link.contains(&format!("{}/studio/sign-in/", server.url())), "{link}");
+    let pull = server.said.lines().find(|line| line.contains("model pull")).expect("a command");
+    assert!(pull.ends_with(&place), "{pull}");
+    server.stop();
+}
+
+/// A server on a terminal, and its output until a line that begins with `last`.
+struct OnTerminal {
+    script: std::process::Child,
+    _output: std::io::BufReader<std::process::ChildStdout>,
+    said: String,
+}
+
+impl OnTerminal {
+    fn start(data: &Path, last: &str) -> Self {
+        // `script` comes from bsdutils, which every Debian has. It gives the server a terminal.
+        let serve = format!("{TINTYPE} serve --listen 127.0.0.1:0 --log off --data {}", data.display());
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &serve, "/dev/null"]);
+        let mut script = command.stdout(std::process::Stdio::piped()).spawn().expect("script runs");
+        let mut said = String::new();
+        let mut output = std::io::BufReader::new(script.stdout.take().expect("a pipe"));
+        while !said.lines().last().is_some_and(|line| line.starts_with(last)) {
+            let read = std::io::BufRead::read_line(&mut output, &mut said).expect("a pipe");
+            assert_ne!(read, 0, "{said}");
+        }
+        Self { script, _output: output, said }
+    }
+
+    fn stop(mut self, data: &Path) {
+        let lock = std::fs::read_to_string(data.join("tintype.lock")).expect("the lock names the server");
+        run(&format!("kill {}", lock.trim()), data);
+        assert!(self.script.wait().expect("script ends").success());
+    }
+}
+
+#[test]
+fn a_later_start_on_a_terminal_says_how_to_get_in() {
+    let data = TempDir::new().expect("a directory");
+    Server::start(data.path(), &[]).stop();
+    let server = OnTerminal::start(data.path(), "New key:");
+    let lines = server.said.split_once("\r\nReady.\r\n\r\n").expect("it is ready").1.replace("\r\n", "\n");
+    let place = data.path().display();
+    let link = format!("Sign in: {TINTYPE} account link NAME --data {place}\n");
+    assert_eq!(lines, format!("{link}New key: {TINTYPE} key create --account NAME --data {place}\n"));
+    server.stop(data.path());
+}
+
+#[test]
 fn a_terminal_shows_the_key_and_no_file_holds_it() {
     let folder = TempDir::new().expect("a directory");
     let data = folder.path().join("data");
-    // `script` comes from bsdutils, which every Debian has. It gives the server a terminal.
-    let serve = format!("{TINTYPE} serve --listen 127.0.0.1:0 --log off --data {}", data.display());
-    let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", &serve, "/dev/null"]);
-    let mut server = command.stdout(std::process::Stdio::piped()).spawn().expect("script runs");
-    let mut said = String::new();
-    let mut output = std::io::BufReader::new(server.stdout.take().expect("a pipe"));
-    while !said.ends_with("Ready.\r\n") {
-        let read = std::io::BufRead::read_line(&mut output, &mut said).expect("a pipe");
-        assert_ne!(read, 0, "{said}");
-    }
+    let server = OnTerminal::start(&data, "Ready.");
+    let said = &server.said;
     assert!(said.contains("It will not be shown again:\r\n\r\n  tt_"), "{said}");
     assert!(said.contains("\r\n  TINTYPE_KEY=tt_") && said.contains("\r\n  key=tt_"), "{said}");
     assert!(said.contains("it works once:\r\n\r\n  http://127.0.0.1:") && said.contains("/studio/sign-in/"), "{said}");
     assert!(!data.join("first-key").exists() && !data.join("first-sign-in-link").exists());
-    let lock = std::fs::read_to_string(data.join("tintype.lock")).expect("the lock names the server");
-    run(&format!("kill {}", lock.trim()), folder.path());
-    assert!(server.wait().expect("script ends").success());
+    server.stop(&data);
     assert_eq!(json(&data, &["key", "list"]).as_array().map(Vec::len), Some(1));
 }
 
