@@ -14,7 +14,7 @@ use super::error::Written;
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
-use tintype_domain::model::EntryKind;
+use tintype_domain::model::{EntryKind, LedgerEntry};
 use tintype_domain::person::Role;
 use tintype_store::Result;
 use tintype_system::clock::Timestamp;
@@ -150,6 +150,14 @@ pub(super) fn kind_text(kind: impl Borrow<EntryKind>) -> &'static str {
         EntryKind::Charge => "credits-charge",
         EntryKind::Refund => "credits-refund",
         EntryKind::Expiry => "credits-expiry",
+    }
+}
+
+/// The name of the text for an entry: the credits that an operator took are a grant with a negative amount.
+pub(super) fn entry_text(entry: &LedgerEntry) -> &'static str {
+    match entry.kind {
+        EntryKind::Grant if entry.amount < 0 => "credits-taken",
+        kind => kind_text(kind),
     }
 }
 

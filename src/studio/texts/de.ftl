@@ -636,6 +636,7 @@ key-budget-resets = neu ab { $word } UTC
 key-budget-invalid = Geben Sie ein Budget als ganze Zahl von Credits über null am Tag, in der Woche oder im Monat ein, oder lassen Sie das Feld leer.
 audit-change-budget = Budget eines Schlüssels gesetzt
 credits-expiry = Verfall
+credits-taken = Abgezogen
 title-usage = Verbrauch
 usage-lead = Abbuchungen und Erstattungen dieses Kontos. Ein Auftrag ist eine Anfrage und kann bis zu vier Bilder enthalten. Eine Erstattung zählt an dem Tag, an dem sie erfolgte.
 usage-by = Gruppieren

@@ -636,6 +636,7 @@ key-budget-resets = resets at { $word } UTC
 key-budget-invalid = Enter a budget as a whole number of credits above zero per day, week or month, or leave it empty for none.
 audit-change-budget = Key budget set
 credits-expiry = Expiry
+credits-taken = Taken
 title-usage = Usage
 usage-lead = Charges and refunds of this account. A task is one request, for up to four pictures. A refund counts on the day it was made.
 usage-by = Group by

@@ -135,3 +135,17 @@ async fn the_threshold_of_low_credits_is_shown_to_its_account_and_to_the_operato
         assert!(visitor.page(path).await.contains("balance falls below 40"), "{path}");
     }
 }
+
+#[tokio::test]
+async fn credits_that_an_operator_took_are_not_called_a_grant() {
+    let service = Service::start().await;
+    let (operator, ada) = (service.visitor("admin", 0).await, service.visitor("ada", 100).await);
+    service.shared.store.take(ada.account, 50, "paid back").await.expect("a store");
+    for (visitor, path) in
+        [(&ada, "/studio/credits".to_owned()), (&operator, format!("/studio/operator/accounts/{}", ada.account))]
+    {
+        let page = visitor.page(&path).await;
+        let kinds = [">Taken</td>", ">Grant</td>"].map(|kind| page.matches(kind).count());
+        assert_eq!(kinds, [1, 1], "{page}");
+    }
+}
