@@ -14,14 +14,15 @@ use rustix::io::Errno;
 use serde::Serialize;
 use tokio::process::Command;
 
+use super::health::ask;
 use super::queue::TASKS_EXPIRE;
 use super::{Outcome, is_there, show};
 use crate::files::{Creation, FileName, Files, REPLACES};
 use crate::policy::Policy;
 use crate::service::{file_store, limits};
 use tintype_config::{
-    Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, NamedEngine,
-    PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
+    Adopted, DataSettings, DatabaseUrl, EngineSettings, EngineTarget, FileBackend, FilesSettings, ListenAddress,
+    NamedEngine, PolicySettings, RedisSettings, RetentionSettings, SpaceSettings,
 };
 use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
@@ -58,6 +59,9 @@ pub(super) struct DoctorArgs {
     engine: EngineSettings,
     #[command(flatten)]
     space: SpaceSettings,
+    /// Addresses that the server listens on
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
+    listen: Vec<ListenAddress>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -87,7 +91,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
         Check::new("clock", clock()),
         Check::new("data directory", directory(data)),
         Check::new("free space", free_space(data, &args.space)),
-        Check::new("server", server(data)),
+        Check::new("server", server(data, adopted.is_running.then_some(&args.listen)).await),
         Check::new("database", database(data).await),
         Check::new("queue", queue(data).await),
         Check::new("files", files(data, args.files.files.as_deref()).await),
@@ -197,16 +201,33 @@ fn free_space(data: &DataSettings, settings: &SpaceSettings) -> Result<String, S
     }
 }
 
-fn server(data: &DataSettings) -> Result<String, String> {
+/// Whether a server runs, and is ready. `listen` has the addresses of one that was found.
+async fn server(data: &DataSettings, listen: Option<&Vec<ListenAddress>>) -> Result<String, String> {
     let state = match data.database()? {
         DatabaseUrl::Postgres(_) => "not checked: with PostgreSQL, each process reports its state at its own /readyz",
         DatabaseUrl::Sqlite(_) => match data_dir::is_locked(&data.data) {
-            Ok(true) => "running on this data directory",
+            Ok(true) => {
+                let state = "running on this data directory";
+                let ready = readiness(listen.map_or(&[], Vec::as_slice)).await;
+                return ready.map(|ready| format!("{state}{ready}")).map_err(|fault| format!("{state}, and {fault}"));
+            }
             Ok(false) => "not running",
             Err(_) => "not known, as this user may not read the data directory",
         },
     };
     Ok(state.to_owned())
+}
+
+/// Asks a server whether it is ready, at its first address with a known port.
+async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
+    let Some(address) = listen.iter().find(|address| address.has_known_port()) else { return Ok("") };
+    let asked = tokio::time::timeout(PROBE_LIMIT, ask(address, "/readyz")).await;
+    match asked {
+        Ok(Ok(status)) if status == "200" => Ok(", and ready"),
+        Ok(Ok(status)) => Err(format!("not ready: /readyz at {address} answers {status}; its log says why")),
+        Ok(Err(error)) => Err(format!("it does not answer at {address}: {error}")),
+        Err(_) => Err(format!("it does not answer at {address} within {} s", PROBE_LIMIT.as_secs())),
+    }
 }
 
 async fn database(data: &DataSettings) -> Result<String, String> {

@@ -91,7 +91,7 @@ fn of_workers(args: &HealthArgs, data: &Path) -> Outcome {
 }
 
 /// The status of an answer. A server with a certificate answers these paths without TLS as well.
-async fn ask(address: &ListenAddress, path: &str) -> io::Result<String> {
+pub(super) async fn ask(address: &ListenAddress, path: &str) -> io::Result<String> {
     match address {
         ListenAddress::Socket(socket) => status(UnixStream::connect(socket).await?, path).await,
         ListenAddress::Address(address) if address.ip().is_unspecified() => {

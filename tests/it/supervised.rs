@@ -58,6 +58,26 @@ fn a_server_that_cannot_work_is_alive_but_not_ready() {
     server.stop();
 }
 
+#[test]
+fn doctor_asks_the_running_server_whether_it_is_ready() {
+    let data = TempDir::new().expect("a directory");
+    let socket = format!("unix:{}", data.path().join("socket").display());
+    let said = |flags: &[&str]| {
+        let server = Server::start(data.path(), &[&["--listen", &socket], flags].concat());
+        let output =
+            tintype().args(["doctor", "--json", "--data"]).arg(data.path()).output().expect("the program runs");
+        server.stop();
+        let checks: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        checks.as_array().expect("checks").iter().find(|check| check["check"] == "server").expect("a check").clone()
+    };
+    assert_eq!(said(&[])["detail"], "running on this data directory, and ready");
+    let check = said(&["--min-free-space", "1000TB"]);
+    let detail =
+        format!("running on this data directory, and not ready: /readyz at {socket} answers 503; its log says why");
+    assert_eq!((&check["ok"], &check["detail"]), (&json!(false), &json!(detail)));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_listens_nowhere_tells_its_health() {
     let site = Site::new().await;

@@ -37,6 +37,8 @@ const OF_BUCKETS: &str = "AWS_";
 pub(super) struct Installation {
     /// Where these settings come from, such as `the running server's (process 7)`.
     pub(super) origin: String,
+    /// Whether these are the settings of a process, and not of the file for units.
+    pub(super) is_running: bool,
     variables: BTreeMap<String, String>,
     /// Values of flags, by the names of their settings.
     flags: Vec<(String, Vec<String>)>,
@@ -112,7 +114,7 @@ impl Installation {
         let mut variables: BTreeMap<_, _> = variables_in(&text).into_iter().collect();
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
         let origin = format!("those in {UNIT_SETTINGS}");
-        Ok(Some(Self { origin, variables, flags: Vec::new(), directory: PathBuf::from("/") }))
+        Ok(Some(Self { origin, is_running: false, variables, flags: Vec::new(), directory: PathBuf::from("/") }))
     }
 
     /// The variables of all settings of servers: those of the command itself do not count beside an installation.
@@ -174,6 +176,7 @@ impl Server {
         let variables = read_list(&self.entry, "environ")?.iter().filter_map(split).collect();
         Ok(Installation {
             origin: format!("the running server's (process {})", self.id),
+            is_running: true,
             variables,
             flags: flags_of(command, &self.arguments),
             directory: self.directory.clone(),

@@ -44,6 +44,8 @@ pub struct CommandLine {
 pub struct Adopted {
     /// Where the settings come from, such as `the running server's (process 7)`; `None` if the command uses its own.
     pub origin: Option<String>,
+    /// Whether that server runs: the settings may also be those of a unit that is stopped.
+    pub is_running: bool,
     /// A sentence for the operator if this user can't read the settings of the server.
     pub unread: Option<String>,
 }
@@ -441,7 +443,7 @@ fn with_installation(
         .collect();
     let of_servers = Installation::variables_of_servers(known);
     let command = without_variables(command, &|variable| of_servers.iter().any(|name| OsStr::new(name) == variable));
-    let found = Adopted { origin: Some(installation.origin), unread: None };
+    let found = Adopted { origin: Some(installation.origin), is_running: installation.is_running, unread: None };
     Ok((command, with_flags(&arguments, flags.into_iter()), found))
 }
 

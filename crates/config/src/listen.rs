@@ -70,6 +70,17 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+impl ListenAddress {
+    /// Whether it says where the server is: port 0 stands for one that the system chooses.
+    pub fn has_known_port(&self) -> bool {
+        match self {
+            Self::Address(address) => address.port() != 0,
+            Self::Everywhere(port) | Self::Name(_, port) => *port != 0,
+            Self::Socket(_) => true,
+        }
+    }
+}
+
 /// Peers whose forwarding headers count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrustedProxy {
