@@ -86,9 +86,9 @@ pub(super) struct TryArgs {
     /// Render the same picture in 8 and in 32 bits, and show the difference; for diffusion
     #[arg(long)]
     compare: bool,
-    /// File to write; it must not exist
-    #[arg(long, value_name = "FILE", default_value = "try.png")]
-    out: PathBuf,
+    /// File to write, which must not exist [default: try.png, or else the first of try-2.png, try-3.png and so on]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -389,21 +389,29 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure>
 
 async fn try_out(args: TryArgs, data: &Path) -> Outcome {
     let (width, height) = args.aspect.size();
+    let out = args.out.clone().unwrap_or_else(free_file);
     // Before the render, which may cost money.
-    check_free(&args.out)?;
+    check_free(&out)?;
     let stages = Stages::new(!args.json);
-    let tried = paint(&args, data, (width, height), &stages).await;
+    let tried = paint(&args, &out, data, (width, height), &stages).await;
     stages.end();
     let tried = tried?;
     show(args.json, &tried, || {
         let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
-        let file = args.out.display();
+        let file = out.display();
         let device = tried.measured.as_ref().map_or_else(|| devices_text(&tried.devices), ShownMeasured::text);
         let compared = tried.compared.as_ref().map(Compared::text).unwrap_or_default();
         format!(
             "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared}"
         )
     })
+}
+
+/// The first of `try.png`, `try-2.png` and so on that does not exist.
+fn free_file() -> PathBuf {
+    let numbered = (2_u64..).map(|number| PathBuf::from(format!("try-{number}.png")));
+    let mut names = std::iter::once(PathBuf::from("try.png")).chain(numbered);
+    names.find(|file| std::fs::symlink_metadata(file).is_err()).unwrap_or_default()
 }
 
 /// Checks that a file can be created, and leaves nothing behind.
@@ -431,7 +439,13 @@ fn owns(data: &Path) -> bool {
     std::fs::metadata(data).is_ok_and(|found| found.uid() == geteuid().as_raw())
 }
 
-async fn paint(args: &TryArgs, data: &Path, (width, height): (u32, u32), stages: &Stages) -> Result<Tried, Failure> {
+async fn paint(
+    args: &TryArgs,
+    out: &Path,
+    data: &Path,
+    (width, height): (u32, u32),
+    stages: &Stages,
+) -> Result<Tried, Failure> {
     let named = args.engine.engine_named(&args.name)?;
     stages.begin(&format!("starting the engine {}", named.name));
     let (engine, info) = ready(&named, data, args.timeout).await?;
@@ -453,10 +467,10 @@ async fn paint(args: &TryArgs, data: &Path, (width, height): (u32, u32), stages:
     let begun = clock.elapsed();
     let png = picture.to_png();
     let encode_seconds = seconds(begun);
-    save(&args.out, &png).map_err(|error| format!("cannot write {}: {error}", args.out.display()))?;
+    save(out, &png).map_err(|error| format!("cannot write {}: {error}", out.display()))?;
     Ok(Tried {
         engine: named.name,
-        file: args.out.clone(),
+        file: out.to_owned(),
         rendered: native,
         size: format!("{width}x{height}"),
         bytes: png.len(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tintype_engine::Picture;
 
-use crate::rigs::binary::{json, printed, refused, run};
+use crate::rigs::binary::{json, printed, refused, run, tintype};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 
 /// Runs a command while servers of this test answer.
@@ -72,6 +72,18 @@ async fn a_try_saves_one_picture_of_the_exact_size_and_never_overwrites_a_file()
     let said = String::from_utf8(output.stderr).expect("text");
     assert!(!output.status.success() && said.contains("answered 400: too boaty"), "{said}");
     assert!(!Path::new(out).exists(), "no empty file is left");
+}
+
+#[test]
+fn a_try_without_a_file_takes_the_first_free_name() {
+    let folder = TempDir::new().unwrap();
+    for name in ["try.png", "try-2.png", "try-3.png"] {
+        let mut command = tintype();
+        command.args(["engine", "try", "sketch", "a boat", "--json", "--data"]).arg(folder.path());
+        let tried = printed(&command.current_dir(folder.path()).output().expect("the program runs"));
+        assert_eq!(tried["file"], name);
+        assert!(Picture::decode(&std::fs::read(folder.path().join(name)).expect("a file")).is_ok(), "{name}");
+    }
 }
 
 #[tokio::test]
