@@ -59,8 +59,7 @@ pub(super) struct DoctorArgs {
     engine: EngineSettings,
     #[command(flatten)]
     space: SpaceSettings,
-    /// Addresses that the server listens on
-    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDR", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, env = "TINTYPE_LISTEN", default_value = "127.0.0.1:8080", num_args = 1.., value_delimiter = ',', hide = true)]
     listen: Vec<ListenAddress>,
     /// Print JSON
     #[arg(long)]

@@ -311,7 +311,7 @@ fn run(
             Command::Key(command) => key::run(command, data).await,
             Command::Credits(command) => credits::run(command, data).await,
             Command::Usage(args) => usage::run(args, data).await,
-            Command::Webhook(command) => webhook::run(command, data).await,
+            Command::Webhook(command) => webhook::run(command, data, &read.adopted).await,
             Command::Task(command) => task::run(command, data).await,
             Command::Queue(command) => queue::run(command, data).await,
             Command::Files(command) => files::run(command, data).await,

@@ -13,7 +13,7 @@ use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
 use super::{Failure, Outcome, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
-use tintype_config::{DataSettings, overlap};
+use tintype_config::{Adopted, DataSettings, WebhookNetworks, overlap};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, EndpointUrl, MAX_ENDPOINTS, SigningSecret,
     Trouble,
@@ -22,7 +22,9 @@ use tintype_domain::event::{EventType, Subscription, webhook_id};
 use tintype_domain::model::Id;
 use tintype_domain::text::in_words;
 use tintype_domain::timestamp::Timestamp;
+use tintype_outbound::receivers::is_reachable;
 use tintype_store::{EndpointChange, Store};
+use tintype_system::output;
 
 /// Time for which `test` waits for a server to send its event: longer than a request may take.
 const TEST_PATIENCE: Duration = Duration::from_secs(20);
@@ -63,6 +65,8 @@ pub(super) struct AddArgs {
     #[arg(long = "event", value_name = "TYPE", num_args = 1.., value_delimiter = ',',
           value_parser = PossibleValuesParser::new(EventType::SUBSCRIBABLE.map(EventType::as_str)))]
     events: Vec<String>,
+    #[command(flatten)]
+    networks: WebhookNetworks,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -191,9 +195,9 @@ impl ShownDelivery {
     }
 }
 
-pub(super) async fn run(command: WebhookCommand, data: &DataSettings) -> Outcome {
+pub(super) async fn run(command: WebhookCommand, data: &DataSettings, adopted: &Adopted) -> Outcome {
     match command {
-        WebhookCommand::Add(args) => add(args, data).await,
+        WebhookCommand::Add(args) => add(args, data, adopted).await,
         WebhookCommand::List(args) => list(args, data).await,
         WebhookCommand::Test(args) => test(args, data).await,
         WebhookCommand::Disable(args) => change(args, EndpointChange::Disable, data).await,
@@ -205,8 +209,19 @@ pub(super) async fn run(command: WebhookCommand, data: &DataSettings) -> Outcome
     }
 }
 
-async fn add(args: AddArgs, data: &DataSettings) -> Outcome {
+async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
+    let networks = args.networks.all();
+    if !is_reachable(&args.url, networks) {
+        // On PostgreSQL another process may send the events.
+        let is_certain = adopted.is_running && data.database()?.path().is_some();
+        if is_certain && networks.is_empty() && !args.url.is_https() {
+            let advice = "use https, or restart it with the receiver's network as --webhook-network CIDR";
+            return Err(Failure(format!("the server sends events by plain http only in named networks: {advice}")));
+        }
+        let advice = "the server needs its network as --webhook-network CIDR";
+        output::complain(&format!("note: {} is not a public address reached by https: {advice}", args.url.origin()));
+    }
     let kinds = args.events.iter().map(|name| name.parse()).collect::<Result<Vec<EventType>, _>>()?;
     let events = Subscription::to(&kinds).unwrap_or_else(Subscription::to_all);
     match endpoints::add(&*store, account.id, args.url, events, AddedBy::Operator).await? {

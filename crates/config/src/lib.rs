@@ -68,5 +68,5 @@ pub use self::server::{ServerSettings, SpaceSettings, StudioUrl};
 pub use self::sign_up::SignUpSettings;
 pub use self::timing::*;
 pub use self::values::{duration, lifetime, overlap, rate, root_url};
-pub use self::webhooks::WebhookSettings;
+pub use self::webhooks::{WebhookNetworks, WebhookSettings};
 pub use self::worker::WorkerSettings;

@@ -13,3 +13,17 @@ pub struct WebhookSettings {
     #[arg(long, env = "TINTYPE_WEBHOOK_NETWORK", value_name = "CIDR", num_args = 1.., value_delimiter = ',', value_parser = network)]
     pub webhook_network: Vec<IpNet>,
 }
+
+/// The same of the running server, for a command that asks whether it could reach an endpoint.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WebhookNetworks {
+    #[arg(long, env = "TINTYPE_WEBHOOK_NETWORK", num_args = 1.., value_delimiter = ',', value_parser = network, hide = true)]
+    webhook_network: Vec<IpNet>,
+}
+
+impl WebhookNetworks {
+    /// The networks.
+    pub fn all(&self) -> &[IpNet] {
+        &self.webhook_network
+    }
+}

@@ -4,17 +4,20 @@
 //! The endpoint of an owner is reached at public addresses by HTTPS alone. That of the operator may also be in the networks
 //! that the operator has named, and without HTTPS is only reached there.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request};
+use url::Host;
 
 use super::public::{Lookup, PublicClient, PublicResolver, Reach, SystemLookup};
 use super::references::TrustedTestHost;
 use super::{Proxies, SetupError, client_builder};
-use tintype_domain::endpoint::{AddedBy, Endpoint, Trouble};
+use tintype_domain::address::is_public;
+use tintype_domain::endpoint::{AddedBy, Endpoint, EndpointUrl, Trouble};
 
 /// Time for one request, from the look-up to the end of the header of its answer.
 pub const TIME_LIMIT: Duration = Duration::from_secs(15);
@@ -148,6 +151,19 @@ impl Receivers {
     }
 }
 
+/// Whether an endpoint of the operator could ever be reached, as far as its URL tells. `networks` are those that the
+/// operator has named.
+pub fn is_reachable(url: &EndpointUrl, networks: &[IpNet]) -> bool {
+    let named = |address: IpAddr| networks.iter().any(|network| network.contains(&address));
+    let at = |address: IpAddr| named(address) || (url.is_https() && is_public(address));
+    match url.url().host() {
+        Some(Host::Ipv4(address)) => at(address.into()),
+        Some(Host::Ipv6(address)) => at(address.into()),
+        Some(Host::Domain("localhost")) => named(Ipv4Addr::LOCALHOST.into()) || named(Ipv6Addr::LOCALHOST.into()),
+        _ => url.is_https() || !networks.is_empty(),
+    }
+}
+
 fn headers(signed: &[(&'static str, String)]) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -155,4 +171,28 @@ fn headers(signed: &[(&'static str, String)]) -> Option<HeaderMap> {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value).ok()?);
     }
     Some(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_reached_in_public_by_https_and_in_named_networks() {
+        for (url, without, with) in [
+            ("https://example.com/hooks", true, true),
+            ("http://example.com/hooks", false, true),
+            ("https://93.184.215.14/", true, true),
+            ("http://93.184.215.14/", false, false),
+            ("https://localhost/", false, true),
+            ("https://127.0.0.1:9/", false, true),
+            ("http://127.0.0.1:9/", false, true),
+            ("https://[::1]/", false, false),
+            ("https://10.0.0.1/", false, false),
+        ] {
+            let url: EndpointUrl = url.parse().expect("a URL");
+            let named = ["127.0.0.0/8".parse().expect("a network")];
+            assert_eq!((is_reachable(&url, &[]), is_reachable(&url, &named)), (without, with), "{url:?}");
+        }
+    }
 }

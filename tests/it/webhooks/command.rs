@@ -128,6 +128,29 @@ fn bad_input_is_refused_with_advice() {
     assert!(add("https://example.com/", &[]).contains("tintype webhook remove"));
 }
 
+#[test]
+fn an_endpoint_that_no_event_can_reach_is_refused_or_told() {
+    let data = TempDir::new().expect("a directory");
+    let add = |url: &str| run(data.path(), ["webhook", "add", "--account", "default", url]);
+    let warns = |url: &str| {
+        let output = add(url);
+        assert!(output.status.success(), "{url}: {output:?}");
+        String::from_utf8(output.stderr).expect("text").contains("needs its network as --webhook-network CIDR")
+    };
+    let server = Server::start(data.path(), &[]);
+    let plain = add("http://example.com/hooks");
+    let said = String::from_utf8_lossy(&plain.stderr);
+    assert!(!plain.status.success() && said.contains("use https, or restart it with"), "{plain:?}");
+    assert_eq!(json(data.path(), &["webhook", "list"]), json!([]));
+    assert!(warns("https://localhost/") && !warns("https://example.com/hooks"));
+    server.stop();
+    // Without a server its settings are not known.
+    assert!(warns("http://example.com/hooks"));
+    let server = Server::start(data.path(), &NETWORK);
+    assert!(!warns("http://127.0.0.1:9/hooks") && !warns("https://localhost/") && warns("http://10.0.0.1/hooks"));
+    server.stop();
+}
+
 /// The verdict of a program, which verifies with the official library, on each of the requests.
 fn verified(mut program: Command, secret: &str, requests: &[Value]) -> Vec<Value> {
     program.stdin(Stdio::piped()).stdout(Stdio::piped());
