@@ -8,7 +8,7 @@ use url::Url;
 use super::environment::{secret_in, variable};
 
 /// The variables of the AWS tools that are passed on.
-const AWS_VARIABLES: [&str; 18] = [
+const AWS_VARIABLES: [&str; 19] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -27,25 +27,30 @@ const AWS_VARIABLES: [&str; 18] = [
     "AWS_EC2_METADATA_SERVICE_ENDPOINT",
     "AWS_SERVER_SIDE_ENCRYPTION",
     "AWS_SSE_KMS_KEY_ID",
+    "AWS_CHECKSUM_ALGORITHM",
 ];
+const KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 const SECRET_KEY_FILE: &str = "AWS_SECRET_ACCESS_KEY_FILE";
+const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
+const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+const STS_ENDPOINT: &str = "AWS_ENDPOINT_URL_STS";
 /// Each of these is the URL of a server.
-const ENDPOINTS: [&str; 5] = [
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_ENDPOINT_URL_STS",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+const ENDPOINTS: [&str; 5] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", STS_ENDPOINT, FULL_URI, METADATA_ENDPOINT];
+/// The sources of credentials in the order in which the library looks for them, each with the variable that it needs
+/// besides. Without it, the library would silently take the next source, and at last the metadata service.
+const CREDENTIALS: [(&str, Option<&str>); 6] = [
+    (KEY_ID, Some(SECRET_KEY)),
+    (SECRET_KEY, Some(KEY_ID)),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", Some("AWS_ROLE_ARN")),
+    (RELATIVE_URI, None),
+    (FULL_URI, Some(CONTAINER_TOKEN_FILE)),
+    (METADATA_ENDPOINT, None),
 ];
-/// Each of these gives the location of credentials.
-const CREDENTIALS: [&str; 5] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-];
+/// Each of these becomes a part of a header as it is.
+const IN_HEADERS: [&str; 5] = [KEY_ID, "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SSE_KMS_KEY_ID"];
 
 /// A bucket and how to reach it.
 #[derive(Clone, Default)]
@@ -92,14 +97,44 @@ impl S3Settings {
         if !plain(bucket) || !(prefix.is_empty() || prefix.split('/').all(plain)) {
             return Err(invalid());
         }
-        if !variables.iter().any(|(name, _)| CREDENTIALS.contains(&name.as_str())) {
-            return Err(format!("{url} needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
-        }
-        for (name, value) in variables.iter().filter(|(name, _)| ENDPOINTS.contains(&name.as_str())) {
-            check_endpoint(name, value)?;
-        }
         let prefix = (!prefix.is_empty()).then(|| prefix.to_owned());
-        Ok(Self { bucket: bucket.to_owned(), prefix, authorities: None, variables })
+        let settings = Self { bucket: bucket.to_owned(), prefix, authorities: None, variables: trimmed(variables) };
+        settings.variables().try_for_each(|(name, value)| check_value(name, value))?;
+        settings.check_credentials()?;
+        settings.check_host()?;
+        Ok(settings)
+    }
+
+    fn check_credentials(&self) -> Result<(), String> {
+        let Some((found, needed)) = CREDENTIALS.into_iter().find(|(name, _)| self.variable(name).is_some()) else {
+            return Err(format!("{self} needs credentials: set {KEY_ID} and {SECRET_KEY}"));
+        };
+        match needed {
+            Some(needed) if self.variable(needed).is_none() => {
+                Err(format!("{found} is set without {needed}: set both or neither"))
+            }
+            Some(CONTAINER_TOKEN_FILE) => check_token_file(self.variable(CONTAINER_TOKEN_FILE).unwrap_or_default()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the host of the endpoint names the bucket where no path does.
+    fn check_host(&self) -> Result<(), String> {
+        const BY_HOST: &str = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
+        let by_host = self.variable(BY_HOST).unwrap_or_default().to_ascii_lowercase();
+        let Some(endpoint) = self.endpoint().filter(|_| ["1", "true", "on", "yes", "y"].contains(&by_host.as_str()))
+        else {
+            return Ok(());
+        };
+        let (url, bucket) = (Url::parse(endpoint).ok(), self.bucket.to_ascii_lowercase());
+        let rest = url.as_ref().and_then(Url::host_str).and_then(|host| host.strip_prefix(&bucket));
+        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.')) {
+            true => Ok(()),
+            false => Err(format!(
+                "{BY_HOST} addresses the bucket by the host in AWS_ENDPOINT_URL, which does not begin with {bucket}: \
+                 give a URL such as https://{bucket}.s3.example.com, or unset {BY_HOST}"
+            )),
+        }
     }
 
     /// Parses `s3://BUCKET/PREFIX` and takes the rest from the environment.
@@ -116,11 +151,64 @@ impl S3Settings {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    fn variable(&self, wanted: &str) -> Option<&str> {
+        self.variables().find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    }
+
+    fn endpoint(&self) -> Option<&str> {
+        self.variable("AWS_ENDPOINT_URL_S3").or_else(|| self.variable("AWS_ENDPOINT_URL"))
+    }
+
     /// Whether the URL of the endpoint asks for plain HTTP.
     pub fn plain_http(&self) -> bool {
-        let endpoint = |wanted: &str| self.variables().find(|(name, _)| *name == wanted).map(|(_, value)| value);
-        let endpoint = endpoint("AWS_ENDPOINT_URL_S3").or_else(|| endpoint("AWS_ENDPOINT_URL"));
-        endpoint.is_some_and(|url| url.starts_with("http://"))
+        self.endpoint().is_some_and(|url| url.starts_with("http://"))
+    }
+}
+
+/// The variables without the white space around their values, such as the line break at the end of a file that became a
+/// variable. One that is empty counts as absent.
+fn trimmed(variables: Vec<(String, String)>) -> Vec<(String, String)> {
+    let trimmed = variables.into_iter().map(|(name, value)| (name, value.trim().to_owned()));
+    trimmed.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// Checks the value of a variable. The library ends the process for one that it cannot put into a URL or a header.
+fn check_value(name: &str, value: &str) -> Result<(), String> {
+    // A value may be secret, so no message repeats it.
+    if ENDPOINTS.contains(&name) {
+        check_endpoint(name, value)?;
+        return match name == STS_ENDPOINT && !value.starts_with("https://") {
+            true => Err(format!("{name} must start with https://, since the token of the role is sent there")),
+            false => Ok(()),
+        };
+    }
+    if value.contains(char::is_control) {
+        return Err(format!("{name} contains a line break or another control character: remove it"));
+    }
+    if IN_HEADERS.contains(&name) && !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!("{name} contains a space or a character other than letters, digits and signs of ASCII"));
+    }
+    let is_part_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.ends_with("_REGION") && !value.bytes().all(is_part_of_host) {
+        return Err(format!("{name} is not the name of a region, such as eu-central-1"));
+    }
+    if name == RELATIVE_URI && !(value.starts_with('/') && value.bytes().all(|byte| byte.is_ascii_graphic())) {
+        return Err(format!("{name} is not the path of a URL, such as /v2/credentials/ID"));
+    }
+    Ok(())
+}
+
+/// Checks the token for the credentials of a container. The library puts the file's whole content into a header, each
+/// time that it renews the credentials, and ends the process if it cannot.
+fn check_token_file(path: &str) -> Result<(), String> {
+    let token = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {path} (from {CONTAINER_TOKEN_FILE}): {error}"))?;
+    match token.contains(char::is_control) {
+        true => Err(format!(
+            "{path} (from {CONTAINER_TOKEN_FILE}) contains a line break or another control character: write the token \
+             without one, for example with `printf %s \"$TOKEN\" > {path}`"
+        )),
+        false => Ok(()),
     }
 }
 
@@ -165,4 +253,102 @@ fn aws_variables() -> Result<Vec<(String, String)>, String> {
 fn aws_authorities() -> Result<Option<Vec<u8>>, String> {
     let Some(path) = variable("AWS_CA_BUNDLE")? else { return Ok(None) };
     std::fs::read(&path).map(Some).map_err(|error| format!("cannot read {path} (from AWS_CA_BUNDLE): {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The outcome for a bucket `pictures` at an endpoint and with credentials, after these changes of the variables.
+    fn parse(changed: &[(&str, &str)]) -> Result<S3Settings, String> {
+        let plain =
+            [(KEY_ID, "AKIA"), (SECRET_KEY, "secret"), ("AWS_REGION", "here"), ("AWS_ENDPOINT_URL", "http://[::1]:1")];
+        let kept = plain.iter().filter(|(name, _)| !changed.iter().any(|(other, _)| name == other));
+        let variables = kept.chain(changed).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        S3Settings::parse("s3://pictures/ours", variables.collect())
+    }
+
+    fn refusal(changed: &[(&str, &str)]) -> String {
+        parse(changed).expect_err(&format!("{changed:?}"))
+    }
+
+    #[test]
+    fn white_space_around_a_value_does_not_count() {
+        for name in [KEY_ID, SECRET_KEY, "AWS_REGION", "AWS_SESSION_TOKEN", "AWS_SSE_KMS_KEY_ID"] {
+            let settings = parse(&[(name, " value\r\n")]).expect(name);
+            assert_eq!(settings.variable(name), Some("value"));
+        }
+        let settings =
+            parse(&[("AWS_ENDPOINT_URL", "http://[::1]:9000\n"), ("AWS_SESSION_TOKEN", " ")]).expect("a value");
+        assert!(settings.plain_http() && settings.variable("AWS_SESSION_TOKEN").is_none());
+    }
+
+    #[test]
+    fn a_value_that_no_header_can_hold_is_refused_by_its_name() {
+        for name in IN_HEADERS.into_iter().chain([SECRET_KEY, "AWS_ROLE_ARN"]) {
+            let said = refusal(&[(name, "hid\nden")]);
+            assert!(said.starts_with(name) && said.contains("line break") && !said.contains("den"), "{said}");
+        }
+        for name in IN_HEADERS {
+            for value in ["hid den", "hidd\u{e9}n"] {
+                let said = refusal(&[(name, value)]);
+                assert!(said.starts_with(name) && !said.contains("hid"), "{said}");
+            }
+        }
+        assert!(refusal(&[("AWS_REGION", "eu/central")]).contains("eu-central-1"));
+        assert!(refusal(&[(KEY_ID, ""), (SECRET_KEY, ""), (RELATIVE_URI, "v2")]).starts_with(RELATIVE_URI));
+    }
+
+    #[test]
+    fn credentials_come_in_complete_sets() {
+        let none = [(KEY_ID, ""), (SECRET_KEY, "")];
+        let with = |more: &[(&'static str, &'static str)]| [&none[..], more].concat();
+        assert!(refusal(&none).contains("needs credentials"));
+        let metadata = (METADATA_ENDPOINT, "http://169.254.169.254");
+        let web = ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token");
+        for (set, missing) in [
+            (vec![(SECRET_KEY, "")], SECRET_KEY),
+            (vec![(KEY_ID, "")], KEY_ID),
+            (with(&[web, metadata]), "AWS_ROLE_ARN"),
+            (with(&[(FULL_URI, "http://169.254.170.23/v1/credentials"), metadata]), CONTAINER_TOKEN_FILE),
+        ] {
+            let said = refusal(&set);
+            assert!(said.contains(&format!("is set without {missing}")), "{said}");
+        }
+        for set in [with(&[web, ("AWS_ROLE_ARN", "arn")]), with(&[(RELATIVE_URI, "/v2")]), with(&[metadata]), vec![web]]
+        {
+            parse(&set).expect("a complete set");
+        }
+    }
+
+    #[test]
+    fn the_token_of_a_container_has_no_line_break() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let path = folder.path().join("token");
+        let uri = (FULL_URI, "http://169.254.170.23/v1/credentials");
+        let set = [(KEY_ID, ""), (SECRET_KEY, ""), uri, (CONTAINER_TOKEN_FILE, path.to_str().expect("text"))];
+        assert!(refusal(&set).contains(CONTAINER_TOKEN_FILE), "a file that is not there");
+        std::fs::write(&path, "token\n").expect("a file");
+        assert!(refusal(&set).contains("printf %s"));
+        std::fs::write(&path, "token").expect("a file");
+        parse(&set).expect("a token");
+    }
+
+    #[test]
+    fn tokens_of_roles_travel_encrypted() {
+        assert!(refusal(&[(STS_ENDPOINT, "http://sts.example.com")]).contains("must start with https://"));
+        parse(&[(STS_ENDPOINT, "https://sts.example.com")]).expect("a URL");
+    }
+
+    #[test]
+    fn a_host_that_should_name_the_bucket_does() {
+        let by_host = ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
+        for endpoint in ["https://s3.example.com", "https://picturesque.example.com"] {
+            let said = refusal(&[by_host, ("AWS_ENDPOINT_URL", endpoint)]);
+            assert!(said.contains("https://pictures.s3.example.com"), "{said}");
+        }
+        parse(&[by_host, ("AWS_ENDPOINT_URL", "https://Pictures.s3.example.com")]).expect("a host with the bucket");
+        parse(&[by_host, ("AWS_ENDPOINT_URL", "")]).expect("Amazon's host has it");
+        parse(&[("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "false")]).expect("a path");
+    }
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::rigs::binary::{Server, tintype};
 use crate::rigs::http::{ended, send, submit};
-use crate::rigs::s3::{S3Server, SECRET_KEY, variables};
+use crate::rigs::s3::{ACCESS_KEY, S3Server, SECRET_KEY, variables};
 
 const FILES: &str = "s3://pictures/of/ours";
 
@@ -105,6 +105,10 @@ async fn a_server_refuses_to_start_on_an_unusable_bucket_and_reports_the_cause()
     away.env("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
     let said = refusal(away).await;
     assert!(said.contains("AWS_ENDPOINT_URL"), "{said}");
+    let mut broken = on_bucket(&data, &s3, &serve);
+    broken.env("AWS_SESSION_TOKEN", "hid\nden");
+    let said = refusal(broken).await;
+    assert!(said.contains("AWS_SESSION_TOKEN contains a line break") && !said.contains("panicked"), "{said}");
     for malformed in ["s3://", "s3:pictures", "s3://a/../b", "s3://a//b", "s3://a b", "ftp://a"] {
         let mut command = on_bucket(&data, &s3, &serve);
         command.env("TINTYPE_FILES", malformed);
@@ -118,7 +122,11 @@ async fn the_doctor_checks_the_bucket() {
     let s3 = S3Server::start(&directory.path().join("s3"), "pictures").await;
     let data = directory.path().join("data");
     std::fs::create_dir(&data).expect("a directory");
-    let found = json(on_bucket(&data, &s3, &["doctor", "--json"])).await;
+    let mut command = on_bucket(&data, &s3, &["doctor", "--json"]);
+    // As from files that end in line breaks.
+    command.env("AWS_ACCESS_KEY_ID", format!("{ACCESS_KEY}\n")).env("AWS_SECRET_ACCESS_KEY", format!("{SECRET_KEY}\n"));
+    command.env("AWS_REGION", "us-east-1\r\n");
+    let found = json(command).await;
     let files = found.as_array().expect("checks").iter().find(|check| check["check"] == "files").expect("a check");
     assert!(files["ok"] == true && files["detail"].as_str().expect("text").starts_with(FILES), "{files}");
     let days = std::fs::read_dir(directory.path().join("s3/pictures/of/ours")).expect("a prefix");
