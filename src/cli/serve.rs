@@ -25,7 +25,7 @@ use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
 use crate::service::webhooks::Deliverer;
-use tintype_config::{DataSettings, DatabaseUrl, FileUrls, LOCK_PATIENCE, ServerSettings};
+use tintype_config::{DataSettings, DatabaseUrl, LOCK_PATIENCE, ServerSettings};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::postgres;
 use tintype_store::sqlite;
@@ -376,11 +376,6 @@ fn warn_about_callers(server: &ServerSettings, listening: &[SocketAddr], tls: bo
     if server.public_url.is_none() && server.acme.acme_domain.is_empty() && unspecified {
         tracing::warn!(
             "result URLs will point to 127.0.0.1: set --public-url to the URL at which callers reach this server"
-        );
-    }
-    if server.file_urls.file_url.is_some() && server.file_urls.file_urls == FileUrls::Signed {
-        tracing::warn!(
-            "--file-url has no effect with --file-urls signed, whose links lead to the endpoint of the bucket: remove one of them"
         );
     }
     if server.production && !tls && (server.trusted_proxy.is_empty() || server.proxy_protocol) {

@@ -102,7 +102,7 @@ impl ApiSettings {
                 .retention
                 .retention
                 .map_or(settings.retention.bin_retention, |retention| retention.min(settings.retention.bin_retention)),
-            file_links: settings.file_urls.links(&settings.files, public_url),
+            file_links: settings.file_urls.links(&settings.files, public_url)?,
             reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
             model_aliases: Arc::new(settings.models.aliases()?),

@@ -89,14 +89,24 @@ impl FileUrlSettings {
     }
 
     /// The kind of links to `files` of a service that callers reach at `public_url`.
-    pub fn links(&self, files: &FilesSettings, public_url: &str) -> FileLinks {
+    ///
+    /// # Errors
+    /// A sentence for the operator: settings that contradict each other.
+    pub fn links(&self, files: &FilesSettings, public_url: &str) -> Result<FileLinks, String> {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));
-        match (&self.file_url, self.file_urls) {
-            (_, FileUrls::Signed) => FileLinks::Signed(SignedLinks { lifetime: self.file_url_lifetime }),
+        Ok(match (&self.file_url, self.file_urls) {
+            (Some(_), FileUrls::Signed) => {
+                return Err(
+                    "--file-url cannot be used with --file-urls signed, whose links lead to the endpoint of the \
+                            bucket (AWS_ENDPOINT_URL): remove one of them"
+                        .into(),
+                );
+            }
+            (None, FileUrls::Signed) => FileLinks::Signed(SignedLinks { lifetime: self.file_url_lifetime }),
             (Some(base), FileUrls::Public) if in_bucket => FileLinks::Keys(base.clone()),
             (Some(base), FileUrls::Public) => FileLinks::Names(format!("{base}/files")),
             (None, FileUrls::Public) => FileLinks::Names(format!("{public_url}/files")),
-        }
+        })
     }
 }
 

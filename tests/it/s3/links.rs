@@ -109,3 +109,11 @@ async fn signed_links_are_refused_without_permanent_bucket_credentials() {
     let said = build(tintype::files::Files::in_bucket(&temporary).expect("files")).await;
     assert!(said.contains("AWS_SESSION_TOKEN") && !said.contains("a-token-that-ends"), "{said}");
 }
+
+#[test]
+fn signed_links_and_a_base_url_exclude_each_other() {
+    let flags = ["--files", "s3://files", "--file-urls", "signed", "--file-url", "https://cdn.example.com"];
+    let settings = ServerSettings::from_flags(flags).expect("valid flags");
+    let said = ApiSettings::new(&settings, "http://localhost").expect_err("a contradiction");
+    assert!(said.contains("--file-url") && said.contains("AWS_ENDPOINT_URL"), "{said}");
+}
