@@ -13,7 +13,7 @@ use url::Url;
 
 use super::Surroundings;
 use tintype_config::EngineSettings;
-use tintype_outbound::{Proxies, asked_wait, client_builder, describe};
+use tintype_outbound::{Proxies, asked_wait, client_builder, describe, trust};
 
 /// Less than a probe may take: a host that does not connect is down, and a server that connects and says nothing is slow.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -254,7 +254,8 @@ impl Endpoint {
     fn unanswered(&self, error: reqwest::Error) -> Fault {
         let connected = !error.is_connect();
         // The URL stands before it already.
-        let cause = format!("{}: {}", self.name(), describe(&error.without_url()));
+        let cause = trust::explain(describe(&error.without_url()), "--engine-ca");
+        let cause = format!("{}: {cause}", self.name());
         match connected {
             true => EngineError::Temporary(cause).into(),
             false => Fault { contact: Contact::Refused, ..EngineError::NotAvailable(cause).into() },

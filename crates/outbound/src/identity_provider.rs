@@ -20,7 +20,7 @@ use self::claims::Wanted;
 use self::fields::{Fields, kind, text, text_or_number};
 use self::id_token::{Expected, Fault, Signed};
 use self::metadata::{Endpoints, encoded};
-use super::{Proxies, client_builder, describe};
+use super::{Proxies, client_builder, describe, trust};
 use tintype_domain::identity::{Identity, Journey};
 use tintype_domain::joining::{Claims, JoinRules};
 use tintype_domain::provider::OidcProvider;
@@ -335,7 +335,7 @@ impl IdentityProvider {
     /// The bytes that the provider answers.
     async fn body(&self, step: &str, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ProviderError> {
         let unusable = |reason: String| ProviderError::Unusable(format!("{step}: {reason}"));
-        let failed = |error: reqwest::Error| unusable(describe(&error.without_url()));
+        let failed = |error: reqwest::Error| unusable(trust::explain(describe(&error.without_url()), "--oidc-ca"));
         let mut answer = request.header(ACCEPT, "application/json").send().await.map_err(failed)?;
         let status = answer.status();
         let mut body = Vec::new();

@@ -52,6 +52,18 @@ fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
     Ok(Trusted { authorities, named })
 }
 
+/// The sentence about a failed connection, with advice if nobody vouches for the certificate of the server. `setting` is where
+/// the operator names certificates to trust.
+pub fn explain(failure: String, setting: &str) -> String {
+    // Self-signed certificates that are authorities end in the second.
+    match ["UnknownIssuer", "CaUsedAsEndEntity"].iter().any(|fault| failure.contains(fault)) {
+        true => format!(
+            "{failure}: if it is the right server, name the file with its certificate or that of its authority in {setting}"
+        ),
+        false => failure,
+    }
+}
+
 /// TLS for a client that trusts servers with a certificate for their name.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tintype_outbound::trust;
 use tokio_postgres::Transaction;
 
 use super::connection::Database;
@@ -67,12 +68,8 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
 }
 
 pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
-    let mut error = words(failure.into()).to_string();
-    // Many managed services have an authority of their own.
-    if error.contains("UnknownIssuer") {
-        error +=
-            ": download the certificate authority of the service, and name the file in --database-ca or sslrootcert";
-    }
+    // Many managed services have an authority of their own, whose certificate they offer for download.
+    let error = trust::explain(words(failure.into()).to_string(), "--database-ca or sslrootcert");
     OpenError::Unusable { name: database.name(), error }
 }
 
