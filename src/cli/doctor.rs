@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use bytesize::ByteSize;
 use clap::Args;
 use object_store::GetRange;
+use rand::Rng as _;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -42,6 +43,8 @@ use tintype_system::sandbox::{Confinement, Decoder};
 
 /// A clock that shows a time before this, 2026-01-01, is wrong: this release is younger.
 const EARLIEST: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+/// Size of the object that is written to a bucket as a test: that of a big picture.
+const PROBE_BYTES: usize = 8 << 20;
 /// Time limit for the probe of the engine.
 const PROBE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -349,11 +352,12 @@ async fn files(data: &DataSettings, files: Option<&str>) -> Result<String, Strin
         None => try_bucket(&files, &clock).await?,
     }
     let took = clock.elapsed() - started;
+    let written = if files.directory().is_some() { "a durable write" } else { "a durable write of 8 MiB" };
     let marked = match known {
         Some(known) => file_store::compare(known, &files).await.map(|()| "belongs to this database")?,
         None => "the first start assigns it to the database",
     };
-    Ok(format!("{} ({marked}; a durable write took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
+    Ok(format!("{} ({marked}; {written} took {:.1} ms)", files.describe(), took.as_secs_f64() * 1e3))
 }
 
 /// Writes a file that has no name, so that nothing is left of it, and checks who owns what a service would write.
@@ -370,10 +374,13 @@ fn try_directory(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Writes an object to a bucket and removes it.
+/// Writes an object to a bucket and removes it. Like a big picture it cannot be compressed, so that a limit of a proxy
+/// before the bucket shows here.
 async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
-    let probe = IdSource::default().next(clock.now());
-    let name = files.write(probe, 0, bytes::Bytes::from_static(b"probe")).await.map_err(|error| error.to_string())?;
+    let mut picture = vec![0; PROBE_BYTES];
+    rand::rng().fill_bytes(&mut picture);
+    let (probe, picture) = (IdSource::default().next(clock.now()), bytes::Bytes::from(picture));
+    let name = files.write(probe, 0, picture.clone()).await.map_err(|error| error.to_string())?;
     let named = FileName::parse(&name).ok_or("the file store chose an invalid name: report this as a bug")?;
     let again = files.create(named, bytes::Bytes::from_static(b"other")).await;
     let part = files.open(named, Some(GetRange::Bounded(1..3))).await;
@@ -387,7 +394,7 @@ async fn try_bucket(files: &Files, clock: &Clock) -> Result<(), String> {
         return Err(format!("{}: {REPLACES}", files.describe()));
     }
     match part {
-        Ok(part) if *part == *b"ro" => Ok(()),
+        Ok(part) if *part == picture[1..3] => Ok(()),
         Ok(_) => Err(format!("{} sent another part of a file than was asked for", files.describe())),
         Err(error) => Err(format!("{} did not send a part of a file: {error}", files.describe())),
     }

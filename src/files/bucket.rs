@@ -22,7 +22,7 @@ use super::name::{FileName, is_day};
 use super::{FilesError, NAME_BATCH, NameBatches};
 use tintype_config::S3Settings;
 use tintype_domain::model::Id;
-use tintype_outbound::{Proxies, client_builder};
+use tintype_outbound::{Proxies, client_builder, trust};
 use tintype_system::clock::Timestamp;
 
 /// Time limit for a write with all its retries. It is longer than a minute, because repeating a render costs more than
@@ -182,6 +182,15 @@ impl Bucket {
         })
     }
 
+    /// Whether a listing shows that there is no object with this key. Where listing depends on the prefix, many servers
+    /// answer 403 for an object that is missing.
+    pub(super) async fn lacks(&self, key: &ObjectPath) -> bool {
+        // Of the keys that start with this one it is the first.
+        let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+        let found = self.objects.list_paginated(Some(key.as_ref()), options).await;
+        found.is_ok_and(|page| page.result.objects.iter().all(|object| object.location != *key))
+    }
+
     pub(super) async fn check_signing(&self) -> Result<(), String> {
         let credential = self.objects.credentials().get_credential().await;
         let credential = credential.map_err(|error| format!("cannot use {self}: {}", describe(&error)))?;
@@ -200,6 +209,10 @@ impl Bucket {
 
 /// Codes of a server that does not know what a write asks for. These come with the status 400 or 501.
 const NOT_SUPPORTED: [&str; 4] = ["NotImplemented", "InvalidArgument", "InvalidRequest", "UnsupportedOperation"];
+/// Codes of a server that received other bytes than were sent.
+const DAMAGED: [&str; 3] = ["BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"];
+/// What the message of a server contains that wants a checksum with each write, in lower case.
+const OF_LOCKED_OBJECTS: [&str; 3] = ["content-md5", "checksum", "object lock"];
 
 /// Whether a retry cannot help.
 fn is_final(error: &Error) -> bool {
@@ -210,15 +223,31 @@ fn is_final(error: &Error) -> bool {
             | Error::NotFound { .. }
             | Error::NotSupported { .. }
             | Error::NotImplemented { .. }
-    ) || lacks_conditional_writes(&error.to_string())
+    ) || refused_write(&error.to_string()).is_some()
 }
 
-/// Whether a server answered so that it has no conditional writes, which no result file may be written without: it must
-/// not replace another one. The library keeps no status.
-fn lacks_conditional_writes(error: &str) -> bool {
-    error.starts_with("Generic S3 error: Error performing PUT")
-        && (error.contains("status code: 501")
-            || element(error, "Code").is_some_and(|code| NOT_SUPPORTED.contains(&code)))
+/// What to do about a write that a server, or a proxy before it, will never accept; `None` for other errors. The library
+/// keeps no status.
+fn refused_write(error: &str) -> Option<&'static str> {
+    if !error.starts_with("Generic S3 error: Error performing PUT") {
+        return None;
+    }
+    let [code, message] = ["Code", "Message"].map(|name| element(error, name).unwrap_or_default());
+    let message = message.to_ascii_lowercase();
+    if error.contains("status code: 413") || code == "EntityTooLarge" {
+        return Some(
+            "the store, or a proxy before it, limits the size of requests: allow at least 64 MB (nginx: \
+             client_max_body_size 64m)",
+        );
+    }
+    if OF_LOCKED_OBJECTS.iter().any(|part| message.contains(part)) && !DAMAGED.contains(&code) {
+        return Some(
+            "does this bucket have Object Lock? Set AWS_CHECKSUM_ALGORITHM=SHA256, or use a bucket without Object Lock",
+        );
+    }
+    // No result file may be written without the condition: it must not replace another one.
+    (error.contains("status code: 501") || NOT_SUPPORTED.contains(&code))
+        .then_some("does this store support conditional writes (If-None-Match: *)? Result files need them")
 }
 
 /// The text of an element of an answer in XML.
@@ -236,11 +265,11 @@ pub(super) fn describe(error: &Error) -> String {
     let cause = std::iter::successors(whole.source(), |cause| cause.source()).last().map(ToString::to_string);
     // Only the last cause names the address and the reason of a failed connection.
     let cause = cause.as_deref().filter(|cause| !text.contains(cause) && !cause.contains('<'));
-    let advice = lacks_conditional_writes(&text)
-        .then_some("does this store support conditional writes (If-None-Match: *)? Result files need them");
+    let advice = refused_write(&text);
     let [code, message] = ["Code", "Message"].map(|name| element(&text, name));
     let parts = [Some(before.trim_end_matches([':', ' '])), code, message, cause, advice];
-    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
+    let line = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
+    trust::explain(line, "AWS_CA_BUNDLE")
 }
 
 /// Builds the HTTP clients of the S3 library with the shared set-up of the service.

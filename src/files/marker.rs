@@ -1,8 +1,8 @@
 //! The marker of a store of result files.
 
-use bytes::Bytes;
+use futures::TryStreamExt as _;
 use object_store::path::Path as ObjectPath;
-use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload};
+use object_store::{Error, GetResult, ObjectStore, PutMode, PutPayload};
 
 use super::FilesError;
 use tintype_domain::files_marker::FilesMarker;
@@ -11,17 +11,26 @@ use tintype_domain::files_marker::FilesMarker;
 /// marker is never served, listed or removed.
 pub const MARKER: &str = "tintype-marker";
 /// Read limit in bytes, above the size of a marker and a line break.
-const MAX_BYTES: u64 = 64;
+const MAX_BYTES: usize = 64;
 
-pub(super) async fn read(objects: &dyn ObjectStore, key: &ObjectPath) -> Result<Option<FilesMarker>, FilesError> {
-    let found = match objects.get(key).await {
-        Err(Error::NotFound { .. }) => return Ok(None),
-        found => found?,
-    };
-    let bytes = if found.meta.size > MAX_BYTES { Bytes::new() } else { found.bytes().await? };
-    let marker = str::from_utf8(&bytes).ok().and_then(|text| text.trim_ascii_end().parse().ok());
+/// The marker in an object that was found in a bucket or in a directory.
+pub(super) async fn read(found: GetResult, in_bucket: bool) -> Result<FilesMarker, FilesError> {
+    let mut start = Vec::new();
+    let mut chunks = found.into_stream();
+    while start.len() <= MAX_BYTES
+        && let Some(chunk) = chunks.try_next().await?
+    {
+        start.extend_from_slice(&chunk);
+    }
+    // A web console answers every request with the same page.
+    if in_bucket && start.trim_ascii_start().starts_with(b"<") {
+        let sentence = "the answer is a web page and no marker: is the server at AWS_ENDPOINT_URL an S3 server? Some have \
+                        a web console on another port";
+        return Err(FilesError(sentence.into()));
+    }
+    let marker = str::from_utf8(&start).ok().filter(|text| text.len() <= MAX_BYTES);
     let damaged = || format!("{MARKER} is damaged; if these are the right files, run `tintype files adopt`");
-    marker.map(Some).ok_or_else(|| FilesError(damaged().into()))
+    marker.and_then(|text| text.trim_ascii_end().parse().ok()).ok_or_else(|| FilesError(damaged().into()))
 }
 
 pub(super) async fn write(

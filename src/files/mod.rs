@@ -77,7 +77,8 @@ pub enum Creation {
 }
 
 /// What is wrong with a store that ignores the condition of a write.
-pub const REPLACES: &str = "the store replaced a file that exists: use one that obeys If-None-Match: *";
+pub const REPLACES: &str = "the store replaced a file that exists: use one that obeys If-None-Match: * (on Ceph: turn \
+                            versioning off)";
 
 impl Files {
     /// Opens result files in a directory, which must exist.
@@ -306,11 +307,19 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn open(&self, name: FileName<'_>, range: Option<GetRange>) -> Result<Option<GetResult>, FilesError> {
-        let options = GetOptions { range, ..GetOptions::default() };
-        match self.objects().get_opts(&self.key(name.as_str()), options).await {
-            Ok(found) => Ok(Some(found)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+        let (key, options) = (self.key(name.as_str()), GetOptions { range, ..GetOptions::default() });
+        self.if_there(&key, self.objects().get_opts(&key, options).await).await
+    }
+
+    /// What was found at a key; `None` if nothing is there.
+    async fn if_there<T>(&self, key: &ObjectPath, found: object_store::Result<T>) -> Result<Option<T>, FilesError> {
+        match (found, &self.backend) {
+            (Ok(found), _) => Ok(Some(found)),
+            (Err(object_store::Error::NotFound { .. }), _) => Ok(None),
+            (Err(object_store::Error::PermissionDenied { .. }), Backend::Bucket(bucket)) if bucket.lacks(key).await => {
+                Ok(None)
+            }
+            (Err(error), _) => Err(error.into()),
         }
     }
 
@@ -319,11 +328,9 @@ impl Files {
     /// # Errors
     /// [`FilesError`].
     pub async fn size(&self, name: FileName<'_>) -> Result<Option<u64>, FilesError> {
-        match self.objects().head(&self.key(name.as_str())).await {
-            Ok(meta) => Ok(Some(meta.size)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let key = self.key(name.as_str());
+        let found = self.if_there(&key, self.objects().head(&key).await).await?;
+        Ok(found.map(|meta| meta.size))
     }
 
     /// The whole content of a file; `None` if it does not exist.
@@ -351,10 +358,9 @@ impl Files {
     }
 
     async fn read_key(&self, key: &ObjectPath) -> Result<Option<Bytes>, FilesError> {
-        match self.objects().get(key).await {
-            Ok(found) => Ok(Some(found.bytes().await?)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+        match self.if_there(key, self.objects().get(key).await).await? {
+            Some(found) => Ok(Some(found.bytes().await?)),
+            None => Ok(None),
         }
     }
 
@@ -388,7 +394,11 @@ impl Files {
     /// # Errors
     /// [`FilesError`], also for a damaged marker.
     pub async fn marker(&self) -> Result<Option<FilesMarker>, FilesError> {
-        marker::read(self.objects(), &self.key(MARKER)).await
+        let key = self.key(MARKER);
+        match self.if_there(&key, self.objects().get(&key).await).await? {
+            Some(found) => marker::read(found, self.directory().is_none()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Gives this store a marker, durably, unless it has one.

@@ -5,3 +5,4 @@ mod files;
 mod links;
 mod outages;
 mod quirks;
+mod setups;

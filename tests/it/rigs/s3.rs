@@ -3,6 +3,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::http::request::Parts;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -17,6 +22,10 @@ use crate::rigs::ports::Port;
 pub const ACCESS_KEY: &str = "AKIATINTYPETESTS0000";
 pub const SECRET_KEY: &str = "swallow-the-secret-of-the-bucket-0123456";
 
+/// The status and the body that a proxy before the server sends in its place, if it does. It sees each request, with the
+/// size of its body, twice: before and after the server, whose status it then sees as well.
+pub type Proxy = fn(&Parts, usize, Option<StatusCode>) -> Option<(u16, &'static str)>;
+
 /// An S3 server on loopback (s3s-fs). It serves `ROOT/BUCKET/KEY` from disk.
 pub struct S3Server {
     pub address: SocketAddr,
@@ -24,6 +33,7 @@ pub struct S3Server {
     _port: Port,
     service: S3Service,
     tls: Option<TlsAcceptor>,
+    proxy: Proxy,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -33,14 +43,23 @@ impl S3Server {
         Self::start_over(None, root, bucket).await
     }
 
+    /// Starts it behind a proxy.
+    pub async fn start_behind(proxy: Proxy, root: &Path, bucket: &str) -> Self {
+        Self::start_as(None, proxy, root, bucket).await
+    }
+
     /// The same, over TLS.
     pub async fn start_over(tls: Option<TlsAcceptor>, root: &Path, bucket: &str) -> Self {
+        Self::start_as(tls, |_, _, _| None, root, bucket).await
+    }
+
+    async fn start_as(tls: Option<TlsAcceptor>, proxy: Proxy, root: &Path, bucket: &str) -> Self {
         std::fs::create_dir_all(root.join(bucket)).expect("a bucket");
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a file system"));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
         let port = Port::take();
-        let mut server = Self { address: port.address, _port: port, service, tls, serving: None };
+        let mut server = Self { address: port.address, _port: port, service, tls, proxy, serving: None };
         server.come_back().await;
         server
     }
@@ -55,7 +74,7 @@ impl S3Server {
     /// Listens on its port again.
     pub async fn come_back(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("its port is free");
-        self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.service.clone())));
+        self.serving = Some(tokio::spawn(serve(listener, self.tls.clone(), self.proxy, self.service.clone())));
     }
 
     /// The environment variables that direct AWS clients to this server.
@@ -90,11 +109,12 @@ pub fn variables(address: SocketAddr, secret: &str) -> Vec<(String, String)> {
 }
 
 /// Accepts connections until the future is dropped, which closes the listener and every connection.
-async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Service) {
+async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, proxy: Proxy, server: S3Service) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
-        let (tls, service) = (tls.clone(), service.clone());
+        let (tls, server) = (tls.clone(), server.clone());
+        let service = service_fn(move |request| answer(request, proxy, server.clone()));
         let http = hyper::server::conn::http1::Builder::new();
         // A client that goes away is no failure.
         connections.spawn(async move {
@@ -108,4 +128,23 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Servi
         });
         while connections.try_join_next().is_some() {}
     }
+}
+
+/// Answers one request. The proxy reads it to its end first, as nginx does, so that its answer is not lost.
+async fn answer(
+    request: Request<Incoming>,
+    proxy: Proxy,
+    server: S3Service,
+) -> Result<Response<s3s::Body>, s3s::HttpError> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let instead = |status: Option<StatusCode>| {
+        let (status, text) = proxy(&head, body.len(), status)?;
+        Response::builder().status(status).body(s3s::Body::from(text.to_owned())).ok()
+    };
+    if let Some(answer) = instead(None) {
+        return Ok(answer);
+    }
+    let answer = server.call(Request::from_parts(head.clone(), s3s::Body::from(body.clone()))).await?;
+    Ok(instead(Some(answer.status())).unwrap_or(answer))
 }
