@@ -3,5 +3,6 @@
 
 mod administration;
 mod arithmetic;
+mod cluster;
 mod nodes;
 mod outages;

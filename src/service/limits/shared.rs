@@ -3,7 +3,7 @@
 //! The service works without Redis. A request waits for it for a short time at most. After a failure no request uses
 //! Redis until a background task has connected and counted successfully again.
 
-use std::fmt::{self, Display};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use governor::Quota;
 use redis::aio::{AsyncStream, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, RedisResult, Script};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError,
+    RedisResult, Script, ServerErrorKind, Value,
+};
 use tokio::net::TcpStream;
 use tokio::sync::{SetOnce, watch};
 use tokio_rustls::TlsConnector;
@@ -24,8 +27,13 @@ use tintype_domain::model::Id;
 use tintype_outbound::trust;
 use tintype_system::clock::Clock;
 
+/// The script that counts.
+const SCRIPT: &str = include_str!("gcra.lua");
 /// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";
+/// What the keys end in with which a connection is tested. Their slots in a Redis Cluster (CRC16 of the key) are 6, 585,
+/// 3326, 4712, 7391, 8715, 11452, 12842, 15517 and 16371 of 16384, so that none of its nodes has them all.
+const PROBES: [u32; 10] = [477, 13, 0, 12, 1, 11, 2, 10, 3, 427];
 /// Connecting and testing a connection may take this many times as long as a request waits.
 const CONNECT_TIMEOUT_FACTOR: u32 = 10;
 /// Pause between attempts to connect; random jitter of up to as much again keeps processes from reconnecting in step.
@@ -167,11 +175,23 @@ struct Server {
 }
 
 /// Awaits a future with a time limit and turns its error into text.
-async fn within<T, E: Display>(limit: Duration, future: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+async fn within<T>(limit: Duration, future: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
     match tokio::time::timeout(limit, future).await {
-        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Ok(outcome) => outcome.map_err(|error| describe(&error)),
         Err(_) => Err(format!("no answer within {limit:?}")),
     }
+}
+
+/// Describes an error, with advice where the cause is known.
+fn describe(error: &RedisError) -> String {
+    use ServerErrorKind::{Ask, ClusterDown, CrossSlot, Moved};
+    let text = error.to_string();
+    let of_cluster = matches!(error.kind(), ErrorKind::Server(Moved | Ask | ClusterDown | CrossSlot));
+    // A cluster has one database, and refuses to choose another.
+    if of_cluster || text.contains("cluster mode") {
+        return format!("{text}: Redis Cluster is not supported; give --redis one Redis or Valkey server");
+    }
+    trust::explain(text, "--redis-ca")
 }
 
 impl Server {
@@ -196,7 +216,13 @@ impl Server {
         };
         let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let login = info.redis_settings().clone().set_skip_set_lib_name();
-        let script = Script::new(include_str!("gcra.lua"));
+        // The library signs in only with a password.
+        if login.username().is_some() && login.password().is_none() {
+            return Err("--redis names a user without a password: a password alone is redis://:PASSWORD@HOST, with a \
+                        colon before it"
+                .into());
+        }
+        let script = Script::new(SCRIPT);
         Ok(Self { name, host, port, tls, login, script, timeout: given.timeout, clock })
     }
 
@@ -222,22 +248,36 @@ impl Server {
         })
     }
 
-    /// Counts one request under a key of its own, which exercises everything that counting needs.
-    async fn probe(&self, connection: &mut MultiplexedConnection) -> RedisResult<Count> {
-        self.count(connection, &format!("{PREFIX}probe"), Quota::per_minute(NonZeroU32::MAX)).await
+    /// Counts one request under keys of its own, in one round trip, which exercises everything that counting needs.
+    async fn probe(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        let mut commands = redis::pipe();
+        commands.cmd("SCRIPT").arg("LOAD").arg(SCRIPT);
+        for probe in PROBES {
+            let evaluate = commands.cmd("EVALSHA").arg(self.script.get_hash()).arg(1);
+            evaluate.arg(format!("{PREFIX}probe:{probe}")).arg(self.arguments(Quota::per_minute(NonZeroU32::MAX)));
+        }
+        // The first error tells more than all of them.
+        let answers: Vec<RedisResult<Value>> = commands.ignore_errors().query_async(connection).await?;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
     /// Counts one request under a Redis key, in one round trip; the first after a start of Redis also loads the script.
     async fn count(&self, connection: &mut MultiplexedConnection, name: &str, quota: Quota) -> RedisResult<Count> {
-        let interval = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
         let mut script = self.script.key(name);
-        script.arg(interval).arg(quota.burst_size().get()).arg(WINDOW.as_secs());
-        if self.clock.is_manual() {
-            let now = self.clock.elapsed();
-            script.arg(now.as_secs()).arg(now.subsec_nanos());
-        }
+        script.arg(self.arguments(quota));
         let (remaining, wait) = script.invoke_async(connection).await?;
         Ok(Count { remaining, wait: Duration::from_nanos(wait) })
+    }
+
+    /// The arguments of the script.
+    fn arguments(&self, quota: Quota) -> Vec<u64> {
+        let interval = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
+        let mut arguments = vec![interval, quota.burst_size().get().into(), WINDOW.as_secs()];
+        if self.clock.is_manual() {
+            let now = self.clock.elapsed();
+            arguments.extend([now.as_secs(), now.subsec_nanos().into()]);
+        }
+        arguments
     }
 }
 

@@ -111,6 +111,8 @@ fn invalid_redis_settings_are_refused_without_showing_their_values() {
         let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--redis", url]);
         assert!(said.contains("--redis must be redis://") && !said.contains("sesame"), "{said}");
     }
+    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--redis", "redis://sesame@127.0.0.1"]);
+    assert!(said.contains("redis://:PASSWORD@HOST") && !said.contains("sesame"), "{said}");
     let of_ca = ["serve", "--listen", "127.0.0.1:0", "--redis", "rediss://localhost", "--redis-ca", "/nowhere.pem"];
     assert!(refused(data.path(), &of_ca).contains("/nowhere.pem"));
 }
@@ -119,10 +121,13 @@ fn invalid_redis_settings_are_refused_without_showing_their_values() {
 async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     let (_directory, data, log) = places();
     std::fs::create_dir(&data).expect("a directory");
-    let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    // As `openssl req -x509` makes it.
+    let mut signed = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    signed.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let pair = rcgen::KeyPair::generate().expect("a key");
     let (cert, key) = (data.join("cert.pem"), data.join("key.pem"));
-    std::fs::write(&cert, signed.cert.pem()).expect("a file");
-    std::fs::write(&key, signed.signing_key.serialize_pem()).expect("a file");
+    std::fs::write(&cert, signed.self_signed(&pair).expect("a certificate").pem()).expect("a file");
+    std::fs::write(&key, pair.serialize_pem()).expect("a file");
     let (cert, key) = (cert.to_str().expect("text"), key.to_str().expect("text"));
     let redis = RedisServer::start_tls(cert, key);
     let url = format!("rediss://localhost:{}", redis.port());
@@ -135,7 +140,8 @@ async fn redis_is_reached_over_tls_with_a_trusted_authority() {
     let mut command = serve(&data, &log, "info");
     command.args(["--redis", &url]);
     Server::spawn(command).stop();
-    assert!(read(&log).contains("invalid peer certificate"), "{}", read(&log));
+    let said = read(&log);
+    assert!(said.contains("invalid peer certificate") && said.contains("its authority in --redis-ca"), "{said}");
 }
 
 #[test]
@@ -167,7 +173,7 @@ fn processes_that_count_alone_or_without_protection_log_it() {
 }
 
 /// Whether the doctor succeeds, and its line about rate limits.
-fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
+pub(super) fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
     let mut command = tintype();
     command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());
     let output = command.output().expect("the program runs");

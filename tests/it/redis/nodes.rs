@@ -83,11 +83,12 @@ async fn redis_stores_no_secrets_and_every_entry_expires() {
         format!("tintype:rate:{account}:account-submit:600"),
         format!("tintype:rate:{key}:read:1200"),
         format!("tintype:rate:{key}:submit:60"),
-        "tintype:rate:probe".to_owned(),
     ];
     expected.sort();
-    assert_eq!(names, expected, "of a key without a limit, only its account is counted");
-    for name in names {
+    let (probes, counted): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| name.starts_with("tintype:rate:probe:"));
+    assert_eq!(counted, expected, "of a key without a limit, only its account is counted");
+    for name in counted.into_iter().chain(probes) {
         let seconds: i64 = redis::cmd("TTL").arg(&name).query(&mut connection).expect("an answer");
         assert!((0..=60).contains(&seconds), "{name} stays for {seconds} s");
     }
