@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::banner::quoted;
 use super::person::{ShownLinkArgs, show_link_of_account};
+use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};
 use tintype_domain::model::{Account, Surface};
@@ -47,7 +48,7 @@ pub(super) struct CreateArgs {
     #[arg(value_parser = new_account_name)]
     name: String,
     /// Credits to grant at once
-    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..=MAX_GRANT))]
+    #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<i64>(0..=MAX_GRANT))]
     credits: i64,
     /// Let the owners of this account manage all accounts in the studio
     #[arg(long)]

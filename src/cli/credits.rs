@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::account::MAX_GRANT;
 use super::owners::{Owners, open_account};
+use super::values::whole_number;
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
 use crate::backup::results::{self, Check};
 use crate::files::Files;
@@ -49,7 +50,7 @@ pub(super) struct GrantArgs {
     /// Name or id of the account
     account: String,
     /// Credits to add
-    #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
+    #[arg(allow_negative_numbers = true, value_parser = whole_number::<i64>(1..=MAX_GRANT))]
     amount: i64,
     /// Note for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_note)]
@@ -67,7 +68,7 @@ pub(super) struct TakeArgs {
     /// Name or id of the account
     account: String,
     /// Credits to take
-    #[arg(value_parser = clap::value_parser!(i64).range(1..=MAX_GRANT))]
+    #[arg(allow_negative_numbers = true, value_parser = whole_number::<i64>(1..=MAX_GRANT))]
     amount: i64,
     /// Reason for the ledger, at most 500 characters
     #[arg(long, value_name = "TEXT", value_parser = text::ledger_reason)]
@@ -82,7 +83,7 @@ pub(super) struct HistoryArgs {
     #[command(flatten)]
     account: AccountArgs,
     /// Number of entries to show [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>(0..=MAX_GRANT))]
     limit: Option<usize>,
 }
 

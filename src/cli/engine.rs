@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -14,6 +15,7 @@ use super::following::{save, unfinished};
 use super::library::{self, LibraryArgs};
 use super::nodes::{self, NodesArgs};
 use super::progress::Stages;
+use super::values::{RatioParser, whole_number};
 use super::{Failure, Outcome, show};
 use tintype_config::{EnginePrecision, EngineSettings, EngineTarget, NamedEngine};
 use tintype_domain::request::{AspectRatio, InvalidRequest};
@@ -75,10 +77,10 @@ pub(super) struct TryArgs {
     #[command(flatten)]
     engine: EngineSettings,
     /// Aspect ratio, such as 16:9
-    #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = aspect_ratio)]
+    #[arg(long, value_name = "W:H", default_value = "1:1", value_parser = RatioParser.try_map(|text: String| aspect_ratio(&text)))]
     aspect: AspectRatio,
     /// Seed of the picture
-    #[arg(long, value_name = "N", default_value_t = SEED, value_parser = clap::value_parser!(u64).range(..=u64::from(MAX_SEED)))]
+    #[arg(long, value_name = "N", default_value_t = SEED, allow_negative_numbers = true, value_parser = whole_number::<u64>(0..=i64::from(MAX_SEED)))]
     seed: u64,
     /// Time limit
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = tintype_config::duration)]

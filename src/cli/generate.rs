@@ -8,8 +8,13 @@ use clap::Args;
 use tintype_client::{Choices, Client, EditRequest, Reference, TaskRequest};
 
 use super::following::{self, EXIT_CODES, FollowArgs, Report, Stop, exit};
+use super::values::{RatioParser, whole_number};
 use tintype_config::MAX_UPLOAD;
 use tintype_domain::request::AspectRatio;
+use tintype_engine::MAX_SEED;
+
+/// Most steps that any engine takes.
+const MAX_STEPS: i64 = 150;
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -17,10 +22,10 @@ pub(super) struct GenerateArgs {
     /// Description of the images; - reads it from standard input
     prompt: String,
     /// Aspect ratio, such as 16:9 [default: 1:1]
-    #[arg(long, value_name = "W:H")]
+    #[arg(long, value_name = "W:H", value_parser = RatioParser)]
     aspect: Option<String>,
     /// Number of images, 1 to 4; each costs 2 credits [default: 1]
-    #[arg(short, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short, alias = "count", value_name = "N", allow_negative_numbers = true, value_parser = count)]
     n: Option<i64>,
     /// URL or file of a reference image; may be repeated up to 4 times
     #[arg(long, value_name = "URL|FILE")]
@@ -29,22 +34,27 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Seed of the first image; the same seed gives the same image [default: a new one]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(MAX_SEED)))]
     seed: Option<u32>,
     /// What the images should not show
     #[arg(long, value_name = "WORDS")]
     negative_prompt: Option<String>,
     /// Steps from noise to image
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(1..=MAX_STEPS))]
     steps: Option<u32>,
     /// How strongly the images follow the prompt
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     guidance_scale: Option<f64>,
     /// How far the images may be from a reference image, from 0 to 1
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     strength: Option<f64>,
     #[command(flatten)]
     follow: FollowArgs,
+}
+
+/// The server says how many images a task may have.
+fn count(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "not a whole number, in digits alone".to_owned())
 }
 
 pub(super) async fn run(args: GenerateArgs) -> ExitCode {

@@ -1,11 +1,13 @@
 //! The command line, with one file per noun.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::logging::{LogFormat, Logging};
@@ -65,6 +67,7 @@ mod systemd;
 mod task;
 mod terminal;
 mod usage;
+mod values;
 mod version;
 mod waiting;
 mod webhook;
@@ -115,7 +118,7 @@ enum Command {
     /// Grant, take, show and audit credits
     #[command(subcommand)]
     Credits(credits::CreditsCommand),
-    /// Sum up the credits spent by key, day or account
+    /// Sum up the credits spent by account, key, person or day
     Usage(usage::UsageArgs),
     /// Add, list, test, rotate and disable webhook endpoints, and show their deliveries
     #[command(subcommand)]
@@ -227,7 +230,7 @@ pub fn main() -> ExitCode {
     }
     let read = match tintype_config::read(help::without_global_options(Cli::command()), &arguments) {
         Ok(read) => read,
-        Err(error) => return explain(error),
+        Err(error) => return explain(error, &arguments),
     };
     let cli = Cli::from_arg_matches(&read.matches).unwrap_or_else(|error| error.exit());
     if let Command::DecodePicture { side } = cli.command {
@@ -270,7 +273,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints the reason why the settings cannot be used, or the help that was asked for.
-fn explain(error: SettingsError) -> ExitCode {
+fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     match error {
         SettingsError::File(sentence) => {
             output::complain(&format!("tintype: {sentence}"));
@@ -278,6 +281,9 @@ fn explain(error: SettingsError) -> ExitCode {
         }
         SettingsError::Usage(error, notes) => {
             let printed = error.print();
+            if is_loose_word(&error) && arguments.iter().any(|argument| argument == "generate" || argument == "try") {
+                output::complain("note: a prompt of several words needs quotes, such as \"a red fox\"");
+            }
             notes.iter().for_each(|note| output::complain(&format!("note: {note}")));
             match (error.exit_code(), printed) {
                 (0, Err(_)) => ExitCode::FAILURE,
@@ -285,6 +291,13 @@ fn explain(error: SettingsError) -> ExitCode {
             }
         }
     }
+}
+
+/// Whether an argument that is no flag was one too many.
+fn is_loose_word(error: &clap::Error) -> bool {
+    let word = error.get(ContextKind::InvalidArg);
+    error.kind() == ErrorKind::UnknownArgument
+        && matches!(word, Some(ContextValue::String(word)) if !word.starts_with('-'))
 }
 
 fn run(

@@ -163,7 +163,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), patience)?;
     let transfer = Arc::new(Transfer::new(!json));
     let work = async {
-        let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref()).await? {
+        let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref(), &*transfer).await? {
             Begun::Installed(installed) => return Ok((*installed, None)),
             Begun::Ready(pull) => pull,
         };
@@ -221,8 +221,16 @@ async fn checked(mut installed: Installed, data: &DataSettings) -> Result<Instal
     Ok(installed)
 }
 
+/// Whether this is the class of a decoder, which replaces the one of a model.
+fn is_decoder(pipeline: &str) -> bool {
+    pipeline.starts_with("Autoencoder")
+}
+
 /// The end of the sentence on an installed model.
 fn unusable_note(installed: &Installed) -> String {
+    if installed.manifest.as_ref().is_some_and(|manifest| is_decoder(&manifest.pipeline)) {
+        return format!(", and replaces the decoder of a model as --engine-vae {}", installed.path().display());
+    }
     installed.usable().err().map_or_else(String::new, |reason| format!(", but cannot be used: {reason}"))
 }
 
@@ -396,7 +404,11 @@ fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
     };
     let offered = |offer: &Available| {
         let commercial = if offer.commercial { "" } else { " (no commercial use)" };
-        let usable = if offer.usable { "" } else { "; not with this release" };
+        let usable = match offer.usable {
+            true => "",
+            false if is_decoder(offer.pipeline) => "; for --engine-vae",
+            false => "; not with this release",
+        };
         [
             offer.name.to_owned(),
             format!("{}", ByteSize(offer.disk_bytes)),

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::owners::{ListArgs, open_account};
 use super::printing::{show, show_once};
+use super::values::role;
 use super::{Failure, Outcome, find_account, open_store, table};
 use crate::service::people::People;
 use tintype_config::{DataSettings, StudioUrl, secret_in};
@@ -55,7 +56,7 @@ pub(super) struct AddArgs {
     #[arg(long, value_name = "NAME")]
     account: String,
     /// Rights of the person: viewer (sees pictures), member (also creates them) or owner (also manages keys and people)
-    #[arg(long, default_value_t = Role::Member, value_name = "ROLE")]
+    #[arg(long, default_value_t = Role::Member, value_name = "ROLE", value_parser = role(), hide_possible_values = true)]
     role: Role,
     /// File that holds the password [default: no password, sign-in by link only]
     #[arg(long, value_name = "FILE")]
@@ -101,6 +102,7 @@ pub(super) struct RoleArgs {
     /// Name or id of the person
     person: String,
     /// The new role
+    #[arg(value_parser = role())]
     role: Role,
     /// Print JSON
     #[arg(long)]

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::owners::{Owners, find_only, readable_name};
+use super::values::whole_number;
 use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::{Endings, STOPPED};
@@ -34,7 +35,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     /// Number of tasks to show
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
     /// Print JSON
     #[arg(long)]

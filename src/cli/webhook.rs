@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
+use super::values::whole_number;
 use super::{Failure, Outcome, open_store, or_dash, table};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_config::{Adopted, DataSettings, WebhookNetworks, overlap};
@@ -96,7 +97,7 @@ pub(super) struct DeliveriesArgs {
     #[command(flatten)]
     endpoint: OneEndpointArgs,
     /// Most deliveries to list
-    #[arg(long, default_value = LISTED, value_name = "N")]
+    #[arg(long, default_value = LISTED, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(0..=i64::from(u32::MAX)))]
     limit: u32,
 }
 

@@ -468,6 +468,29 @@ fn keys_are_listed_and_shown_with_the_name_of_their_account() {
 }
 
 #[test]
+fn numbers_and_prompts_that_are_typed_wrongly_are_explained() {
+    let data = data();
+    let cases: [&[&str]; 7] = [
+        &["credits", "grant", "ada", "10k"],
+        &["credits", "take", "ada", "-5", "--note", "none"],
+        &["account", "create", "eve", "--credits", "1e3"],
+        &["account", "create", "eve", "--credits", "-5"],
+        &["generate", "a fox", "--seed", "-1"],
+        &["task", "list", "--limit", "1_000"],
+        &["engine", "try", "sketch", "a fox", "--seed", "-1"],
+    ];
+    for arguments in cases {
+        let said = refused(data.path(), arguments);
+        assert!(said.contains(": not a whole number from ") && !said.contains("'-- "), "{arguments:?}: {said}");
+    }
+    let said = refused(data.path(), &["generate", "fox", "--count", "two"]);
+    assert!(said.contains("not a whole number, in digits alone"), "{said}");
+    let said = refused(data.path(), &["generate", "a", "red", "fox"]);
+    assert!(said.contains("a prompt of several words needs quotes"), "{said}");
+    assert!(!refused(data.path(), &["generate", "fox", "--nope"]).contains("quotes"));
+}
+
+#[test]
 fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = tintype().args(["completions", shell]).output().expect("the program runs");
@@ -478,11 +501,21 @@ fn completions_and_manual_pages_know_every_command() {
     let folder = data();
     let file = folder.path().join("tintype.bash");
     std::fs::write(&file, script).expect("a file");
-    let complete =
-        "source \"$1\"; COMP_WORDS=(tintype key sh) COMP_CWORD=2; _tintype tintype sh key; echo \"${COMPREPLY[@]}\"";
-    let bash = std::process::Command::new("bash").args(["-c", complete, "bash"]).arg(&file).output();
-    let completed = String::from_utf8(bash.expect("bash runs").stdout).expect("text");
-    assert_eq!(completed.trim(), "show");
+    for (words, expected) in [
+        (&["key", "sh"][..], "show"),
+        (&["person", "add", "ada", "--role", "m"], "member"),
+        (&["generate", "fox", "--aspect", "16"], "16:9"),
+    ] {
+        let [.., before, word] = words else { panic!("{words:?}") };
+        let complete = format!(
+            "source \"$1\"; COMP_WORDS=(tintype {}) COMP_CWORD={}; _tintype tintype {word} {before}; echo \"${{COMPREPLY[@]}}\"",
+            words.join(" "),
+            words.len()
+        );
+        let bash = std::process::Command::new("bash").args(["-c", &complete, "bash"]).arg(&file).output();
+        let completed = String::from_utf8(bash.expect("bash runs").stdout).expect("text");
+        assert_eq!(completed.trim(), expected);
+    }
 
     let pages = folder.path().join("man");
     std::fs::create_dir(&pages).expect("a folder");

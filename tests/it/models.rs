@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{printed, tintype};
+use crate::rigs::binary::{printed, run, tintype};
 use crate::rigs::hub::{COMMIT, Fault, Hub, NAME, REPOSITORY, WEIGHTS};
 
 fn data() -> TempDir {
@@ -44,8 +44,17 @@ fn a_pull_installs_the_model_with_the_checksum_of_every_file() {
     let (hub, data) = (Hub::start(), crate::models::data());
     let output = hub.pull(data.path(), &[]);
     let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.starts_with(&format!("connecting to http://{}\n", hub.address)), "{said}");
     assert!(said.contains(&format!("{WEIGHTS} is complete")) && said.contains("licence  mit"), "{said}");
     assert!(said.contains("297.93 KiB of 297.93 KiB"), "{said}");
+}
+
+#[test]
+fn the_list_says_what_a_decoder_is_for() {
+    let data = data();
+    let said = String::from_utf8(run(data.path(), ["model", "list"]).stdout).expect("text");
+    let line = said.lines().find(|line| line.starts_with("taesd ")).expect("a line");
+    assert!(line.ends_with("no model of its own; for --engine-vae") && !said.contains("not with"), "{said}");
 }
 
 #[test]

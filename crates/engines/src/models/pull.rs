@@ -109,11 +109,17 @@ fn name_of(wanted: &str) -> Result<(String, String, Option<&'static Offer>), Str
 }
 
 /// Prepares a pull of `wanted`, a name of the catalogue or `OWNER/NAME` of a repository, at `revision` or the one of the
-/// catalogue.
+/// catalogue. `watch` hears when the hub is asked.
 ///
 /// # Errors
 /// A sentence for the operator.
-pub async fn begin(hub: &Hub, data_dir: &Path, wanted: &str, revision: Option<&str>) -> Result<Begun, String> {
+pub async fn begin(
+    hub: &Hub,
+    data_dir: &Path,
+    wanted: &str,
+    revision: Option<&str>,
+    watch: &dyn Watch,
+) -> Result<Begun, String> {
     let (name, repository, offer) = name_of(wanted)?;
     let target = directory(data_dir).join(&name);
     if fs::symlink_metadata(&target).is_ok() {
@@ -137,6 +143,7 @@ pub async fn begin(hub: &Hub, data_dir: &Path, wanted: &str, revision: Option<&s
         Some((plan, source)) if revision.is_none_or(|revision| revision == source.commit) => (plan, source),
         earlier => {
             let revision = revision.or(offer.map(|offer| offer.commit.as_str())).unwrap_or("main");
+            watch.tell(&format!("connecting to {}", hub.endpoint()));
             let drawn = draw(hub, &name, &repository, revision, offer).await?;
             match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
                 // A branch that still leads to the commit at which the pull began.
