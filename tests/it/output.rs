@@ -204,7 +204,7 @@ fn a_command_does_not_mind_that_nobody_reads_standard_error() {
         (&["engine", "nodes", workflow.to_str().expect("text")], 1),
         (&["generate", "A boat"], 2),
         (&["mcp"], 2),
-        (&["account", "list", "--log", "inof"], 2),
+        (&["account", "list", "--log", "verbose"], 2),
     ];
     for (arguments, code) in cases {
         let mut command = tintype();
