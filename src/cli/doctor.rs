@@ -227,7 +227,8 @@ async fn readiness(listen: &[ListenAddress]) -> Result<&'static str, String> {
     match asked {
         Ok(Ok(status)) if status == "200" => Ok(", and ready"),
         Ok(Ok(status)) => Err(format!("not ready: /readyz at {address} answers {status}; its log says why")),
-        Ok(Err(error)) => Err(format!("it does not answer at {address}: {error}")),
+        // It is about to listen, or takes only connections with a PROXY header.
+        Ok(Err(_)) => Ok(""),
         Err(_) => Err(format!("it does not answer at {address} within {} s", PROBE_LIMIT.as_secs())),
     }
 }

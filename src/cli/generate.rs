@@ -13,9 +13,6 @@ use tintype_config::MAX_UPLOAD;
 use tintype_domain::request::AspectRatio;
 use tintype_engine::MAX_SEED;
 
-/// Most steps that any engine takes.
-const MAX_STEPS: i64 = 150;
-
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct GenerateArgs {
@@ -40,7 +37,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "WORDS")]
     negative_prompt: Option<String>,
     /// Steps from noise to image
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(1..=MAX_STEPS))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u32>(1..=i64::from(u32::MAX)))]
     steps: Option<u32>,
     /// How strongly the images follow the prompt
     #[arg(long, value_name = "X", allow_negative_numbers = true)]

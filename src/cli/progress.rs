@@ -134,7 +134,7 @@ impl Watch for Transfer {
 
     fn tell(&self, line: &str) {
         if self.lines {
-            output::complain(&line);
+            output::complain(line);
         } else {
             self.bar.println(line);
         }

@@ -8,7 +8,9 @@ use tempfile::TempDir;
 use tintype_engine::Picture;
 
 use crate::rigs::binary::{json, printed, refused, run, tintype};
+use crate::rigs::certificates::certificate;
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
+use crate::rigs::s3::S3Server;
 
 /// Runs a command while servers of this test answer.
 async fn running(data: &Path, arguments: &[&str]) -> Output {
@@ -44,6 +46,18 @@ async fn a_check_says_whether_the_engine_takes_work() {
     assert!(!output.status.success());
     let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("http://127.0.0.1:1/v1")), "{checked}");
+}
+
+#[tokio::test]
+async fn a_check_names_the_setting_that_trusts_a_certificate() {
+    let data = TempDir::new().unwrap();
+    let (tls, _) = certificate("localhost");
+    // Any server over TLS: nothing is asked of it.
+    let server = S3Server::start_over(Some(tls), data.path(), "engine").await;
+    let engine = format!("sd-server:https://localhost:{}", server.address.port());
+    let output = running(data.path(), &["engine", "check", &engine, "--json"]).await;
+    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("in --engine-ca")), "{checked}");
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn the_limit_of_a_proxy_is_found_by_the_doctor_and_ends_a_write() {
 
 #[tokio::test]
 async fn what_a_policy_hides_is_missing_if_a_listing_shows_that() {
-    // Ceph and Amazon answer like this where the right to list depends on the prefix.
+    // Ceph answers like this where the right to list depends on the prefix.
     let hides: Proxy = |head, _, answered| {
         let denied = (403, "<Error><Code>AccessDenied</Code></Error>");
         (answered == Some(StatusCode::NOT_FOUND) && is_about_object(head)).then_some(denied)
