@@ -188,7 +188,11 @@ impl Bucket {
         // Of the keys that start with this one it is the first.
         let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
         let found = self.objects.list_paginated(Some(key.as_ref()), options).await;
-        found.is_ok_and(|page| page.result.objects.iter().all(|object| object.location != *key))
+        found.is_ok_and(|page| match page.result.objects.first() {
+            Some(first) => first.location != *key,
+            // A page may be empty and not the last.
+            None => page.page_token.is_none(),
+        })
     }
 
     pub(super) async fn check_signing(&self) -> Result<(), String> {

@@ -36,15 +36,16 @@ const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
 const FULL_URI: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+const ROLE: &str = "AWS_ROLE_ARN";
 const STS_ENDPOINT: &str = "AWS_ENDPOINT_URL_STS";
 /// Each of these is the URL of a server.
 const ENDPOINTS: [&str; 5] = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", STS_ENDPOINT, FULL_URI, METADATA_ENDPOINT];
 /// The sources of credentials in the order in which the library looks for them, each with the variable that it needs
-/// besides. Without it, the library would silently take the next source, and at last the metadata service.
+/// besides. Without that of a role or a container, the library would silently ask the metadata service.
 const CREDENTIALS: [(&str, Option<&str>); 6] = [
     (KEY_ID, Some(SECRET_KEY)),
     (SECRET_KEY, Some(KEY_ID)),
-    ("AWS_WEB_IDENTITY_TOKEN_FILE", Some("AWS_ROLE_ARN")),
+    ("AWS_WEB_IDENTITY_TOKEN_FILE", Some(ROLE)),
     (RELATIVE_URI, None),
     (FULL_URI, Some(CONTAINER_TOKEN_FILE)),
     (METADATA_ENDPOINT, None),
@@ -114,6 +115,9 @@ impl S3Settings {
                 Err(format!("{found} is set without {needed}: set both or neither"))
             }
             Some(CONTAINER_TOKEN_FILE) => check_token_file(self.variable(CONTAINER_TOKEN_FILE).unwrap_or_default()),
+            Some(ROLE) if self.variable(STS_ENDPOINT).is_some_and(|url| !url.starts_with("https://")) => {
+                Err(format!("{STS_ENDPOINT} must start with https://, since the token of the role is sent there"))
+            }
             _ => Ok(()),
         }
     }
@@ -176,11 +180,7 @@ fn trimmed(variables: Vec<(String, String)>) -> Vec<(String, String)> {
 fn check_value(name: &str, value: &str) -> Result<(), String> {
     // A value may be secret, so no message repeats it.
     if ENDPOINTS.contains(&name) {
-        check_endpoint(name, value)?;
-        return match name == STS_ENDPOINT && !value.starts_with("https://") {
-            true => Err(format!("{name} must start with https://, since the token of the role is sent there")),
-            false => Ok(()),
-        };
+        return check_endpoint(name, value);
     }
     if value.contains(char::is_control) {
         return Err(format!("{name} contains a line break or another control character: remove it"));
@@ -336,8 +336,11 @@ mod tests {
 
     #[test]
     fn tokens_of_roles_travel_encrypted() {
-        assert!(refusal(&[(STS_ENDPOINT, "http://sts.example.com")]).contains("must start with https://"));
-        parse(&[(STS_ENDPOINT, "https://sts.example.com")]).expect("a URL");
+        let role = [(KEY_ID, ""), (SECRET_KEY, ""), ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token"), (ROLE, "arn")];
+        let with = |url: &'static str| [&role[..], &[(STS_ENDPOINT, url)]].concat();
+        assert!(refusal(&with("http://sts.example.com")).contains("must start with https://"));
+        parse(&with("https://sts.example.com")).expect("a URL");
+        parse(&[(STS_ENDPOINT, "http://sts.example.com")]).expect("no role, so no token is sent there");
     }
 
     #[test]

@@ -342,7 +342,7 @@ CREATE INDEX grants_due ON expiring_grants (expires_at) WHERE lapsed IS NULL;
 
 -- ---- Calls ----
 
--- Calls of the OpenAI dialect, by which a repeated call finds the task of its earlier attempt.
+-- Calls of the OpenAI dialect and of tools (MCP), by which a repeated call finds the task of its earlier attempt.
 CREATE TABLE calls (
     task_id      TEXT PRIMARY KEY,
     key_id       TEXT NOT NULL,

@@ -1,5 +1,5 @@
-//! Calls of OpenAI's dialect. Their clients repeat a call by themselves; a repeated call finds the task of the attempt
-//! before instead of being charged again.
+//! Calls of OpenAI's dialect and of tools (MCP). Their clients repeat a call by themselves; a repeated call finds the task of
+//! the attempt before instead of being charged again.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub struct Origin {
     pub key_id: Option<Id>,
     /// The person who created it in the studio. A violation of the content policy counts against this person.
     pub person_id: Option<Id>,
-    /// The call of OpenAI's dialect that made it.
+    /// The call of OpenAI's dialect, or of a tool, that made it.
     pub call: Option<Call>,
     /// The engine that its model stands for; `None` if any may make its images.
     pub engine: Option<String>,
@@ -101,7 +101,8 @@ pub enum CallEnd {
     HungUp,
 }
 
-/// Calls of OpenAI's dialect. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their tasks.
+/// Calls of OpenAI's dialect and of tools. [`Tasks::submit_before`](super::Tasks::submit_before) writes them down with their
+/// tasks.
 #[async_trait]
 pub trait Calls: std::fmt::Debug + Send + Sync + 'static {
     /// Finds the task of an earlier attempt at a call, with the same key. With an idempotency key, returns its task.

@@ -315,7 +315,7 @@ pub async fn generate(
     mut request: Request,
 ) -> Result<Response, ApiError> {
     let wait = Wait::of(request.headers());
-    // Of a tool: the body of this route has no settings, and nobody repeats it unasked.
+    // Of a tool: the body of this route has no settings, and a call of it is never taken for one repeated.
     let chosen = request.extensions_mut().remove::<Chosen>();
     let attempt = request.extensions_mut().remove::<Call>();
     let body = read_json(request, &api.settings.connections).await?;

@@ -1,4 +1,4 @@
-//! The memory of an answer, which is held until the connection has sent it.
+//! What an answer holds until the connection has sent it: its memory, and the hold of its call on a task.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,21 +7,34 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
+use crate::http::openai::hold::Hold;
 use crate::service::shares::Share;
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
 const PART: usize = 16 * 1024;
 
-/// The memory of one answer. Clones are the same memory.
+/// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rooms {
     held: Arc<Mutex<Vec<Share>>>,
+    hold: Arc<Mutex<Option<Hold>>>,
 }
 
 impl Rooms {
     /// Holds this memory too.
     pub(super) fn keep(&self, room: Share) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+    }
+
+    /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its call.
+    pub(super) fn end_with(&self, hold: Hold) {
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+    }
+
+    fn deliver_last(&self) {
+        if let Some(hold) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            hold.deliver_last();
+        }
     }
 
     /// The same body in parts, which hold the memory.
@@ -63,11 +76,20 @@ impl HttpBody for Held {
                     Ok(bytes) => self.rest = Bytes::from_owner(Counted { bytes, _rooms: self.rooms.clone() }),
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
-                end => return Poll::Ready(end),
+                None => {
+                    self.rooms.deliver_last();
+                    return Poll::Ready(None);
+                }
+                broken => return Poll::Ready(broken),
             }
         }
         let length = self.rest.len().min(PART);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        let part = self.rest.split_to(length);
+        // The connection may ask for nothing after that.
+        if self.is_end_stream() {
+            self.rooms.deliver_last();
+        }
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {

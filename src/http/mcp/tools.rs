@@ -37,7 +37,7 @@ use crate::service::tasks::Found;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
 use tintype_domain::preset::Chosen;
-use tintype_store::{Attachment, Call, CallEnd};
+use tintype_store::{Attachment, Call};
 
 /// Time between two reports to a client that asked for them, which keeps clients from giving the call up.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
@@ -161,25 +161,28 @@ impl Tools {
         arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
         let attempt = self.attempt(&arguments);
-        let chosen = self.choice(&mut arguments)?;
-        let ignored = chosen.ignored.clone();
+        let chosen = self.choice(&mut arguments);
+        let ignored = chosen.as_ref().map(|chosen| chosen.ignored.clone()).unwrap_or_default();
         let task_id = match self.earlier(attempt).await? {
             Some(task_id) => task_id,
-            None => self.create(arguments, chosen, attempt).await?,
+            // After the search: a task that is charged already is no reason for an error, whatever the preset says by now.
+            None => self.create(arguments, chosen?, attempt).await?,
         };
-        // Until the answer, or until the client hangs up: then the same call gets this task.
+        // If the client hangs up before it has the answer, the same call gets this task.
         let hold = Hold::of(&attempt, task_id.0, &self.api);
         // The task is charged, so whatever goes wrong from here on names it.
         let named = |_| format!("Something went wrong on our side, but the task {task_id} is charged: call get_task.");
         self.wait(task_id, wait, context).await.map_err(named)?;
+        if context.ct.is_cancelled() {
+            return Err("The caller hung up.".into());
+        }
         let mut shown = self.shown(task_id, pictures, context).await.map_err(named)?;
         if !ignored.is_empty() {
             let names = ignored.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(", ");
             shown.content.push(ContentBlock::text(format!("Without effect here: {names}.")));
         }
         if let Some(hold) = hold {
-            let end = if context.ct.is_cancelled() { CallEnd::HungUp } else { CallEnd::Delivered };
-            hold.end_before_answer(end).await;
+            self.rooms.end_with(hold);
         }
         Ok(shown)
     }

@@ -46,14 +46,14 @@ impl Hold {
 
     /// Ends the hold before an answer without pictures is sent: the caller may try again as soon as it has that. A database
     /// that does not answer delays it for two seconds at most; the end is recorded all the same.
-    pub(in crate::http) async fn end_before_answer(mut self, end: CallEnd) {
+    pub(super) async fn end_before_answer(mut self, end: CallEnd) {
         if let Some(ending) = self.end(end) {
             drop(tokio::time::timeout(LONGEST_END, ending).await);
         }
     }
 
     /// Ends the hold because the connection has taken the last part of the answer.
-    pub(super) fn deliver_last(mut self) {
+    pub(in crate::http) fn deliver_last(mut self) {
         drop(self.end(CallEnd::Delivered));
     }
 

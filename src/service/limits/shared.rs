@@ -32,14 +32,14 @@ const SCRIPT: &str = include_str!("gcra.lua");
 /// Prefix of all Redis keys.
 const PREFIX: &str = "tintype:rate:";
 /// What the keys end in with which a connection is tested. Their slots in a Redis Cluster (CRC16 of the key) are 6, 585,
-/// 3326, 4712, 7391, 8715, 11452, 12842, 15517 and 16371 of 16384, so that none of its nodes has them all.
+/// 3326, 4712, 7391, 8715, 11452, 12842, 15517 and 16371 of 16384, so that no node of several has them all.
 const PROBES: [u32; 10] = [477, 13, 0, 12, 1, 11, 2, 10, 3, 427];
 /// Connecting and testing a connection may take this many times as long as a request waits.
 const CONNECT_TIMEOUT_FACTOR: u32 = 10;
 /// Pause between attempts to connect; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// RedisState of a key's limit after a request.
+/// State of a key's limit after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     /// Requests that would be allowed right now.
@@ -216,8 +216,8 @@ impl Server {
         };
         let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let login = info.redis_settings().clone().set_skip_set_lib_name();
-        // The library signs in only with a password.
-        if login.username().is_some() && login.password().is_none() {
+        // The library signs in only with a password. Without one it is the user `default`.
+        if login.username().is_some_and(|user| user != "default") && login.password().is_none() {
             return Err("--redis names a user without a password: a password alone is redis://:PASSWORD@HOST, with a \
                         colon before it"
                 .into());

@@ -36,14 +36,12 @@ impl Wanted<'_> {
     }
 }
 
-/// The claim of this name, or the one that dots lead to: Keycloak keeps roles in `realm_access.roles`. A name may itself hold
-/// dots, such as the URLs of Auth0.
+/// The claim of this name, or the one that dots lead to: Keycloak keeps roles in `realm_access.roles`. Names may themselves
+/// hold dots, such as the URLs of Auth0 and the clients of Keycloak.
 fn find<'a>(claims: &'a Fields, name: &str) -> Option<&'a Value> {
-    let inside = || {
-        let (outer, rest) = name.split_once('.')?;
-        find(claims.get(outer)?.as_object()?, rest)
-    };
-    claims.get(name).or_else(inside).filter(|value| !value.is_null())
+    let inside = |at: usize| find(claims.get(&name[..at])?.as_object()?, &name[at + 1..]);
+    let found = claims.get(name).or_else(|| name.match_indices('.').find_map(|(at, _)| inside(at)));
+    found.filter(|value| !value.is_null())
 }
 
 fn is_there(claims: &Fields, name: &str) -> bool {
@@ -162,11 +160,15 @@ mod tests {
 
     #[test]
     fn dots_lead_to_a_claim_inside_of_another() {
-        let keycloak = json!({"realm_access": {"roles": ["a", "b"]}, "https://example.org/roles": ["c"], "x": "y"});
+        let keycloak = json!({
+            "realm_access": {"roles": ["a", "b"]}, "resource_access": {"my.client": {"roles": ["d"]}},
+            "https://example.org/roles": ["c"], "x": "y",
+        });
         let claims = keycloak.as_object().expect("an object");
         let found = |name: &str| groups(claims, name).map(|groups| groups.join("|"));
         assert_eq!(found("realm_access.roles").as_deref(), Ok("a|b"));
         assert_eq!(found("https://example.org/roles").as_deref(), Ok("c"));
+        assert_eq!(found("resource_access.my.client.roles").as_deref(), Ok("d"));
         for nowhere in ["realm_access.groups", "x.roles", "realm_access.roles.a", ".", ""] {
             assert_eq!(found(nowhere).as_deref(), Ok(""), "{nowhere}");
         }
