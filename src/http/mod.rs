@@ -4,6 +4,7 @@ pub mod api;
 mod compression;
 pub mod docs;
 mod files;
+mod hold;
 mod mcp;
 mod openai;
 mod ops;

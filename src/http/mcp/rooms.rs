@@ -7,11 +7,8 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-use crate::http::openai::hold::Hold;
+use crate::http::hold::{Hold, PART};
 use crate::service::shares::Share;
-
-/// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
-const PART: usize = 16 * 1024;
 
 /// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]

@@ -25,7 +25,7 @@ use tintype_engine::{Setting, Stage};
 use super::Rooms;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
-use crate::http::openai::hold::Hold;
+use crate::http::hold::Hold;
 use crate::http::ops::Readiness;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;

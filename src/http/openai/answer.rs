@@ -7,8 +7,8 @@ use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::hold::Pieces;
 use super::{Awaited, Wanted};
+use crate::http::hold::Pieces;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::encoder::EncodeError;

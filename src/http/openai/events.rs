@@ -13,8 +13,8 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 use super::answer::{self, Usage};
-use super::hold::{Hold, next_part};
 use super::{Awaited, Wanted};
+use crate::http::hold::{Hold, next_part};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;

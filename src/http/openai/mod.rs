@@ -27,14 +27,13 @@ use tintype_domain::preset::Chosen;
 use tintype_domain::request::AspectRatio;
 use tintype_store::{Attachment, Call, CallEnd, EngineState, Origin, StoreError, Submission};
 
-use self::hold::Hold;
 use self::pictures::Pictures;
+use super::hold::Hold;
 
 mod answer;
 pub(super) mod background;
 mod edit;
 mod events;
-pub(super) mod hold;
 pub(super) mod models;
 mod pictures;
 

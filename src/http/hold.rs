@@ -19,13 +19,13 @@ use tintype_domain::model::Id;
 use tintype_store::{Call, CallEnd, Result};
 
 /// Bytes of a part of an answer. The connection takes a part when it has sent most of those before it.
-const PART: usize = 16 * 1024;
+pub(super) const PART: usize = 16 * 1024;
 /// Longest wait for the record of an end.
 const LONGEST_END: Duration = Duration::from_secs(2);
 
 /// The hold; dropping it tells the store that the caller hung up.
 #[derive(Debug)]
-pub(in crate::http) struct Hold {
+pub(super) struct Hold {
     api: Arc<ApiState>,
     task_id: Id,
     holder: i64,
@@ -34,7 +34,7 @@ pub(in crate::http) struct Hold {
 
 impl Hold {
     /// The hold of this attempt; `None` for one with an idempotency key, whose answer may be asked for many times.
-    pub(in crate::http) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
+    pub(super) fn of(call: &Call, task_id: Id, api: &Arc<ApiState>) -> Option<Self> {
         let hold = || Self { api: api.clone(), task_id, holder: call.holder, ended: false };
         call.idempotency.is_none().then(hold)
     }
@@ -53,7 +53,7 @@ impl Hold {
     }
 
     /// Ends the hold because the connection has taken the last part of the answer.
-    pub(in crate::http) fn deliver_last(mut self) {
+    pub(super) fn deliver_last(mut self) {
         drop(self.end(CallEnd::Delivered));
     }
 
