@@ -20,6 +20,9 @@ pub mod relay;
 /// The URL of the files of these processes.
 const FILES: &str = "s3://files";
 
+/// Lines of each log that a failed test prints beside the warnings. Printing all would bury why it failed.
+const END_OF_LOG: usize = 10;
+
 /// More credits than any test spends.
 pub const FOREVER: &str = "1000000";
 
@@ -39,7 +42,11 @@ impl Drop for Site {
         for entry in std::fs::read_dir(&self.installation.data).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "log") {
                 let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
-                println!("{}:\n{log}", entry.path().display());
+                let lines: Vec<_> = log.lines().collect();
+                let end = lines.len().saturating_sub(END_OF_LOG);
+                println!("{}, what went wrong and the end:", entry.path().display());
+                let telling = |line: &&&str| [" WARN ", "ERROR "].iter().any(|level| line.contains(level));
+                lines[..end].iter().filter(telling).chain(&lines[end..]).for_each(|line| println!("{line}"));
             }
         }
     }

@@ -79,7 +79,11 @@ impl Balancer {
         let (mut unfinished, mut ended) = (Vec::<String>::new(), Vec::new());
         while !stop.is_cancelled() {
             let ready = self.ready.borrow().clone();
-            let node = *ready.choose(&mut rand::rng()).expect("a node that is ready");
+            let Some(&node) = ready.choose(&mut rand::rng()) else {
+                met.failed.lock().expect("no panic").push("no node is ready".to_owned());
+                tokio::time::sleep(REST).await;
+                continue;
+            };
             // As a balancer does, reuse a connection only if it is open and its node is ready.
             let reusable =
                 kept.take().filter(|(to, kept)| ready.contains(to) && kept.is_open() && rand::random_ratio(3, 4));
