@@ -12,12 +12,13 @@ const WATCH: &str = "(() => {
 })()";
 
 /// The shifts so far that no click or key explains, with the elements that moved and are still there: the words about a
-/// wait, which change in their place, are gone with it.
+/// wait, which change in their place, are gone with it. A line of text that moves by one pixel, as rounding does, counts
+/// a hundred-thousandth and is left out.
 const SHIFTS: &str = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => {
     shifts.push(...watcher.takeRecords());
     const moved = ({ sources }) => sources.filter(({ node }) => node?.isConnected);
     const shown = ({ node }) => node.outerHTML?.slice(0, 160) ?? node.nodeName;
-    done(shifts.filter((shift) => !shift.hadRecentInput && moved(shift).length > 0)
+    done(shifts.filter((shift) => !shift.hadRecentInput && shift.value > 0.0001 && moved(shift).length > 0)
         .map((shift) => `${shift.value}: ${moved(shift).map(shown).join(' | ')}`));
 }))))";
 
