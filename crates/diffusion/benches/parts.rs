@@ -1,6 +1,7 @@
 //! CPU time and memory of models of true shapes. `benches/measure` makes the models and compares; alone: `cargo bench -p
-//! tintype-diffusion --bench parts -- FOLDER [LIBRARY.so] [rows:N] [PART...]`, with rten or with a library of ONNX Runtime, and
-//! with other numbers of rows that the wide layers of klein work on at a time.
+//! tintype-diffusion --bench parts -- FOLDER [LIBRARY.so] [direct] [rows:N] [PART...]`, with rten or with a library of ONNX
+//! Runtime, with the convolutions of the runtime, and with other numbers of rows that the wide layers of klein work on at a
+//! time.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark has no clock that tests move")]
 
@@ -66,8 +67,22 @@ fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(Runtime::default)
 }
 
+/// Whether the convolutions are those of the runtime.
+static DIRECT: AtomicBool = AtomicBool::new(false);
+
+/// The weights of a part, for convolutions of the kind that is measured.
+fn weights_of(folder: &Path) -> Result<Weights> {
+    let weights = Weights::open_part(folder, "diffusion_pytorch_model")?;
+    Ok(if DIRECT.load(Ordering::Relaxed) { weights.with_direct_convolutions() } else { weights })
+}
+
 fn say(part: &str, value: f64, unit: &str) {
-    let engine = if matches!(runtime(), Runtime::Rten) { "tintype" } else { "tintype-ort" };
+    let engine = match (runtime(), DIRECT.load(Ordering::Relaxed)) {
+        (Runtime::Rten, false) => "tintype",
+        (Runtime::Rten, true) => "rten",
+        (Runtime::OnnxRuntime(_), false) => "tintype-ort",
+        (Runtime::OnnxRuntime(_), true) => "ort",
+    };
     println!("{part}\t{engine}\t{value:.3}\t{unit}");
 }
 
@@ -138,7 +153,7 @@ fn klein(folder: &Path, part: &str, rows_at_a_time: Option<usize>) -> Result<()>
 fn unet(folder: &Path) -> Result<()> {
     let part = folder.join("unet");
     let model = Unet::read(&Config::read(&part.join("config.json"))?)?;
-    let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
+    let weights = weights_of(&part)?;
     let graph = model.graph(&weights, 1, [64, 64], WORDS)?;
     let inputs = [
         ("latent", vec![1, model.channels, 64, 64]),
@@ -151,7 +166,7 @@ fn unet(folder: &Path) -> Result<()> {
 fn vae(folder: &Path) -> Result<()> {
     let part = folder.join("vae");
     let model = Vae::read(&Config::read(&part.join("config.json"))?)?;
-    let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
+    let weights = weights_of(&part)?;
     let graph = model.graph(&weights, 64, 64)?;
     time(graph, &[("latent", vec![1, 4, 64, 64])], "picture", "vae 512")
 }
@@ -159,7 +174,7 @@ fn vae(folder: &Path) -> Result<()> {
 fn klein_vae(folder: &Path) -> Result<()> {
     let part = folder.join("klein-vae");
     let model = Vae::read(&Config::read(&part.join("config.json"))?)?;
-    let weights = Weights::open_part(&part, "diffusion_pytorch_model")?;
+    let weights = weights_of(&part)?;
     let graph = model.graph(&weights, 64, 64)?;
     time(graph, &[("latent", vec![1, model.channels, 64, 64])], "picture", "klein-vae 512")
 }
@@ -179,6 +194,7 @@ fn main() -> Result<()> {
                 let runtime = Runtime::onnxruntime(Path::new(library), Device::Cpu)?;
                 RUNTIME.set(runtime).map_err(|_| Error::Run("the library comes before the parts".into()))?;
             }
+            "direct" => DIRECT.store(true, Ordering::Relaxed),
             part if part.starts_with("rows:") => rows = part[5..].parse().ok(),
             "unet" => unet(folder)?,
             "vae" => vae(folder)?,

@@ -136,6 +136,8 @@ pub struct Weights {
     any_size: bool,
     /// Whether products in such graphs may have fewer bits.
     short_products: bool,
+    /// Whether convolutions in such graphs are operators of the runtime.
+    direct_convolutions: bool,
     files: Vec<&'static [u8]>,
     /// Bytes of the first file before its first tensor.
     header: usize,
@@ -252,6 +254,17 @@ impl Weights {
     #[must_use]
     pub fn with_short_products(self, short_products: bool) -> Self {
         Self { short_products, ..self }
+    }
+
+    /// The same weights for graphs that leave every convolution to the runtime, so that a benchmark compares the two ways.
+    #[must_use]
+    pub fn with_direct_convolutions(self) -> Self {
+        Self { direct_convolutions: true, ..self }
+    }
+
+    /// Whether every convolution is left to the runtime.
+    pub fn direct_convolutions(&self) -> bool {
+        self.direct_convolutions
     }
 
     /// Whether products may have fewer bits.

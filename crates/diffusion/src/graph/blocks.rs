@@ -8,7 +8,7 @@ use std::ops::Range;
 use rten_onnx::onnx::DataType;
 
 use super::Attribute::{Float, Int, Ints, Text};
-use super::{Builder, Node};
+use super::{Builder, Node, winograd};
 use crate::{Error, Result};
 
 /// The activation functions of the known architectures.
@@ -168,6 +168,19 @@ impl Builder<'_> {
         let [batch, inputs, height, width] = x.map();
         let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs, kernel, kernel])?;
         let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
+        // A device has kernels of its own for convolutions.
+        let may_be_in_squares = [kernel, stride] == [3, 1] && pads == [1; 4] && !self.any_size() && !self.is_direct();
+        if may_be_in_squares && winograd::pays(x.map(), outputs) {
+            let weight = self.weight_as_matrix(&weight, [outputs * inputs, 9]);
+            let map = self.conv_in_squares(x, &weight, winograd::rows_at_a_time(x.map()));
+            return Ok(match bias {
+                None => map,
+                Some(bias) => {
+                    let bias = self.reshape(&bias, &[1, outputs, 1, 1]);
+                    self.add(&map, &bias)
+                }
+            });
+        }
         let operands: Vec<_> = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().collect();
         let [height, width] =
             [(height, 0), (width, 1)].map(|(size, axis)| (size + pads[axis] + pads[axis + 2] - kernel) / stride + 1);

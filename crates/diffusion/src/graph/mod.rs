@@ -10,6 +10,7 @@ pub mod blocks;
 mod linear;
 pub mod rounding;
 pub mod template;
+mod winograd;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -264,6 +265,11 @@ impl<'w> Builder<'w> {
         self.weights.any_size()
     }
 
+    /// Whether convolutions must be operators of the runtime (see [`Weights::with_direct_convolutions`]).
+    fn is_direct(&self) -> bool {
+        self.weights.direct_convolutions()
+    }
+
     /// The rows that layers work on at a time: `most`, or all if the graph is for every size.
     pub fn rows_at_a_time(&self, most: usize) -> usize {
         if self.any_size() { usize::MAX } else { most }
@@ -345,6 +351,14 @@ impl<'w> Builder<'w> {
     /// If the file lacks it, or it has another shape or a type that is not supported.
     pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Node> {
         self.rows_of(name, shape, 0..shape.first().copied().unwrap_or(1))
+    }
+
+    /// A weight of the file that this graph reads once, in another shape. A `Reshape` would copy it.
+    fn weight_as_matrix(&mut self, weight: &Node, shape: [usize; 2]) -> Node {
+        debug_assert_eq!(weight.shape.iter().product::<usize>(), shape.iter().product::<usize>());
+        let held = self.graph.initializer.iter_mut().rev().find(|held| held.name.as_ref() == Some(&weight.name));
+        held.expect("a weight that is declared").dims = dims(&shape);
+        Node { name: weight.name.clone(), shape: shape.into() }
     }
 
     /// Some rows of a weight of the file.
