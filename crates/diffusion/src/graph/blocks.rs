@@ -168,9 +168,9 @@ impl Builder<'_> {
         let [batch, inputs, height, width] = x.map();
         let weight = self.weight(&format!("{name}.weight"), &[outputs, inputs, kernel, kernel])?;
         let bias = if bias { Some(self.weight(&format!("{name}.bias"), &[outputs])?) } else { None };
-        // A device has kernels of its own for convolutions.
-        let may_be_in_squares = [kernel, stride] == [3, 1] && pads == [1; 4] && !self.any_size() && !self.is_direct();
-        if may_be_in_squares && winograd::pays(x.map(), outputs) {
+        // A device has kernels of its own for convolutions, and 16 bits are too few for the transforms.
+        let is_direct = self.is_direct() || self.any_size() || self.data_type() != DataType::FLOAT;
+        if [kernel, stride] == [3, 1] && pads == [1; 4] && !is_direct && winograd::pays(x.map(), outputs) {
             let weight = self.weight_as_matrix(&weight, [outputs * inputs, 9]);
             let map = self.conv_in_squares(x, &weight, winograd::rows_at_a_time(x.map()));
             return Ok(match bias {

@@ -18,8 +18,10 @@ const MIN_CHANNELS: usize = 64;
 const MIN_SQUARES: usize = 256;
 /// Bytes of transformed weights of a layer, at most. They are in memory while it works.
 const MAX_WEIGHT_BYTES: usize = 64 << 20;
-/// Bytes of transformed pixels at a time.
+/// Bytes of transformed pixels at a time, unless that takes more than [`MAX_PARTS`].
 const BYTES_AT_A_TIME: usize = 16 << 20;
+/// Parts of a map, at most.
+const MAX_PARTS: usize = 32;
 /// Numbers of a transformed square.
 const PRODUCTS: usize = PIXELS * PIXELS;
 
@@ -63,9 +65,10 @@ pub(super) fn pays([batch, inputs, height, width]: [usize; 4], outputs: usize) -
     is_whole && inputs.min(outputs) >= MIN_CHANNELS && bytes <= MAX_WEIGHT_BYTES && squares >= MIN_SQUARES
 }
 
-/// Rows of squares to work on at a time.
-pub(super) fn rows_at_a_time([batch, inputs, _, width]: [usize; 4]) -> usize {
-    BYTES_AT_A_TIME / (batch * inputs * PRODUCTS * (width / RESULTS) * size_of::<f32>()).max(1)
+/// Rows of squares to work on at a time. Each part adds operators to the graph, so there are not too many.
+pub(super) fn rows_at_a_time([batch, inputs, height, width]: [usize; 4]) -> usize {
+    let row = batch * inputs * PRODUCTS * (width / RESULTS) * size_of::<f32>();
+    (BYTES_AT_A_TIME / row.max(1)).max(height / RESULTS / MAX_PARTS)
 }
 
 impl Builder<'_> {
@@ -132,9 +135,10 @@ impl Builder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::Graph;
     use crate::noise::Noise;
     use crate::runtime::{Input, Runtime};
-    use crate::weights::Weights;
+    use crate::weights::{Floats, Weights};
 
     const MAP: [usize; 4] = [2, 5, 20, 12];
     const OUTPUTS: usize = 7;
@@ -196,39 +200,39 @@ mod tests {
         Weights::parse("conv.safetensors".into(), file.leak()).expect("weights")
     }
 
-    /// The operators of a convolution of a map, and its result.
-    fn convolved(weights: &Weights, map: [usize; 4], numbers: &[f32]) -> (Vec<String>, Vec<f32>) {
+    /// The graph of a convolution of a map, and the operator in it that reads the weights.
+    fn convolution(weights: &Weights, map: [usize; 4]) -> (Graph, String) {
         let mut b = Builder::new(weights, "");
         let x = b.input("map", &map);
         let result = b.conv(&x, "conv", map[1], 3, 1).expect("weights that fit");
         assert_eq!(result.shape(), map);
         b.output("result", &result);
         let graph = b.finish(|_| false).expect("a graph");
-        let kernels = |node: &rten_onnx::onnx::NodeProto| node.input.iter().any(|input| input == "conv.weight");
-        let operators = graph.proto.node.iter().filter(|node| kernels(node)).filter_map(|node| node.op_type.clone());
-        let operators = operators.map(|op| op.to_string()).collect();
-        let session = Runtime::Rten.load(graph).expect("a session");
-        let [found] = session.run(&[("map", Input::Floats(&map, numbers))], ["result"]).expect("numbers");
-        (operators, found)
+        let reader = graph.proto.node.iter().find(|node| node.input.iter().any(|input| input == "conv.weight"));
+        let operator = reader.and_then(|node| node.op_type.as_ref()).expect("an operator").to_string();
+        (graph, operator)
     }
 
     #[test]
     fn large_maps_of_many_channels_are_worked_on_in_squares_and_others_are_not() {
         let weights = file(MIN_CHANNELS);
+        let direct = weights.clone().with_direct_convolutions();
         for (side, expected) in [(64, "Gemm"), (62, "Conv"), (32, "Conv")] {
             let map = [1, MIN_CHANNELS, side, side];
             let numbers = Noise::new(3).normal(map.iter().product());
-            let (operators, found) = convolved(&weights, map, &numbers);
-            assert_eq!(operators, [expected], "a side of {side}");
-            let (operators, direct) = convolved(&weights.clone().with_direct_convolutions(), map, &numbers);
-            assert_eq!(operators, ["Conv"]);
+            let [(found, operator), (direct, of_runtime)] = [&weights, &direct].map(|weights| {
+                let (graph, operator) = convolution(weights, map);
+                let session = Runtime::Rten.load(graph).expect("a session");
+                let [result] = session.run(&[("map", Input::Floats(&map, &numbers))], ["result"]).expect("numbers");
+                (result, operator)
+            });
+            assert_eq!([operator.as_str(), &of_runtime], [expected, "Conv"], "a side of {side}");
             // Sums of 576 products, so of about 24.
             let apart = found.iter().zip(&direct).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(apart < 1e-3, "a side of {side}: off by {apart}");
         }
-        assert_eq!(
-            convolved(&weights.for_any_size(true), [1, MIN_CHANNELS, 64, 64], &vec![0.0; MIN_CHANNELS << 12]).0,
-            ["Conv"]
-        );
+        for others in [weights.clone().for_any_size(true), weights.computing_in(Floats::F16)] {
+            assert_eq!(convolution(&others, [1, MIN_CHANNELS, 64, 64]).1, "Conv", "{others:?}");
+        }
     }
 }
