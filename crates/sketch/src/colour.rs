@@ -2,6 +2,8 @@
 
 use std::ops::{Add, Mul};
 
+use super::vocabulary::named;
+
 /// Red, green and blue, nominally in `0.0..=1.0` and gamma-encoded as in the PNG.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Colour {
@@ -120,22 +122,23 @@ impl Mul<f32> for Colour {
     }
 }
 
-/// A colour that a prompt can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tint {
-    Red,
-    Orange,
-    Yellow,
-    Gold,
-    Green,
-    Teal,
-    Blue,
-    Purple,
-    Pink,
-    Brown,
-    Black,
-    Grey,
-    White,
+named! {
+    /// A colour that a prompt can name.
+    Tint {
+        Red,
+        Orange,
+        Yellow,
+        Gold,
+        Green,
+        Teal,
+        Blue,
+        Purple,
+        Pink,
+        Brown,
+        Black,
+        Grey,
+        White,
+    }
 }
 
 impl Tint {
@@ -161,26 +164,6 @@ impl Tint {
     /// Whether this is black, grey or white, which change brightness instead of hue.
     pub fn is_neutral(self) -> bool {
         matches!(self, Self::Black | Self::Grey | Self::White)
-    }
-
-    /// Finds a colour by its name in the vocabulary.
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "red" => Self::Red,
-            "orange" => Self::Orange,
-            "yellow" => Self::Yellow,
-            "gold" => Self::Gold,
-            "green" => Self::Green,
-            "teal" => Self::Teal,
-            "blue" => Self::Blue,
-            "purple" => Self::Purple,
-            "pink" => Self::Pink,
-            "brown" => Self::Brown,
-            "black" => Self::Black,
-            "grey" => Self::Grey,
-            "white" => Self::White,
-            _ => return None,
-        })
     }
 }
 

@@ -1,42 +1,26 @@
 //! Drawings of things that have no emoji, in the same 36 x 36 coordinate space.
 
-/// A thing that is drawn here instead of taken from an emoji.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drawing {
-    Lighthouse,
-    Balloon,
-    Windmill,
-    Barn,
-    Cabin,
-    Bridge,
-    Knight,
-    Lantern,
-    Pyramid,
-    Submarine,
-    Ship,
-    Gull,
+use super::vocabulary::named;
+
+named! {
+    /// A thing that is drawn here instead of taken from an emoji.
+    Drawing {
+        Lighthouse,
+        Balloon,
+        Windmill,
+        Barn,
+        Cabin,
+        Bridge,
+        Knight,
+        Lantern,
+        Pyramid,
+        Submarine,
+        Ship,
+        Gull,
+    }
 }
 
 impl Drawing {
-    /// Finds a drawing by its name in the vocabulary.
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "lighthouse" => Self::Lighthouse,
-            "balloon" => Self::Balloon,
-            "windmill" => Self::Windmill,
-            "barn" => Self::Barn,
-            "cabin" => Self::Cabin,
-            "bridge" => Self::Bridge,
-            "knight" => Self::Knight,
-            "lantern" => Self::Lantern,
-            "pyramid" => Self::Pyramid,
-            "submarine" => Self::Submarine,
-            "ship" => Self::Ship,
-            "gull" => Self::Gull,
-            _ => return None,
-        })
-    }
-
     /// SVG elements of the drawing.
     pub fn elements(self) -> &'static str {
         match self {

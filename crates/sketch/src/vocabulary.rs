@@ -8,6 +8,27 @@ use rust_stemmers::{Algorithm, Stemmer};
 use super::colour::Tint;
 use super::drawing::Drawing;
 
+/// An enum whose variants are found by their names in lower case, as the vocabulary spells them.
+macro_rules! named {
+    ($(#[$about:meta])* $name:ident { $($variant:ident),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($variant,)+
+        }
+
+        impl $name {
+            /// Finds a value by its name in the vocabulary.
+            pub fn named(name: &str) -> Option<Self> {
+                [$((stringify!($variant), Self::$variant)),+]
+                    .into_iter()
+                    .find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
+            }
+        }
+    };
+}
+pub(crate) use named;
+
 /// A supported language, in the order of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
@@ -69,91 +90,97 @@ impl Language {
     }
 }
 
-/// Setting of a scene.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Setting {
-    Forest,
-    Jungle,
-    Meadow,
-    Garden,
-    Mountains,
-    Sea,
-    Beach,
-    Lake,
-    Desert,
-    City,
-    Street,
-    Snow,
-    Space,
-    Moon,
-    Underwater,
-    Room,
-    Table,
-    Sky,
+named! {
+    /// Setting of a scene.
+    Setting {
+        Forest,
+        Jungle,
+        Meadow,
+        Garden,
+        Mountains,
+        Sea,
+        Beach,
+        Lake,
+        Desert,
+        City,
+        Street,
+        Snow,
+        Space,
+        Moon,
+        Underwater,
+        Room,
+        Table,
+        Sky,
+    }
 }
 
-/// Time of day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hour {
-    Dawn,
-    Day,
-    Sunset,
-    Dusk,
-    Night,
+named! {
+    /// Time of day.
+    Hour {
+        Dawn,
+        Day,
+        Sunset,
+        Dusk,
+        Night,
+    }
 }
 
-/// A phenomenon in the sky or in the air.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phenomenon {
-    Moon,
-    Stars,
-    Sun,
-    Aurora,
-    Rain,
-    Snow,
-    Fog,
-    Storm,
-    Rainbow,
-    Clouds,
-    Wind,
-    Autumn,
+named! {
+    /// A phenomenon in the sky or in the air.
+    Phenomenon {
+        Moon,
+        Stars,
+        Sun,
+        Aurora,
+        Rain,
+        Snow,
+        Fog,
+        Storm,
+        Rainbow,
+        Clouds,
+        Wind,
+        Autumn,
+    }
 }
 
-/// Style of a picture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
-    Watercolour,
-    Oil,
-    Neon,
-    Pixel,
-    Sepia,
-    Tintype,
-    Noir,
-    Pencil,
-    Comic,
-    Pastel,
-    Flat,
-    Glass,
+named! {
+    /// Style of a picture.
+    Style {
+        Watercolour,
+        Oil,
+        Neon,
+        Pixel,
+        Sepia,
+        Tintype,
+        Noir,
+        Pencil,
+        Comic,
+        Pastel,
+        Flat,
+        Glass,
+    }
 }
 
-/// Relation between two subjects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Relation {
-    In,
-    On,
-    Riding,
-    Under,
-    Above,
-    Beside,
-    Behind,
-    Wearing,
+named! {
+    /// Relation between two subjects.
+    Relation {
+        In,
+        On,
+        Riding,
+        Under,
+        Above,
+        Beside,
+        Behind,
+        Wearing,
+    }
 }
 
-/// Pose of a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pose {
-    Flying,
-    Swimming,
+named! {
+    /// Pose of a subject.
+    Pose {
+        Flying,
+        Swimming,
+    }
 }
 
 /// Contribution of a word or phrase to a scene.
@@ -185,22 +212,14 @@ impl Meaning {
     fn named(key: &'static str) -> Option<Self> {
         let (kind, name) = key.split_once('.').unwrap_or((key, ""));
         Some(match kind {
-            "setting" => Self::Setting(setting(name)?),
-            "hour" => Self::Hour(match name {
-                "dawn" => Hour::Dawn,
-                "day" => Hour::Day,
-                "sunset" => Hour::Sunset,
-                "dusk" => Hour::Dusk,
-                "night" => Hour::Night,
-                _ => return None,
-            }),
-            "sky" | "weather" => Self::Phenomenon(phenomenon(name)?),
-            "style" => Self::Style(style(name)?),
+            "setting" => Self::Setting(Setting::named(name)?),
+            "hour" => Self::Hour(Hour::named(name)?),
+            "sky" | "weather" => Self::Phenomenon(Phenomenon::named(name)?),
+            "style" => Self::Style(Style::named(name)?),
             "colour" => Self::Tint(Tint::named(name)?),
             "count" => Self::Count(name.parse().ok()?),
-            "relation" => Self::Relation(relation(name)?),
-            "pose" if name == "flying" => Self::Pose(Pose::Flying),
-            "pose" if name == "swimming" => Self::Pose(Pose::Swimming),
+            "relation" => Self::Relation(Relation::named(name)?),
+            "pose" => Self::Pose(Pose::named(name)?),
             "size" if name == "big" => Self::Size(1.5),
             "size" if name == "small" => Self::Size(0.6),
             "draw" => Self::Drawing(Drawing::named(name)?),
@@ -210,80 +229,6 @@ impl Meaning {
             _ => return None,
         })
     }
-}
-
-fn setting(name: &str) -> Option<Setting> {
-    Some(match name {
-        "forest" => Setting::Forest,
-        "jungle" => Setting::Jungle,
-        "meadow" => Setting::Meadow,
-        "garden" => Setting::Garden,
-        "mountains" => Setting::Mountains,
-        "sea" => Setting::Sea,
-        "beach" => Setting::Beach,
-        "lake" => Setting::Lake,
-        "desert" => Setting::Desert,
-        "city" => Setting::City,
-        "street" => Setting::Street,
-        "snow" => Setting::Snow,
-        "space" => Setting::Space,
-        "moon" => Setting::Moon,
-        "underwater" => Setting::Underwater,
-        "room" => Setting::Room,
-        "table" => Setting::Table,
-        "sky" => Setting::Sky,
-        _ => return None,
-    })
-}
-
-fn phenomenon(name: &str) -> Option<Phenomenon> {
-    Some(match name {
-        "moon" => Phenomenon::Moon,
-        "stars" => Phenomenon::Stars,
-        "sun" => Phenomenon::Sun,
-        "aurora" => Phenomenon::Aurora,
-        "rain" => Phenomenon::Rain,
-        "snow" => Phenomenon::Snow,
-        "fog" => Phenomenon::Fog,
-        "storm" => Phenomenon::Storm,
-        "rainbow" => Phenomenon::Rainbow,
-        "clouds" => Phenomenon::Clouds,
-        "wind" => Phenomenon::Wind,
-        "autumn" => Phenomenon::Autumn,
-        _ => return None,
-    })
-}
-
-fn style(name: &str) -> Option<Style> {
-    Some(match name {
-        "watercolour" => Style::Watercolour,
-        "oil" => Style::Oil,
-        "neon" => Style::Neon,
-        "pixel" => Style::Pixel,
-        "sepia" => Style::Sepia,
-        "tintype" => Style::Tintype,
-        "noir" => Style::Noir,
-        "pencil" => Style::Pencil,
-        "comic" => Style::Comic,
-        "pastel" => Style::Pastel,
-        "flat" => Style::Flat,
-        "glass" => Style::Glass,
-        _ => return None,
-    })
-}
-
-fn relation(name: &str) -> Option<Relation> {
-    Some(match name {
-        "in" => Relation::In,
-        "on" => Relation::On,
-        "riding" => Relation::Riding,
-        "under" => Relation::Under,
-        "above" => Relation::Above,
-        "beside" => Relation::Beside,
-        "behind" => Relation::Behind,
-        "wearing" => Relation::Wearing,
-        _ => return None,
-    })
 }
 
 /// The words of one language.
