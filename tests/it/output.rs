@@ -77,7 +77,7 @@ impl Mute {
     async fn flood(&self) -> u64 {
         let flooding = async {
             loop {
-                // Between two looks at the count, requests that cost the server little beside their lines.
+                // Reading the count costs the server far more than the lines of these requests.
                 for _ in 0..100 {
                     send(self.address, "GET", "/healthz", "", "").await;
                 }

@@ -8,7 +8,7 @@ use crate::rigs::crowd::{Crowd, Findings, integrity};
 use crate::rigs::disk::{self, Disk, Faults, Names, Survivors};
 use crate::rigs::http::{TASKS, try_send};
 
-/// Every which change to the disk is the last of a first start, in one run.
+/// A run cuts the power of a first start after every eighth change to the disk.
 const STEP: u64 = 8;
 
 fn survivors(seed: u64) -> Survivors {
@@ -23,7 +23,7 @@ async fn a_first_start_keeps_the_key_that_it_showed_and_one_cut_short_starts_ove
     let undisturbed = Disk::new();
     drop(Server::spawn(undisturbed.serve()));
     let mut shown = 0;
-    // Each run tries others, so that all are tried in time.
+    // Each run begins at another change, so that several runs try them all.
     for cut_after in (rand::random_range(0..STEP)..undisturbed.changes() + 10).step_by(STEP as usize) {
         let mut disk = Disk::new();
         disk.set(Faults { cut_after: Some(cut_after), ..Faults::default() });
