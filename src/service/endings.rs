@@ -9,6 +9,7 @@ use tokio::sync::{Notify, broadcast};
 use crate::metrics::Metrics;
 use crate::service::waiters::Waiters;
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure, Violation};
+use tintype_domain::words;
 use tintype_store::{
     Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Refusal, Rescue, Rescued, Result, Retry, Right,
     Store, StrikeRule,
@@ -67,25 +68,15 @@ pub struct Ending {
     pub how: How,
 }
 
-/// How a task ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// With images.
-    Completed,
-    /// With a sentence for its owner, and refunded.
-    Failed,
-    /// By its account, and refunded. To the interface it has failed.
-    Cancelled,
-}
-
-impl How {
-    /// The word of the metrics.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
+words! {
+    /// How a task ended.
+    pub enum How: "ending" {
+        /// With images.
+        Completed = "completed",
+        /// With a sentence for its owner, and refunded.
+        Failed = "failed",
+        /// By its account, and refunded. To the interface it has failed.
+        Cancelled = "cancelled",
     }
 }
 

@@ -66,7 +66,7 @@ impl Search {
         let end = self.q.floor_char_boundary(MAX_TEXT);
         GalleryFilter {
             text: self.q[..end].to_owned(),
-            state: TaskState::ALL.into_iter().find(|state| state.as_str() == self.state),
+            state: self.state.parse().ok(),
             image_to_image: match self.kind.as_str() {
                 "image" => Some(true),
                 "text" => Some(false),

@@ -9,35 +9,24 @@ use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
 
 use crate::timestamp::Timestamp;
+use crate::words;
 
 /// Most credits of a budget, which is that of a grant.
 pub const MAX_BUDGET: i64 = 1_000_000_000_000;
 
-/// The time after which a budget starts anew, in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Period {
-    /// From midnight to midnight.
-    Day,
-    /// From Monday to Monday.
-    Week,
-    /// From the first day of a month to the first day of the next.
-    Month,
+words! {
+    /// The time after which a budget starts anew, in UTC.
+    pub enum Period: "period" {
+        /// From midnight to midnight.
+        Day = "day",
+        /// From Monday to Monday.
+        Week = "week",
+        /// From the first day of a month to the first day of the next.
+        Month = "month",
+    }
 }
 
 impl Period {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
-
-    /// The name that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-        }
-    }
-
     /// The begin of the period that contains `at`, and the begin of the next one.
     pub fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {
         let bounds = || {
@@ -61,24 +50,10 @@ fn midnight(day: Date) -> Option<Timestamp> {
     Some(Timestamp::from_millis(midnight.as_millisecond()))
 }
 
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// The text is no budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a budget is a number of credits from 1 to {MAX_BUDGET} for a day, a week or a month, such as 500/day")]
 pub struct InvalidBudget;
-
-impl FromStr for Period {
-    type Err = InvalidBudget;
-
-    fn from_str(text: &str) -> Result<Self, InvalidBudget> {
-        Self::ALL.into_iter().find(|period| period.as_str() == text).ok_or(InvalidBudget)
-    }
-}
 
 /// The credits that a key may spend in each period. Displayed and read as `500/day`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +79,7 @@ impl FromStr for Budget {
         if !(1..=MAX_BUDGET).contains(&credits) {
             return Err(InvalidBudget);
         }
-        Ok(Self { credits, period: period.parse()? })
+        Ok(Self { credits, period: period.parse().map_err(|_| InvalidBudget)? })
     }
 }
 

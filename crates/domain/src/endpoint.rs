@@ -13,6 +13,7 @@ use url::Url;
 use crate::event::{EventType, Subscription};
 use crate::model::Id;
 use crate::timestamp::Timestamp;
+use crate::words;
 
 /// Most characters of the URL of an endpoint.
 pub const MAX_URL_CHARS: usize = 2_048;
@@ -165,45 +166,9 @@ impl fmt::Debug for SigningSecret {
     }
 }
 
-/// Defines an enum of words that are stored and shown.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-        pub enum $name {
-            $($(#[$each])* #[serde(rename = $word)] $variant,)+
-        }
-
-        impl $name {
-            /// The name that is stored and shown.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownWord;
-
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
-                match text {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownWord),
-                }
-            }
-        }
-    };
-}
-
-/// The database contains a word that this code never wrote.
-#[derive(Debug, thiserror::Error)]
-#[error("an unknown word about an endpoint or a delivery")]
-pub struct UnknownWord;
-
 words! {
     /// The one who added an endpoint, who decides which networks it may be in.
-    AddedBy {
+    pub enum AddedBy: "origin of an endpoint" {
         /// The operator. It may also be in the networks that the operator named.
         Operator = "operator",
         /// An owner of the account. It is public, and reached by HTTPS alone.
@@ -213,7 +178,7 @@ words! {
 
 words! {
     /// The reason why an endpoint is disabled.
-    DisabledFor {
+    pub enum DisabledFor: "reason to disable an endpoint" {
         /// Somebody asked for it.
         Request = "request",
         /// The receiver answered 410 Gone.
@@ -225,7 +190,7 @@ words! {
 
 words! {
     /// The reason why an attempt had no answer.
-    Trouble {
+    pub enum Trouble: "trouble of a delivery" {
         /// There was no connection, or it broke.
         Unreachable = "unreachable",
         /// The time limit was over.
@@ -237,7 +202,7 @@ words! {
 
 words! {
     /// The state of a delivery.
-    DeliveryState {
+    pub enum DeliveryState: "state of a delivery" {
         /// It is under way, or waits for its next attempt.
         Waiting = "waiting",
         /// The receiver has answered with a status of 2xx.
@@ -249,7 +214,7 @@ words! {
 
 words! {
     /// The state of an endpoint.
-    EndpointState {
+    pub enum EndpointState: "state of an endpoint" {
         /// It gets events.
         Active = "active",
         /// The latest attempts failed; it still gets events.

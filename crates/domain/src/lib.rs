@@ -34,3 +34,4 @@ mod sql;
 pub mod stored_reference;
 pub mod text;
 pub mod timestamp;
+pub mod words;

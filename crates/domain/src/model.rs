@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::timestamp::Timestamp;
+use crate::words;
 
 /// Credits per image.
 pub const CREDITS_PER_IMAGE: i64 = 2;
@@ -163,23 +164,13 @@ impl IdSource {
     }
 }
 
-/// The part of the service that created a task. The API shows only its own tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Surface {
-    /// Through `/api/v1`.
-    Api,
-    /// Through the web studio.
-    Web,
-}
-
-impl Surface {
-    /// The name that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::Web => "web",
-        }
+words! {
+    /// The part of the service that created a task. The API shows only its own tasks.
+    pub enum Surface: "surface" {
+        /// Through `/api/v1`.
+        Api = "api",
+        /// Through the web studio.
+        Web = "web",
     }
 }
 
@@ -346,31 +337,17 @@ impl Status {
     }
 }
 
-/// The part of the content policy that refused a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Violation {
-    /// A rule that matches words of the prompt.
-    Words,
-    /// The moderation endpoint.
-    Moderation,
-    /// The list of blocked pictures.
-    Blocklist,
-    /// The engine itself.
-    Engine,
-}
-
-impl Violation {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Words, Self::Moderation, Self::Blocklist, Self::Engine];
-
-    /// The name that is shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Words => "words",
-            Self::Moderation => "moderation",
-            Self::Blocklist => "blocklist",
-            Self::Engine => "engine",
-        }
+words! {
+    /// The part of the content policy that refused a task.
+    pub enum Violation: "violation" {
+        /// A rule that matches words of the prompt.
+        Words = "words",
+        /// The moderation endpoint.
+        Moderation = "moderation",
+        /// The list of blocked pictures.
+        Blocklist = "blocklist",
+        /// The engine itself.
+        Engine = "engine",
     }
 }
 
@@ -463,32 +440,17 @@ impl Account {
     }
 }
 
-/// Kind of a ledger entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EntryKind {
-    /// The operator gave credits.
-    Grant,
-    /// A task was accepted.
-    Charge,
-    /// A task failed.
-    Refund,
-    /// Granted credits expired.
-    Expiry,
-}
-
-impl EntryKind {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Grant, Self::Charge, Self::Refund, Self::Expiry];
-
-    /// The name that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Grant => "grant",
-            Self::Charge => "charge",
-            Self::Refund => "refund",
-            Self::Expiry => "expiry",
-        }
+words! {
+    /// Kind of a ledger entry.
+    pub enum EntryKind: "ledger entry" {
+        /// The operator gave credits.
+        Grant = "grant",
+        /// A task was accepted.
+        Charge = "charge",
+        /// A task failed.
+        Refund = "refund",
+        /// Granted credits expired.
+        Expiry = "expiry",
     }
 }
 
@@ -526,40 +488,6 @@ pub struct ExpiringGrant {
     pub expires_at: Timestamp,
     /// Note of the operator.
     pub note: Option<String>,
-}
-
-/// The text is not the name of any variant: the database contains a value that this code never wrote.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown {what}: {text:?}")]
-pub struct UnknownWord {
-    what: &'static str,
-    text: String,
-}
-
-impl FromStr for Surface {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        match text {
-            "api" => Ok(Self::Api),
-            "web" => Ok(Self::Web),
-            _ => Err(UnknownWord { what: "surface", text: text.into() }),
-        }
-    }
-}
-
-impl FromStr for EntryKind {
-    type Err = UnknownWord;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
-        match text {
-            "grant" => Ok(Self::Grant),
-            "charge" => Ok(Self::Charge),
-            "refund" => Ok(Self::Refund),
-            "expiry" => Ok(Self::Expiry),
-            _ => Err(UnknownWord { what: "ledger entry", text: text.into() }),
-        }
-    }
 }
 
 #[cfg(test)]

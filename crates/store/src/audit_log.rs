@@ -2,7 +2,6 @@
 //! it.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
 use tintype_domain::person::Person;
+use tintype_domain::words;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
@@ -35,15 +35,16 @@ pub struct Actor {
     pub source: Option<String>,
 }
 
-/// The door through which a change came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
-    /// The command line.
-    Command,
-    /// The studio.
-    Studio,
-    /// No door: the server itself made the change.
-    Server,
+words! {
+    /// The door through which a change came.
+    pub enum Via: "door" {
+        /// The command line.
+        Command = "command",
+        /// The studio.
+        Studio = "studio",
+        /// No door: the server itself made the change.
+        Server = "server",
+    }
 }
 
 impl Actor {
@@ -73,164 +74,106 @@ impl Actor {
     }
 }
 
-impl Via {
-    /// The name that is stored.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Studio => "studio",
-            Self::Server => "server",
-        }
-    }
-}
-
-/// The text is not the name of a [`Via`].
-#[derive(Debug, thiserror::Error)]
-#[error("not a word of the audit log")]
-pub struct InvalidWord;
-
-impl FromStr for Via {
-    type Err = InvalidWord;
-
-    fn from_str(text: &str) -> std::result::Result<Self, InvalidWord> {
-        [Self::Command, Self::Studio, Self::Server].into_iter().find(|via| via.as_str() == text).ok_or(InvalidWord)
-    }
-}
-
-/// Defines the enum, the list of all actions and their names from one table.
-macro_rules! actions {
-    ($($(#[$doc:meta])* $action:ident = $name:literal,)+) => {
-        /// A change that the audit log knows.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Action {
-            $($(#[$doc])* $action,)+
-        }
-
-        impl Action {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$action,)+];
-
-            /// The name that is stored.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$action => $name,)+
-                }
-            }
-        }
-    };
-}
-
-actions! {
-    /// An account was created. The detail is its opening balance.
-    CreateAccount = "audit-create-account",
-    /// An account was enabled.
-    EnableAccount = "audit-enable-account",
-    /// An account was disabled.
-    DisableAccount = "audit-disable-account",
-    /// The threshold of low credits of an account was set. The detail is the threshold.
-    SetLowBalance = "audit-low-balance",
-    /// An account was deleted.
-    DeleteAccount = "audit-delete-account",
-    /// Credits were granted. The detail is the amount and the note.
-    Grant = "audit-grant",
-    /// Credits were taken. The detail is the amount and the note.
-    Take = "audit-take",
-    /// A key was created. The detail is its label.
-    CreateKey = "audit-create-key",
-    /// A key was enabled, and its strikes were lifted.
-    EnableKey = "audit-enable-key",
-    /// An owner of the account enabled a key; its strikes stayed.
-    UndisableKey = "audit-undisable-key",
-    /// The strikes and the suspension of a key or a person were lifted. The detail of a key is its label.
-    Lift = "audit-lift",
-    /// A person was suspended for violations of the content policy. The detail is the reason.
-    SuspendPerson = "audit-suspend-person",
-    /// A key was suspended for violations of the content policy. The detail is the reason.
-    SuspendKey = "audit-suspend-key",
-    /// A key was disabled.
-    DisableKey = "audit-disable-key",
-    /// A key was revoked.
-    RevokeKey = "audit-revoke-key",
-    /// The budget of a key was set. The detail is the budget.
-    ChangeBudget = "audit-change-budget",
-    /// A key was rotated. The detail is the id of the new key.
-    RotateKey = "audit-rotate-key",
-    /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
-    /// identity.
-    SignUp = "audit-sign-up",
-    /// A person was added, or joined by a rule or an invitation. The detail is the role, and the provider of the person's
-    /// identity or "by invitation".
-    AddPerson = "audit-add-person",
-    /// An invitation was made. The detail is the role and the number of people that it lets in.
-    Invite = "audit-invite",
-    /// An invitation was revoked.
-    RevokeInvitation = "audit-revoke-invitation",
-    /// A person matches no rule of the account any more, and lost access.
-    ShutOut = "audit-shut-out",
-    /// A person got another role. The detail is the role.
-    ChangeRole = "audit-change-role",
-    /// The password of a person was set.
-    SetPassword = "audit-set-password",
-    /// A person was removed.
-    RemovePerson = "audit-remove-person",
-    /// A sign-in link for a person was made.
-    MakeLink = "audit-make-link",
-    /// A person linked an identity at a provider. The detail is the provider.
-    LinkIdentity = "audit-link-identity",
-    /// A person removed an identity at a provider. The detail is the provider.
-    UnlinkIdentity = "audit-unlink-identity",
-    /// A person turned on a second factor.
-    AddFactor = "audit-add-factor",
-    /// A person turned off the second factor.
-    RemoveFactor = "audit-remove-factor",
-    /// The second factor of a person was reset by the operator.
-    ResetFactor = "audit-reset-factor",
-    /// A person made new recovery codes.
-    ReplaceRecoveryCodes = "audit-recovery-codes",
-    /// An endpoint was added. The detail is the origin of its URL.
-    AddEndpoint = "audit-add-endpoint",
-    /// An endpoint was enabled. The detail is the origin of its URL.
-    EnableEndpoint = "audit-enable-endpoint",
-    /// An endpoint was disabled. The detail is the reason, if it was not asked for.
-    DisableEndpoint = "audit-disable-endpoint",
-    /// An endpoint got a new secret. The detail is the time for which both sign.
-    RotateEndpoint = "audit-rotate-endpoint",
-    /// An endpoint subscribes to other events. The detail is their types.
-    SubscribeEndpoint = "audit-subscribe-endpoint",
-    /// An endpoint was removed. The detail is the origin of its URL.
-    RemoveEndpoint = "audit-remove-endpoint",
-    /// A delivery was replayed.
-    ReplayDelivery = "audit-replay-delivery",
-    /// The queue was paused.
-    PauseQueue = "audit-pause-queue",
-    /// The queue was resumed.
-    ResumeQueue = "audit-resume-queue",
-    /// A person deleted a task that another one had created.
-    DeleteTask = "audit-delete-task",
-    /// A person deleted an upload of another one.
-    RemoveUpload = "audit-remove-upload",
-    /// A person shared a task or a board by a link. The detail is when the link expires.
-    Share = "audit-share",
-    /// A shared link was revoked.
-    Unshare = "audit-unshare",
-    /// A task was failed. The detail is the sentence for its owner.
-    FailTask = "audit-fail-task",
-    /// A change that a newer version of this server recorded, which this version cannot name.
-    Unknown = "audit-unknown",
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Action {
-    type Err = std::convert::Infallible;
-
-    /// Reads an action. During a rolling upgrade a newer process of the cluster may record one that this version lacks.
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(Self::ALL.iter().copied().find(|action| action.as_str() == text).unwrap_or(Self::Unknown))
+words! {
+    /// A change that the audit log knows. During a rolling upgrade, a newer process of the cluster may record one that this
+    /// version lacks.
+    pub enum Action or Unknown {
+        /// An account was created. The detail is its opening balance.
+        CreateAccount = "audit-create-account",
+        /// An account was enabled.
+        EnableAccount = "audit-enable-account",
+        /// An account was disabled.
+        DisableAccount = "audit-disable-account",
+        /// The threshold of low credits of an account was set. The detail is the threshold.
+        SetLowBalance = "audit-low-balance",
+        /// An account was deleted.
+        DeleteAccount = "audit-delete-account",
+        /// Credits were granted. The detail is the amount and the note.
+        Grant = "audit-grant",
+        /// Credits were taken. The detail is the amount and the note.
+        Take = "audit-take",
+        /// A key was created. The detail is its label.
+        CreateKey = "audit-create-key",
+        /// A key was enabled, and its strikes were lifted.
+        EnableKey = "audit-enable-key",
+        /// An owner of the account enabled a key; its strikes stayed.
+        UndisableKey = "audit-undisable-key",
+        /// The strikes and the suspension of a key or a person were lifted. The detail of a key is its label.
+        Lift = "audit-lift",
+        /// A person was suspended for violations of the content policy. The detail is the reason.
+        SuspendPerson = "audit-suspend-person",
+        /// A key was suspended for violations of the content policy. The detail is the reason.
+        SuspendKey = "audit-suspend-key",
+        /// A key was disabled.
+        DisableKey = "audit-disable-key",
+        /// A key was revoked.
+        RevokeKey = "audit-revoke-key",
+        /// The budget of a key was set. The detail is the budget.
+        ChangeBudget = "audit-change-budget",
+        /// A key was rotated. The detail is the id of the new key.
+        RotateKey = "audit-rotate-key",
+        /// A person opened an account in the studio. The detail is its opening balance, and the provider of the person's
+        /// identity.
+        SignUp = "audit-sign-up",
+        /// A person was added, or joined by a rule or an invitation. The detail is the role, and the provider of the person's
+        /// identity or "by invitation".
+        AddPerson = "audit-add-person",
+        /// An invitation was made. The detail is the role and the number of people that it lets in.
+        Invite = "audit-invite",
+        /// An invitation was revoked.
+        RevokeInvitation = "audit-revoke-invitation",
+        /// A person matches no rule of the account any more, and lost access.
+        ShutOut = "audit-shut-out",
+        /// A person got another role. The detail is the role.
+        ChangeRole = "audit-change-role",
+        /// The password of a person was set.
+        SetPassword = "audit-set-password",
+        /// A person was removed.
+        RemovePerson = "audit-remove-person",
+        /// A sign-in link for a person was made.
+        MakeLink = "audit-make-link",
+        /// A person linked an identity at a provider. The detail is the provider.
+        LinkIdentity = "audit-link-identity",
+        /// A person removed an identity at a provider. The detail is the provider.
+        UnlinkIdentity = "audit-unlink-identity",
+        /// A person turned on a second factor.
+        AddFactor = "audit-add-factor",
+        /// A person turned off the second factor.
+        RemoveFactor = "audit-remove-factor",
+        /// The second factor of a person was reset by the operator.
+        ResetFactor = "audit-reset-factor",
+        /// A person made new recovery codes.
+        ReplaceRecoveryCodes = "audit-recovery-codes",
+        /// An endpoint was added. The detail is the origin of its URL.
+        AddEndpoint = "audit-add-endpoint",
+        /// An endpoint was enabled. The detail is the origin of its URL.
+        EnableEndpoint = "audit-enable-endpoint",
+        /// An endpoint was disabled. The detail is the reason, if it was not asked for.
+        DisableEndpoint = "audit-disable-endpoint",
+        /// An endpoint got a new secret. The detail is the time for which both sign.
+        RotateEndpoint = "audit-rotate-endpoint",
+        /// An endpoint subscribes to other events. The detail is their types.
+        SubscribeEndpoint = "audit-subscribe-endpoint",
+        /// An endpoint was removed. The detail is the origin of its URL.
+        RemoveEndpoint = "audit-remove-endpoint",
+        /// A delivery was replayed.
+        ReplayDelivery = "audit-replay-delivery",
+        /// The queue was paused.
+        PauseQueue = "audit-pause-queue",
+        /// The queue was resumed.
+        ResumeQueue = "audit-resume-queue",
+        /// A person deleted a task that another one had created.
+        DeleteTask = "audit-delete-task",
+        /// A person deleted an upload of another one.
+        RemoveUpload = "audit-remove-upload",
+        /// A person shared a task or a board by a link. The detail is when the link expires.
+        Share = "audit-share",
+        /// A shared link was revoked.
+        Unshare = "audit-unshare",
+        /// A task was failed. The detail is the sentence for its owner.
+        FailTask = "audit-fail-task",
+        /// A change that a newer version of this server recorded, which this version cannot name.
+        Unknown = "audit-unknown",
     }
 }
 
@@ -564,22 +507,5 @@ impl AuditLog for SqlStore {
             Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
         };
         self.driver().write(Effect::DeleteAuditEntries, delete).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_read_as_they_were_written() {
-        for action in Action::ALL {
-            assert_eq!(action.as_str().parse::<Action>().expect("an action"), *action);
-        }
-        for via in [Via::Command, Via::Studio, Via::Server] {
-            assert_eq!(via.as_str().parse::<Via>().expect("a door"), via);
-        }
-        assert!("".parse::<Via>().is_err());
-        assert_eq!("audit-of-a-newer-version".parse::<Action>().expect("an action"), Action::Unknown);
     }
 }

@@ -8,37 +8,24 @@ use super::tasks::{completed, record, record_columns, upper};
 use super::{CompletedTask, Deed, Result, TaskRecord, audit_log};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
+use tintype_domain::words;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
 /// Maximum rows scanned per page, so rare matches stay cheap.
 pub const SCAN: u32 = 1_000;
 
-/// A state to filter by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskState {
-    /// Waiting or rendering.
-    Processing,
-    /// Completed.
-    Completed,
-    /// Failed.
-    Failed,
-    /// Cancelled.
-    Cancelled,
-}
-
-impl TaskState {
-    /// All states.
-    pub const ALL: [Self; 4] = [Self::Completed, Self::Processing, Self::Failed, Self::Cancelled];
-
-    /// The name in the interface.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Processing => "processing",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
+words! {
+    /// A state to filter by.
+    pub enum TaskState: "state" {
+        /// Waiting or rendering.
+        Processing = "processing",
+        /// Completed.
+        Completed = "completed",
+        /// Failed.
+        Failed = "failed",
+        /// Cancelled.
+        Cancelled = "cancelled",
     }
 }
 

@@ -14,6 +14,7 @@ use quick_cache::sync::Cache;
 use tintype_config::{LimitSettings, RedisServer};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::Id;
+use tintype_domain::words;
 use tintype_system::clock::Clock;
 
 mod shared;
@@ -39,36 +40,25 @@ const MAX_KEYS: usize = 100_000;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
 
-/// The limit that a request counts against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RateLimit {
-    /// Creating a task.
-    Submit,
-    /// Everything else.
-    Read,
-    /// Creating a task, with any key of the account.
-    AccountSubmit,
-    /// Everything else, with any key of the account.
-    AccountRead,
-    /// A form that a person sends in the studio.
-    Form,
-    /// A page, picture or stream that a person asks for in the studio.
-    Page,
+words! {
+    /// The limit that a request counts against.
+    pub enum RateLimit: "limit" {
+        /// Creating a task.
+        Submit = "submit",
+        /// Everything else.
+        Read = "read",
+        /// Creating a task, with any key of the account.
+        AccountSubmit = "account-submit",
+        /// Everything else, with any key of the account.
+        AccountRead = "account-read",
+        /// A form that a person sends in the studio.
+        Form = "form",
+        /// A page, picture or stream that a person asks for in the studio.
+        Page = "page",
+    }
 }
 
 impl RateLimit {
-    /// The name of the limit in the `RateLimit` headers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::Read => "read",
-            Self::AccountSubmit => "account-submit",
-            Self::AccountRead => "account-read",
-            Self::Form => "form",
-            Self::Page => "page",
-        }
-    }
-
     /// The same for all keys of the account together.
     pub fn of_account(self) -> Self {
         match self {
