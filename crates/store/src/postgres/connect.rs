@@ -10,8 +10,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::url::{self, Trust};
 use tintype_outbound::trust;
 
-/// Longest wait for the server to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for an address of the server to accept a connection and to answer.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Silence after which the network counts as broken.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.

@@ -8,13 +8,13 @@ use deadpool_postgres::{
     Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime,
 };
 use tokio::runtime::Handle;
-use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Connection, Row, Socket};
+use tokio_postgres::{Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connect::{BY_INDEX, describe, session};
+use super::hosts::{EncryptedConnection, Hosts};
 use crate::failure::Failure;
 use crate::{Cause, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
@@ -39,9 +39,6 @@ const BEGIN: &str = "BEGIN; UPDATE tintype SET version = version WHERE false";
 /// A parameter of a statement.
 pub(crate) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
-/// A connection that is encrypted if the URL asks for it.
-type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
-
 /// The server of a store, with its clock and the source of ids.
 pub(crate) struct Database {
     /// Connections for writing statements, which are planned by indexes ([`BY_INDEX`]).
@@ -49,7 +46,7 @@ pub(crate) struct Database {
     /// Connections for reading statements, which the planner may plan as it likes.
     readers: Pool,
     config: Config,
-    tls: MakeRustlsConnect,
+    hosts: Hosts,
     pub(crate) clock: Clock,
     ids: IdSource,
     /// The runtime of the connections and their timers.
@@ -69,15 +66,15 @@ impl fmt::Debug for Database {
 impl Database {
     /// Creates the pool for the server that `config` names, without connecting.
     pub(super) fn new(config: Config, tls: MakeRustlsConnect, clock: Clock) -> Result<Self> {
+        let hosts = Hosts::new(&config, tls);
         let pool = |planning: &str| {
-            let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-            let manager = Manager::from_config(config.clone(), tls.clone(), settings);
             let session = format!("{}; {planning}", session(&config));
             let prepare = Hook::async_fn(move |client: &mut ClientWrapper, _| {
                 let session = session.clone();
                 Box::pin(async move { client.batch_execute(&session).await.map_err(HookError::Backend) })
             });
-            let pool = Pool::builder(manager).max_size(MAX_CONNECTIONS).post_create(prepare).runtime(Runtime::Tokio1);
+            let pool = Pool::builder(manager(&config, &hosts)).max_size(MAX_CONNECTIONS);
+            let pool = pool.post_create(prepare).runtime(Runtime::Tokio1);
             pool.build().map_err(|error| StoreError::Other(Cause::new(error)))
         };
         let (writers, readers) = (pool(BY_INDEX)?, pool("")?);
@@ -87,7 +84,7 @@ impl Database {
             writers,
             readers,
             config,
-            tls,
+            hosts,
             clock,
             ids: IdSource::default(),
             runtime: Handle::current(),
@@ -116,16 +113,22 @@ impl Database {
         session(&self.config)
     }
 
-    /// Opens a connection outside of the pool. It makes progress only while its messages are read.
+    /// Opens a connection outside of the pool.
     pub(super) async fn connect_apart(&self) -> Result<(tokio_postgres::Client, EncryptedConnection)> {
-        Ok(self.config.connect(self.tls.clone()).await?)
+        match self.within(POOL_WAIT, self.hosts.open()).await {
+            Some(connected) => Ok(connected?),
+            None => Err(self.silent()),
+        }
+    }
+
+    /// The server accepts connections, and that is all.
+    fn silent(&self) -> StoreError {
+        StoreError::Other(format!("{} did not respond for {} s", self.name(), POOL_WAIT.as_secs()).into())
     }
 
     /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.
     pub(super) async fn bare_pair(&self) -> Result<(Client, Client)> {
-        let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), settings);
-        let pool = Pool::builder(manager).max_size(2).runtime(Runtime::Tokio1).build();
+        let pool = Pool::builder(manager(&self.config, &self.hosts)).max_size(2).runtime(Runtime::Tokio1).build();
         let pool = pool.map_err(|error| StoreError::Other(Cause::new(error)))?;
         Ok((self.client(&pool).await?, self.client(&pool).await?))
     }
@@ -141,6 +144,7 @@ impl Database {
             let error = match self.within(POOL_WAIT, pool.get()).await {
                 Some(Ok(client)) => return Ok(client),
                 Some(Err(error)) => error,
+                None if pool.status().size < pool.status().max_size => return Err(self.silent()),
                 None => return Err(StoreError::Other(too_few_connections().into())),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
@@ -321,6 +325,11 @@ impl Drop for Borrowed {
             drop(self.client.take().map(Client::take));
         }
     }
+}
+
+fn manager(config: &Config, hosts: &Hosts) -> Manager {
+    let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    Manager::from_connect(config.clone(), hosts.clone(), settings)
 }
 
 /// Whether a retry soon cannot help: a wrong password stays wrong, but a server that starts, stops (class 57) or has

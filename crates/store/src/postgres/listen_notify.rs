@@ -35,6 +35,10 @@ const CHANNEL: &str = "('tintype_' || current_schema())::name::text";
 const DEBOUNCE: Duration = Duration::from_millis(5);
 /// Pause before reconnecting; random jitter of up to as much again keeps processes from reconnecting in step.
 const RECONNECT: Duration = Duration::from_millis(500);
+/// Pause between two questions whether the server is still there: shorter than the idle timeouts of most balancers.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Longest wait for the answer.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Listens and notifies for one process until it is dropped.
 #[derive(Debug)]
@@ -171,13 +175,15 @@ impl Announcer {
 }
 
 async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
-    let mut told = false;
+    let mut failures = 0_u32;
     loop {
-        if let Err(error) = listen(&database, &shared, &mut told).await
-            && !std::mem::replace(&mut told, true)
-        {
-            tracing::warn!(%error, "could not listen for notifications of other processes; \
+        if let Err(error) = listen(&database, &shared, &mut failures).await {
+            failures = failures.saturating_add(1);
+            // A connection that breaks is replaced at once, and nobody need know.
+            if failures == 2 {
+                tracing::warn!(%error, "could not listen for notifications of other processes; \
                 workers poll for tasks every second");
+            }
         }
         // Notifications of this process may have been lost with the connection.
         shared.announce_endings.miss();
@@ -185,8 +191,8 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
     }
 }
 
-/// Listens and announces until the connection breaks.
-async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result<()> {
+/// Listens and announces until the connection breaks. There are no `failures` any more once it listens.
+async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Result<()> {
     let (client, mut connection) = database.connect_apart().await?;
     let me = format!("{:016x}", rand::random::<u64>());
     let reading = async {
@@ -203,7 +209,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
         // The channel belongs to the schema, as the tables do.
         let channel: String = client.query_one(&format!("SELECT {CHANNEL}"), &[]).await?.try_get(0)?;
         client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
-        *told = false;
+        *failures = 0;
         // Notifications sent before this moment were missed.
         shared.heard.notify_one();
         shared.heard_endings.miss();
@@ -241,6 +247,7 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
             }
         };
         tokio::select! {
+            failed = stay_in_touch(database, &client) => failed,
             failed = queued => failed,
             failed = ended => failed,
             failed = told => failed,
@@ -249,6 +256,17 @@ async fn listen(database: &Database, shared: &Shared, told: &mut bool) -> Result
     tokio::select! {
         ended = reading => ended,
         ended = announcing => ended,
+    }
+}
+
+/// Asks the server now and then whether it is still there: nothing else notices that it is frozen. Returns when it is not.
+async fn stay_in_touch(database: &Database, client: &tokio_postgres::Client) -> Result<()> {
+    loop {
+        database.sleep(HEARTBEAT).await;
+        match database.within(HEARTBEAT_TIMEOUT, client.batch_execute("")).await {
+            Some(answered) => answered?,
+            None => return Err(StoreError::Other("the server does not respond".into())),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod claim;
 mod connect;
 mod connection;
 mod gallery;
+mod hosts;
 mod import;
 mod ledger;
 mod listen_notify;

@@ -1,5 +1,7 @@
 //! PostgreSQL as people buy it: behind poolers, with several hosts, and in other encodings.
 
+use std::net::TcpListener;
+
 use tintype_store::postgres;
 use tintype_store::{Accounts as _, Fleet as _, OpenError, SqlStore};
 use tintype_system::clock::Clock;
@@ -105,4 +107,15 @@ async fn of_several_hosts_the_primary_is_used() {
         let store = open(&url).await.expect("the primary");
         store.create_account(&format!("ada{}", attributes.len()), 5).await.expect("an account");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_accepts_connections_and_is_silent_is_passed_over() {
+    let (database, silent) = (Database::create(""), TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
+    let (frozen, live) = (silent.local_addr().expect("an address"), path(&cluster().directory).replace('/', "%2F"));
+    let url = |hosts: &str| format!("postgres://tintype@{hosts}/{}?connect_timeout=1&sslmode=disable", database.name());
+    let store = open(&url(&format!("{frozen},{live}:5432"))).await.expect("the other host");
+    store.create_account("ada", 5).await.expect("an account");
+    let error = open(&url(&frozen.to_string())).await.expect_err("no server").to_string();
+    assert!(error.contains("at 127.0.0.1 did not respond for 10 s"), "{error}");
 }

@@ -1,0 +1,137 @@
+//! The servers that the URL names, and which of them a connection goes to.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use deadpool_postgres::Connect;
+use tokio::net;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Error, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::connect::{CONNECT_TIMEOUT, describe};
+
+/// A connection that is encrypted if the URL asks for it. It makes progress only while its messages are read.
+pub(super) type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
+/// The hosts of a URL. A connection goes to the first one that responds and takes writes, and the search begins at the
+/// host that did so last. The driver itself would wait forever for a host that accepts connections and is silent, such
+/// as a frozen one.
+#[derive(Clone)]
+pub(super) struct Hosts {
+    /// A configuration for each host.
+    hosts: Arc<[Config]>,
+    /// The host to try first.
+    first: Arc<AtomicUsize>,
+    tls: MakeRustlsConnect,
+}
+
+impl fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.hosts.iter().map(describe)).finish()
+    }
+}
+
+impl Hosts {
+    pub(super) fn new(config: &Config, tls: MakeRustlsConnect) -> Self {
+        let count = config.get_hosts().len().max(config.get_hostaddrs().len());
+        Self { hosts: (0..count).map(|index| one_host(config, index)).collect(), first: Arc::default(), tls }
+    }
+
+    /// Opens a connection; tries again while every host is silent. The error is that of the host tried last.
+    pub(super) async fn open(&self) -> Result<(Client, EncryptedConnection), Error> {
+        loop {
+            let (count, first) = (self.hosts.len(), self.first.load(Ordering::Relaxed));
+            let mut refusal = None;
+            for index in (first..first + count).map(|index| index % count) {
+                match self.try_host(&self.hosts[index]).await {
+                    Some(Ok(connected)) => {
+                        self.first.store(index, Ordering::Relaxed);
+                        return Ok(connected);
+                    }
+                    Some(Err(error)) => refusal = Some(error),
+                    None if index == first && count > 1 => {
+                        self.first.store((index + 1) % count, Ordering::Relaxed);
+                        tracing::warn!(
+                            host = describe(&self.hosts[index]),
+                            "a database server accepts connections and does not respond; going on with the next host"
+                        );
+                    }
+                    None => {}
+                }
+            }
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// Connects to the addresses of one host in turn; `None` if they are all silent.
+    async fn try_host(&self, host: &Config) -> Option<Result<(Client, EncryptedConnection), Error>> {
+        let limit = host.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let mut refusal = None;
+        for config in addresses(host).await {
+            match tokio::time::timeout(limit, config.connect(self.tls.clone())).await {
+                Ok(Ok(connected)) => return Some(Ok(connected)),
+                Ok(Err(error)) => refusal = Some(Err(error)),
+                Err(_) => {}
+            }
+        }
+        refusal
+    }
+}
+
+/// One configuration for each address of a host. A name that cannot be looked up stays, and fails with the reason.
+async fn addresses(host: &Config) -> Vec<Config> {
+    let ([Host::Tcp(name)], []) = (host.get_hosts(), host.get_hostaddrs()) else { return vec![host.clone()] };
+    let found = net::lookup_host((name.as_str(), 0)).await.map(|found| found.map(|address| address.ip()).collect());
+    let found: Vec<IpAddr> = found.unwrap_or_default();
+    if found.is_empty() {
+        return vec![host.clone()];
+    }
+    found.into_iter().map(|address| host.clone().hostaddr(address).clone()).collect()
+}
+
+/// The configuration with one of its hosts alone.
+fn one_host(config: &Config, index: usize) -> Config {
+    let mut one = Config::new();
+    match config.get_hosts().get(index) {
+        Some(Host::Tcp(name)) => drop(one.host(name)),
+        Some(Host::Unix(path)) => drop(one.host_path(path)),
+        None => {}
+    }
+    config.get_hostaddrs().get(index).map(|address| one.hostaddr(*address));
+    let ports = config.get_ports();
+    ports.get(index).or(ports.first()).map(|port| one.port(*port));
+    config.get_user().map(|user| one.user(user));
+    config.get_password().map(|password| one.password(password));
+    config.get_dbname().map(|name| one.dbname(name));
+    config.get_options().map(|options| one.options(options));
+    config.get_application_name().map(|name| one.application_name(name));
+    config.get_connect_timeout().map(|limit| one.connect_timeout(*limit));
+    config.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
+    config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+    config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+    one.keepalives(config.get_keepalives()).keepalives_idle(config.get_keepalives_idle());
+    one.ssl_mode(config.get_ssl_mode()).ssl_negotiation(config.get_ssl_negotiation());
+    one.channel_binding(config.get_channel_binding()).target_session_attrs(config.get_target_session_attrs());
+    one
+}
+
+impl Connect for Hosts {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), Error>> + Send + '_>> {
+        Box::pin(async {
+            let (client, connection) = self.open().await?;
+            // Whoever uses the client hears of an error, too.
+            Ok((client, tokio::spawn(async { drop(connection.await) })))
+        })
+    }
+}
