@@ -345,8 +345,8 @@ fn the_doctor_reports_a_healthy_installation() {
 #[test]
 fn the_openapi_document_is_printed() {
     let output = tintype().args(["openapi", "--json"]).output().expect("the program runs");
-    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(printed, serde_json::from_str::<Value>(&tintype::http::docs::openapi_json()).expect("JSON"));
+    let printed = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(printed.trim_end(), tintype::http::docs::openapi_json(), "the same in every process");
 }
 
 #[test]

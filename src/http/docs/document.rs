@@ -43,12 +43,31 @@ struct Api;
 
 /// The document, as JSON.
 pub fn openapi_json() -> String {
-    Api::openapi().to_pretty_json().expect("our own document is always JSON")
+    serde_json::to_string_pretty(&openapi()).expect("our own document is always JSON")
 }
 
 /// The document.
 pub(in crate::http) fn openapi() -> Value {
-    serde_json::to_value(Api::openapi()).expect("our own document is always JSON")
+    let mut document = serde_json::to_value(Api::openapi()).expect("our own document is always JSON");
+    sort_extensions(&mut document);
+    document
+}
+
+/// Puts the extensions of each object in order. Their library keeps them in none, and the document would be another one
+/// in each process.
+fn sort_extensions(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(sort_extensions),
+        Value::Object(fields) => {
+            let mut names: Vec<_> = fields.keys().filter(|name| name.starts_with("x-")).cloned().collect();
+            names.sort();
+            for name in names {
+                fields.shift_remove(&name).map(|extension| fields.insert(name, extension));
+            }
+            fields.values_mut().for_each(sort_extensions);
+        }
+        _ => {}
+    }
 }
 
 /// An error that operations share.
