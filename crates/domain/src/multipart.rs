@@ -138,7 +138,8 @@ impl Multipart {
 
 /// Reads the header of a part.
 fn part(header: &[u8]) -> Result<Piece, Malformed> {
-    let header = std::str::from_utf8(header).map_err(|_| Malformed)?;
+    // Some programs name files in another encoding. The names of fields are ASCII, and those of files are not used.
+    let header = String::from_utf8_lossy(header);
     let disposition = header.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-disposition").then_some(value)
@@ -245,6 +246,8 @@ mod tests {
         assert_eq!(header("form-data; name=\"a\\\"b\\\\c\\d; filename=x\""), piece("a\"b\\c\\d; filename=x", false));
         assert_eq!(header("form-data; filename=\"a=b\"; name=image[];"), piece("image[]", true));
         assert_eq!(header("form-data ; name = \"image\" ; filename* = UTF-8''a"), piece("image", true));
+        let latin = b"Content-Disposition: form-data; name=image; filename=\"\xfcber.png\"\r\n\r\n";
+        assert_eq!(part(latin), piece("image", true));
         for malformed in [
             "form-data",
             "form-data; name=\"image",
