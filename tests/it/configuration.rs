@@ -130,6 +130,19 @@ fn a_variable_that_is_no_setting_is_told_once() {
     assert!(said.contains("did you mean TINTYPE_PUBLIC_URL?") && said.contains("TINTYPE_NONSENSE is set"), "{said}");
 }
 
+/// A path would name another file, and a fresh installation would hide the old one (soliplex#1002, flytekit#1163).
+#[test]
+fn a_variable_that_ends_with_a_line_break_is_refused() {
+    let data = TempDir::new().expect("a directory");
+    for (name, value) in [("TINTYPE_DATABASE", "sqlite:other.db\n"), ("TINTYPE_LISTEN", "127.0.0.1:0\r\n")] {
+        let mut command = tintype();
+        command.args(["serve", "--data"]).arg(data.path()).env(name, value);
+        let said = said(command);
+        assert!(said.contains(&format!("{name} ends with a line break: remove it")), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(data.path()).expect("a directory").count(), 0);
+}
+
 #[test]
 fn an_unknown_name_is_an_error_that_names_the_nearest() {
     for (file, line, nearest) in [

@@ -45,6 +45,18 @@ pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
+/// A variable with this beginning whose value ends with a line break, as secrets do that `echo` wrote. A path would name
+/// another file.
+#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+pub(super) fn variable_with_line_break(prefix: &str) -> Option<String> {
+    let ends = |name: &String| std::env::var_os(name).is_some_and(|value| ends_line(value.as_encoded_bytes()));
+    variables_with(prefix).into_iter().find(ends)
+}
+
+fn ends_line(value: &[u8]) -> bool {
+    value.ends_with(b"\n") || value.ends_with(b"\r")
+}
+
 /// The names of the variables that are set and begin with this.
 pub(super) fn variables_with(prefix: &str) -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().filter(|_| !value.is_empty()));

@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::engines::table_settings;
-use super::environment::{STARTED_AGAIN, is_empty_variable, variables_with};
+use super::environment::{STARTED_AGAIN, is_empty_variable, variable_with_line_break, variables_with};
 use super::file::{CONFIG_FILE, ConfigFile, EngineTable, FileOrigin, FileSetting, Value, nearest};
 use super::installation::Installation;
 use super::presets::{PresetFile, PresetTable};
@@ -233,6 +233,9 @@ pub fn read(command: Command, arguments: &[OsString]) -> Result<CommandLine, Set
         Ok(first) => first,
         Err(error) => return Err(set.try_get_matches_from(arguments).err().unwrap_or(error).into()),
     };
+    if let Some(name) = variable_with_line_break(PREFIX) {
+        return Err(SettingsError::File(format!("{name} ends with a line break: remove it")));
+    }
     let (of_command, matches) = leaf(&known, &first);
     let settings: Vec<_> = of_command.get_arguments().filter_map(Setting::of).collect();
     let file = config_file(&first, &known).map_err(SettingsError::File)?;
@@ -432,7 +435,8 @@ fn with_installation(
             if WITHOUT_DATABASE.contains(&name) || settings.iter().filter(is_database).any(is_named) {
                 return Ok((command, arguments, Adopted { unread: Some(unread), ..none }));
             }
-            return Err(format!("{unread}: run this command as root, or name the database with --database"));
+            let reader = reader_of_servers();
+            return Err(format!("{unread}: run this command as {reader}, or name the database with --database"));
         }
     };
     let adopted =
@@ -513,6 +517,11 @@ pub(super) fn leaf<'a>(command: &'a Command, matches: &'a ArgMatches) -> (&'a Co
         }
         None => (command, matches),
     }
+}
+
+/// Who may read the environment of a server. In a container without capabilities, root may not.
+pub fn reader_of_servers() -> &'static str {
+    if geteuid().is_root() { "the user of that process" } else { "root" }
 }
 
 /// The command without some environment variables.
