@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
@@ -116,7 +116,7 @@ pub(super) async fn run(args: DoctorArgs, data: &DataSettings, adopted: &Adopted
 /// Where the checked settings come from.
 fn settings(adopted: &Adopted) -> Result<String, String> {
     match &adopted.unread {
-        Some(unread) => Err(format!("{unread}: run this command as root")),
+        Some(unread) => Err(format!("{unread}: run this command as {}", tintype_config::reader_of_servers())),
         None => Ok(adopted.origin.clone().unwrap_or_else(|| "this command's own".to_owned())),
     }
 }
@@ -143,7 +143,9 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     let mut private = std::iter::once(data.data.clone()).chain(database.path().map(Path::to_owned)).chain(secret);
     // The first start closes a directory that is made for it.
     let is_used = database.path().is_none_or(Path::exists);
-    match private.find_map(|path| data_dir::open_to_others(&path)).filter(|_| is_used) {
+    let is_of_service = |path: &Path| owner_of(path) == user_of(&data.data).ok();
+    let open = |path: PathBuf| data_dir::open_to_others(&path).filter(|_| is_of_service(&path));
+    match private.find_map(open).filter(|_| is_used) {
         Some(open) => Err(open),
         None => Ok(data.data.display().to_string()),
     }
@@ -162,10 +164,21 @@ fn writable(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Finds entries of a directory that belong to others than the directory, such as those that root made by mistake.
+fn owner_of(path: &Path) -> Option<u32> {
+    std::fs::metadata(path).ok().map(|found| found.uid())
+}
+
+/// The user of the service on this directory. A mounted volume may belong to root, and what is in it does not.
+fn user_of(directory: &Path) -> std::io::Result<u32> {
+    let owner = std::fs::metadata(directory)?.uid();
+    let lock = std::fs::metadata(data_dir::lock_file_in(directory)).ok();
+    Ok(lock.map(|lock| lock.uid()).filter(|_| owner == 0).unwrap_or(owner))
+}
+
+/// Finds entries of a directory that belong to others than the user of the service, such as those that root made by mistake.
 fn strangers(directory: &Path) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("cannot look into {}: {error}", directory.display());
-    let own = std::fs::metadata(directory).map_err(unreadable)?.uid();
+    let own = user_of(directory).map_err(unreadable)?;
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         // An entry that was removed meanwhile has no owner any more.
@@ -173,10 +186,9 @@ fn strangers(directory: &Path) -> Result<(), String> {
         // The directory of a mounted file system has one that belongs to root.
         if metadata.uid() != own && entry.file_name() != "lost+found" {
             return Err(format!(
-                "{} belongs to {}, but {} to {}: run `chown -R {} {}` as root",
+                "{} belongs to {}, and the service runs as {}: run `chown -R {} {}` as root",
                 entry.path().display(),
                 owner::name(metadata.uid()),
-                directory.display(),
                 owner::name(own),
                 owner::name(own),
                 directory.display()

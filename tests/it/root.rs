@@ -262,6 +262,20 @@ fn the_doctor_finds_what_root_left_in_the_data() {
 }
 
 #[test]
+fn the_doctor_is_content_with_a_volume_of_root_that_the_group_of_the_service_shares() {
+    let places = Places::new();
+    Server::spawn(places.serve()).stop();
+    // As `fsGroup` leaves the directory of a volume.
+    chown(places.data(), Some(0), Some(SERVICE)).expect("root may take directories");
+    fs::set_permissions(places.data(), Permissions::from_mode(0o2777)).expect("permissions");
+    let output = run_as_service(&places.data(), &["doctor", "--json"]);
+    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "data directory");
+    assert_eq!(found.expect("a check")["ok"], true, "{checks}");
+    Server::spawn(places.serve()).stop();
+}
+
+#[test]
 fn a_command_without_permission_says_so() {
     let places = Places::new();
     let data = places.create("of-root");

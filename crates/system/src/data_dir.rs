@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
-use rustix::process::umask;
+use rustix::process::{geteuid, umask};
 
 use crate::owner;
 
@@ -54,7 +54,10 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
     keep_new_files_private();
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
-    if let Err(error) = take_from_others(directory) {
+    let is_own = std::fs::metadata(directory).is_ok_and(|found| found.uid() == geteuid().as_raw());
+    if let Err(error) = take_from_others(directory)
+        && is_own
+    {
         tracing::warn!(%error, "other users can read the data directory; restrict its permissions");
     }
     let mut files: Vec<PathBuf> = SECRET_FILES.iter().map(|name| directory.join(name)).collect();
@@ -101,6 +104,11 @@ pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The lock file of the server on a data directory.
+pub fn lock_file_in(directory: &Path) -> PathBuf {
+    directory.join(LOCK)
+}
+
 /// The lock file that a backup holds while it reads the result files.
 pub fn backup_lock(directory: &Path) -> PathBuf {
     directory.join(BACKUP_LOCK)
@@ -131,7 +139,7 @@ pub fn lock(directory: &Path, database: &Path, patience: Duration) -> Result<Dat
     let mut beside_database = database.as_os_str().to_owned();
     beside_database.push(".lock");
     let _files = [
-        lock_file(&directory.join(LOCK), directory, patience)?,
+        lock_file(&lock_file_in(directory), directory, patience)?,
         lock_file(Path::new(&beside_database), database, patience)?,
     ];
     Ok(DataLock { _files })
@@ -186,7 +194,7 @@ fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, Strin
 /// # Errors
 /// If the lock cannot be looked at, for example by a user who may not read the directory.
 pub fn is_locked(directory: &Path) -> io::Result<bool> {
-    match File::open(directory.join(LOCK)) {
+    match File::open(lock_file_in(directory)) {
         Ok(file) => Ok(matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(error),
