@@ -102,7 +102,7 @@ pub enum UploadError {
 impl From<DecodeError> for UploadError {
     fn from(error: DecodeError) -> Self {
         match error {
-            DecodeError::NotStarted(_) => Self::Decoder(error),
+            DecodeError::NotStarted(_) | DecodeError::Killed => Self::Decoder(error),
             DecodeError::Picture(PictureError::NoAlpha) => Refusal::NoAlpha.into(),
             DecodeError::Picture(PictureError::UnknownFormat | PictureError::TooLarge | PictureError::Damaged(_))
             | DecodeError::Crashed(_)

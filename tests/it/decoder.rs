@@ -6,11 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use image::{ImageFormat, Rgb, RgbImage};
+use serde_json::json;
 use tempfile::TempDir;
 use tintype_engine::picture::{Picture, PictureError};
 use tintype_system::sandbox::{COMMAND, CPU_SECONDS, Confinement, DecodeError, Decoder, MEMORY_BYTES};
 
+use crate::openai_edits::{data_url, png};
 use crate::rigs::binary::TINTYPE;
+use crate::rigs::service::Service;
 
 mod bombs;
 mod files;
@@ -80,7 +83,7 @@ fn the_process_is_confined_before_it_reads() {
     assert_eq!(proc_line(&proc.join("status"), "Threads:").unwrap(), "1");
     for (limit, expected) in [
         ("Max address space", format!("{MEMORY_BYTES} {MEMORY_BYTES} bytes")),
-        ("Max cpu time", format!("{CPU_SECONDS} {CPU_SECONDS} seconds")),
+        ("Max cpu time", format!("{CPU_SECONDS} {} seconds", CPU_SECONDS + 1)),
         ("Max file size", "0 0 bytes".into()),
         ("Max open files", "3 3 files".into()),
         ("Max processes", "0 0 processes".into()),
@@ -109,7 +112,7 @@ async fn the_decoder_inherits_no_environment_variables() {
 #[tokio::test]
 async fn a_process_that_crashes_costs_one_picture() {
     let directory = TempDir::new().unwrap();
-    for body in ["exit 1", "kill -SEGV $$", "kill -KILL $$", "cat > /dev/null; kill -ABRT $$"] {
+    for body in ["exit 1", "kill -SEGV $$", "cat > /dev/null; kill -ABRT $$"] {
         let error = script(&directory, body).decode(&vec![0; 1 << 20]).await.unwrap_err();
         assert!(matches!(error, DecodeError::Crashed(_)), "{body}: {error}");
     }
@@ -247,6 +250,20 @@ async fn a_decoder_that_cannot_be_started_is_not_the_fault_of_the_picture() {
 }
 
 #[tokio::test]
+async fn a_decoder_that_is_killed_is_not_the_fault_of_the_picture() {
+    let directory = TempDir::new().unwrap();
+    let error = script(&directory, "kill -9 $$").decode(b"").await.unwrap_err();
+    assert!(matches!(error, DecodeError::Killed), "{error}");
+    let program = directory.path().join("decoder").display().to_string();
+    let service = Service::start_with(&["--test-picture-decoder", &program]).await;
+    let caller = service.caller("ada", 10).await;
+    let body = json!({ "prompt": "a boat", "images": [{ "image_url": data_url(&png(8, 8)) }] });
+    let answer = caller.edit_json(&body).await;
+    assert_eq!(answer.status, 500, "{answer:?}");
+    assert_eq!(caller.credits().await, 10);
+}
+
+#[tokio::test]
 async fn memory_and_processor_time_are_limited() {
     let directory = TempDir::new().unwrap();
     // Limits below its own, which it must not raise.
@@ -259,7 +276,7 @@ async fn memory_and_processor_time_are_limited() {
 
     let hurried = script(&directory, &format!("ulimit -t 0; exec {TINTYPE} \"$@\""));
     let error = hurried.decode(&picture).await.unwrap_err();
-    assert!(matches!(error, DecodeError::Crashed(_)), "{error}");
+    assert!(matches!(error, DecodeError::Crashed(_) | DecodeError::Killed), "{error}");
 }
 
 /// These are refusals of the file and no crashes of the decoder.

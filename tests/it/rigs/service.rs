@@ -425,7 +425,9 @@ impl Service {
 /// Parses flags of `tintype serve`.
 fn settings(flags: &[&str]) -> ServerSettings {
     let mut settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
-    settings.worker.test_picture_decoder = TINTYPE.into();
+    if !flags.contains(&"--test-picture-decoder") {
+        settings.worker.test_picture_decoder = TINTYPE.into();
+    }
     settings
 }
 

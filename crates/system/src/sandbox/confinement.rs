@@ -85,9 +85,14 @@ const DENIED_TO_ENGINES: &[libc::c_long] = &[
 pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // When memory runs out, the kernel should end a decoder before the service. Some sandboxes have no such file.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    // The kernel kills at the hard limit; at the soft one it sends a signal of its own.
+    lower(Resource::Cpu, CPU_SECONDS + 1)?;
+    let hard = getrlimit(Resource::Cpu).maximum;
+    setrlimit(Resource::Cpu, Rlimit { current: hard.map(|hard| hard.min(CPU_SECONDS)), maximum: hard })?;
     for (resource, most) in [
         (Resource::As, MEMORY_BYTES),
-        (Resource::Cpu, CPU_SECONDS),
         (Resource::Fsize, 0),
         (Resource::Nofile, OPEN_FILES),
         (Resource::Nproc, 0),

@@ -10,12 +10,14 @@ mod confinement;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
@@ -65,6 +67,10 @@ pub enum DecodeError {
     /// The process ended without an answer.
     #[error("decoder: {0}")]
     Crashed(ExitStatus),
+    /// Somebody killed the process, most likely the kernel for want of memory. A decoder that takes too much itself ends in
+    /// other ways.
+    #[error("the decoder was killed: the machine or its container may have too little memory")]
+    Killed,
     /// The answer is not a picture of the size in its header.
     #[error("the decoder sent an invalid answer")]
     Garbled,
@@ -184,6 +190,7 @@ impl Decoder {
         }
         let error = match exchanged {
             Ok(Ok((status, answer))) if status.success() => return answer.picture(side),
+            Ok(Ok((status, _))) if status.signal() == Some(Signal::KILL.as_raw()) => DecodeError::Killed,
             Ok(Ok((status, _))) => DecodeError::Crashed(status),
             Ok(Err(error)) => error,
             Err(_) => DecodeError::TimeLimit(self.time_limit),
