@@ -65,15 +65,29 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// The limits of the control group of this process and of those around it. A group without a limit says "max".
+/// The limits of the control group of this process and of those around it, in both versions of control groups. A group
+/// without a limit says "max" or names more than any machine has.
 fn group_limits() -> Vec<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(group) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    let limit = |group: &Path| {
-        let path = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    group_limits_in(Path::new("/sys/fs/cgroup"), &groups)
+}
+
+fn group_limits_in(root: &Path, groups: &str) -> Vec<u64> {
+    let limits = |line: &str| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, group) = line.split_once(":/")?;
+        let (folder, name) = match controllers {
+            "" => ("", "memory.max"),
+            _ if controllers.split(',').any(|one| one == "memory") => ("memory", "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let limit = |group: &Path| {
+            let path = root.join(folder).join(group).join(name);
+            std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+        };
+        Some(Path::new(group).ancestors().filter_map(limit).collect::<Vec<_>>())
     };
-    Path::new(group).ancestors().filter_map(limit).collect()
+    groups.lines().filter_map(limits).flatten().collect()
 }
 
 /// A line such as `VmHWM:  1024 kB`, in bytes.
@@ -130,6 +144,26 @@ mod tests {
         let text = "VmPeak:\t  99 kB\nVmHWM:\t  1024 kB\nVmData: 18446744073709551615 kB\nThreads: 2\n";
         assert_eq!(kib(text, "VmHWM:"), Some(1 << 20));
         assert_eq!([kib(text, "VmData:"), kib(text, "Threads:"), kib(text, "RssAnon:")], [None; 3]);
+    }
+
+    #[test]
+    fn limits_of_control_groups_of_both_versions_count() {
+        let root = tempfile::tempdir().expect("a directory");
+        for (path, text) in [
+            ("a/memory.max", "max\n"),
+            ("a/b/memory.max", "1000\n"),
+            ("memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory/c/memory.limit_in_bytes", "500\n"),
+            ("cpu/memory.limit_in_bytes", "7\n"),
+        ] {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            std::fs::write(path, text).expect("a file");
+        }
+        let limits = |groups| group_limits_in(root.path(), groups);
+        assert_eq!(limits("0::/a/b\n"), [1000]);
+        assert_eq!(limits("5:memory:/c/gone\n4:cpu,cpuacct:/\n0::/a\n"), [500, 9_223_372_036_854_771_712]);
+        assert!(limits("").is_empty());
     }
 
     #[test]
