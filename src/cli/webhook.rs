@@ -189,7 +189,9 @@ impl ShownDelivery {
         match (self.status, self.trouble) {
             (Some(status), _) => format!("status {status}"),
             (None, Some(Trouble::Timeout)) => "no answer in time".into(),
-            (None, Some(Trouble::Unreachable)) => "no connection: check its name, port and certificate".into(),
+            (None, Some(Trouble::Unreachable)) => {
+                "no connection or no HTTP response: check its name, port and certificate".into()
+            }
             (None, Some(Trouble::Address)) => "its address is in no network of --webhook-network".into(),
             (None, None) => "-".into(),
         }

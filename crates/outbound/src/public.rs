@@ -31,6 +31,11 @@ const MAX_LOOKUPS: usize = 32;
 pub trait Lookup: Send + Sync {
     /// All addresses of `name`.
     async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>>;
+
+    /// All addresses of a name that may be known to this machine alone.
+    async fn lookup_here(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        self.lookup(name).await
+    }
 }
 
 /// The resolver of the operating system.
@@ -72,13 +77,22 @@ impl Lookup for SystemLookup {
     async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         // The trailing dot disables the machine's search domains: without it "x.example" could become
         // "x.example.svc.cluster.local".
-        let absolute = if name.ends_with('.') { name.to_owned() } else { format!("{name}.") };
+        self.resolve_in_thread(if name.ends_with('.') { name.to_owned() } else { format!("{name}.") }).await
+    }
+
+    async fn lookup_here(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        self.resolve_in_thread(name.to_owned()).await
+    }
+}
+
+impl SystemLookup {
+    async fn resolve_in_thread(&self, name: String) -> io::Result<Vec<IpAddr>> {
         let permit = self.threads.clone().acquire_owned().await.map_err(io::Error::other)?;
         let resolve = self.resolve;
         let lookup = tokio::task::spawn_blocking(move || {
             // The thread keeps the permit when the caller gives up, because the thread continues.
             let _permit = permit;
-            resolve(&absolute)
+            resolve(&name)
         });
         lookup.await.map_err(io::Error::other)?
     }
@@ -167,7 +181,11 @@ impl PublicResolver {
         if let Some(address) = self.exception_for(name) {
             return Ok(vec![address]);
         }
-        let found = self.lookup.lookup(name).await?;
+        let found = match self.lookup.lookup(name).await {
+            // The C library does not look for absolute names in its hosts file, where `localhost` is.
+            Err(_) if !matches!(self.reach, Reach::Public) => self.lookup.lookup_here(name).await?,
+            found => found?,
+        };
         // One forbidden address is enough to refuse the name: no honest name mixes them.
         match found.iter().find(|ip| !self.may_dial(**ip)) {
             Some(ip) => Err(ResolveError::NotPublic(*ip)),

@@ -706,7 +706,7 @@ delivery-waiting = waiting
 delivery-delivered = delivered
 delivery-failed = failed
 delivery-timeout = no answer in time
-delivery-unreachable = no connection: check its name, port and certificate
+delivery-unreachable = no connection or no HTTP response: check its name, port and certificate
 delivery-address = its address is in a network that this server does not call
 
 title-factor = Second factor
