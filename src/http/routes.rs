@@ -207,6 +207,8 @@ pub enum ErrorShape {
     Envelope,
     /// `{"error": {"message", "type", "param", "code"}}`.
     OpenAi,
+    /// `{"jsonrpc", "id", "error": {"code", "message", "data"}}`.
+    JsonRpc,
     /// A page.
     Page,
 }
@@ -269,7 +271,7 @@ const fn agents(
     pattern: &'static str,
     handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
 ) -> Route {
-    let (group, access, limit, errors) = (RouteGroup::Mcp, Access::Key, Some(RateLimit::Read), ErrorShape::Envelope);
+    let (group, access, limit, errors) = (RouteGroup::Mcp, Access::Key, Some(RateLimit::Read), ErrorShape::JsonRpc);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 

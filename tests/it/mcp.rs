@@ -131,14 +131,17 @@ fn the_official_client_of_python_takes_four_large_pictures() {
     let mut program = Command::new(python().join("python"));
     program.arg("-B").arg(root().join("tests/it/clients/mcp_calls.py")).args([&server.url(), &key, TINTYPE]);
     let said: Value = serde_json::from_str(&run(&mut program)).expect("JSON");
-    for (seen, version) in said.as_array().expect("a list").iter().zip(["2025", "2026"].into_iter().cycle()) {
+    let calls = said["calls"].as_array().expect("a list");
+    for (seen, version) in calls.iter().zip(["2025", "2026"].into_iter().cycle()) {
         assert!(seen["version"].as_str().is_some_and(|seen| seen.starts_with(version)), "{seen}");
         assert_eq!((&seen["tools"], &seen["pictures"]), (&json!(4), &json!(vec!["ffd8ff"; 4])), "{seen}");
         assert!(seen["bytes"].as_u64().is_some_and(|bytes| bytes < 1 << 20), "{seen}");
         assert_eq!(seen["same"], true);
         assert_eq!(seen["refused"], json!([true, "INVALID_REQUEST: n must be an integer from 1 to 4."]));
     }
-    assert_eq!(said.as_array().map(Vec::len), Some(4), "{said}");
+    assert_eq!(calls.len(), 4, "{said}");
+    let refusal = said["refusal"].as_str().expect("text");
+    assert!(refusal.contains("A valid API key is required"), "{refusal}");
     server.stop();
 }
 
@@ -410,13 +413,13 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
     };
     let (answer, ()) = tokio::join!(service.call("POST", "/mcp", &headers, call), work);
     assert_eq!(task_in(&answer.json()["result"])["status"], "completed", "{answer:?}");
-    service.call("GET", "/mcp/", &usual, "").await.assert_error(405, "INVALID_REQUEST");
+    service.call("GET", "/mcp/", &usual, "").await.assert_json_rpc_error(405, "INVALID_REQUEST");
 }
 
 /// Models write null for what they leave out (SparkyFitness, issue 1540), and frameworks for all arguments (keeperhub, issue
 /// 2108).
 #[tokio::test]
-async fn an_argument_that_is_null_is_left_out() {
+async fn an_argument_that_is_null_or_empty_is_left_out() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let made = json!({
@@ -426,10 +429,13 @@ async fn an_argument_that_is_null_is_left_out() {
     let made = task_in(&caller.tool("generate_image", &made).await);
     assert_eq!((&made["status"], &made["ignored_fields"]), (&json!("processing"), &Value::Null), "{made}");
     let id = &made["task_id"];
+    // oh-my-pi#2981, xum#3893: or an empty text.
+    let empty = json!({ "prompt": "a boat", "aspect_ratio": "", "n": "", "wait_seconds": "0", "pictures": "" });
+    assert_eq!(task_in(&caller.tool("generate_image", &empty).await)["status"], "processing");
     let found = json!({ "task_id": id, "wait_seconds": null, "pictures": null });
     assert_eq!(caller.tool("get_task", &found).await["isError"], false);
     let listed = caller.tool("list_tasks", &json!({ "limit": null, "cursor": null })).await;
-    assert_eq!(&listed["structuredContent"]["items"][0]["task_id"], id, "{listed}");
+    assert_eq!(&listed["structuredContent"]["items"][1]["task_id"], id, "{listed}");
     let refused = caller.tool("generate_image", &json!({ "prompt": null })).await;
     assert_eq!(refused["content"][0]["text"], "INVALID_REQUEST: prompt is required.");
 }
@@ -456,7 +462,7 @@ async fn a_page_of_this_server_is_of_its_own_origin() {
         request.header("origin", "http://evil.example.com:80").header("authorization", caller.authorization());
     let request = request.header("content-type", "application/json");
     let body = http_body_util::Full::new(bytes::Bytes::from(ping.to_string()));
-    named.send(request.body(body).expect("a request")).await.assert_error(403, "INVALID_REQUEST");
+    named.send(request.body(body).expect("a request")).await.assert_json_rpc_error(403, "INVALID_REQUEST");
 }
 
 #[tokio::test]
@@ -468,7 +474,7 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
     for origin in ["https://evil.example.com", "null", "http://app.example.com", "https://app.example.com.evil.example"]
     {
         let refused = caller.message(&ping, &[("origin", origin)]).await;
-        refused.assert_error(403, "INVALID_REQUEST");
+        refused.assert_json_rpc_error(403, "INVALID_REQUEST");
     }
     for message in
         [json!(null), json!({}), json!([]), json!([ping]), json!({ "jsonrpc": "1.0", "id": 1, "method": "x" })]
@@ -477,6 +483,10 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{message}: {refused:?}");
         assert!(refused.json()["error"].is_object(), "{message}: {refused:?}");
     }
+    let listing = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+    let refused = caller.message(&listing, &[("mcp-protocol-version", "1999-01-01")]).await;
+    let sentence = refused.assert_json_rpc_error(400, "INVALID_REQUEST");
+    assert!(sentence.contains("1999-01-01"), "{sentence}");
     let version = json!({ "io.modelcontextprotocol/protocolVersion": "2099-01-01" });
     let newer = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": { "_meta": version } });
     let refused = caller.message(&newer, &[("mcp-protocol-version", "2099-01-01")]).await;
@@ -492,10 +502,10 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
         assert!(!String::from_utf8_lossy(&refused.body).contains("\"result\""), "{refused:?}");
     }
     let long = call(json!({ "name": "generate_image", "arguments": { "prompt": "a".repeat(600_000) } }));
-    caller.message(&long, &[]).await.assert_error(413, "INVALID_REQUEST");
+    caller.message(&long, &[]).await.assert_json_rpc_error(413, "INVALID_REQUEST");
     let authorization = caller.authorization();
     let page =
         [("authorization", authorization.as_str()), ("content-type", "application/json"), ("accept", "text/html")];
-    service.call("POST", "/mcp", &page, ping.to_string()).await.assert_error(400, "INVALID_REQUEST");
+    service.call("POST", "/mcp", &page, ping.to_string()).await.assert_json_rpc_error(400, "INVALID_REQUEST");
     assert_eq!(caller.credits().await, 10);
 }

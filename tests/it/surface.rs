@@ -24,6 +24,7 @@ fn assert_unauthorized(route: &Route, answer: &Answer) {
             assert_eq!(answer.status, 401, "{route:?}: {answer:?}");
             assert_eq!(answer.json()["error"]["code"], "invalid_api_key");
         }
+        ErrorShape::JsonRpc => drop(answer.assert_json_rpc_error(401, "UNAUTHORIZED")),
         ErrorShape::Envelope | ErrorShape::Page => drop(answer.assert_error(401, "UNAUTHORIZED")),
     }
 }

@@ -65,7 +65,8 @@ impl Client {
             let status = response.status();
             let answer = read(response, MAX_ANSWER_BYTES, |_, _| ()).await?.ok_or(ClientError::NotThisApi)?;
             let parsed: serde_json::Value = serde_json::from_slice(&answer).map_err(|_| ClientError::NotThisApi)?;
-            if parsed.get("jsonrpc").is_none() {
+            // An error without an id answers no message: it refuses the request.
+            if parsed["id"].is_null() {
                 return Err(refused(status, &answer, None));
             }
             on_message(&one_line(&answer)?);

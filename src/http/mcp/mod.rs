@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderMap};
 use axum::http::{HeaderValue, StatusCode};
@@ -31,6 +31,9 @@ mod definitions;
 mod forms;
 mod rooms;
 mod tools;
+
+/// Longest sentence of the transport that callers see.
+const MAX_SENTENCE_BYTES: usize = 1_024;
 
 /// `POST /mcp`, and `/mcp/`, as some programs complete it
 pub(super) async fn post(
@@ -61,7 +64,7 @@ pub(super) async fn post(
     let service =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let answer = service.handle(Request::from_parts(parts, Full::new(message))).await;
-    let mut answer = in_envelope(answer.map(|body| Body::new(rooms.with(Body::new(body)))));
+    let mut answer = refused_or_written(answer.map(|body| Body::new(rooms.with(Body::new(body))))).await;
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }
@@ -99,8 +102,8 @@ fn is_address(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// The answer; an error of the transport, which is plain text, in the envelope of errors.
-fn in_envelope(mut answer: Response) -> Response {
+/// The answer; an error of the transport, which is a sentence in plain text, as an error of this server.
+async fn refused_or_written(mut answer: Response) -> Response {
     let is_json = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     match answer.status() {
         // The transport gives this status to every body that it cannot read.
@@ -110,7 +113,14 @@ fn in_envelope(mut answer: Response) -> Response {
             ApiError::invalid_request(message).into_response()
         }
         status if (status.is_client_error() || status.is_server_error()) && !is_json => {
-            ApiError::of_status(status).into_response()
+            let sentence = to_bytes(answer.into_body(), MAX_SENTENCE_BYTES).await.unwrap_or_default();
+            match String::from_utf8(sentence.into()) {
+                Ok(sentence) if status == StatusCode::BAD_REQUEST && !sentence.is_empty() => {
+                    ApiError::invalid_request(sentence)
+                }
+                _ => ApiError::of_status(status),
+            }
+            .into_response()
         }
         _ => {
             // Errors of the protocol have a form of their own, whatever their status.

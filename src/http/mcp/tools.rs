@@ -100,9 +100,11 @@ impl ServerHandler for Tools {
         if self.get_tool(&call.name).is_none() {
             return Err(ErrorData::invalid_params(format!("There is no tool {:?}.", call.name), None));
         }
+        let mut arguments = call.arguments.unwrap_or_default();
+        // Many agents write null or an empty text for an argument that they leave out.
+        arguments.retain(|name, value| !value.is_null() && (name == "prompt" || value != ""));
         // A call that panics would never be answered.
-        let result =
-            AssertUnwindSafe(self.call(&call.name, call.arguments.unwrap_or_default(), &context)).catch_unwind();
+        let result = AssertUnwindSafe(self.call(&call.name, arguments, &context)).catch_unwind();
         let result = result.await.unwrap_or_else(|_| {
             tracing::error!(tool = %call.name, "a tool panicked");
             Err("Something went wrong on our side. Call list_tasks before you call generate_image again.".into())
@@ -157,8 +159,6 @@ impl Tools {
         let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("pictures");
-        // Many agents write null for an argument that they leave out.
-        arguments.retain(|_, value| !value.is_null());
         self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
         let attempt = self.attempt(&arguments);
         let chosen = self.choice(&mut arguments);
@@ -407,7 +407,7 @@ fn structured(data: Value) -> CallToolResult {
 /// The seconds that an agent wants to wait.
 fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
     let seconds = match arguments.get("wait_seconds") {
-        None | Some(Value::Null) => Some(usual),
+        None => Some(usual),
         // The value counts, not its spelling: 30.0 is 30.
         Some(given) => {
             let number = given.as_f64().or_else(|| given.as_str()?.parse().ok());
@@ -420,8 +420,7 @@ fn wait(arguments: &JsonObject, usual: u64) -> Result<Duration, String> {
 }
 
 fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
-    let given = arguments.get("pictures").filter(|given| !given.is_null());
-    match given.unwrap_or(&json!("jpeg")).as_str() {
+    match arguments.get("pictures").unwrap_or(&json!("jpeg")).as_str() {
         Some("jpeg") => Ok(Pictures::Jpeg),
         Some("png") => Ok(Pictures::Png),
         Some("none") => Ok(Pictures::None),

@@ -8,6 +8,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::dialect::Dialect;
@@ -243,6 +244,15 @@ impl ApiError {
         serde_json::to_vec(&ErrorBody { error, required, available }).expect("an error is always JSON")
     }
 
+    /// The error as a message of JSON-RPC 2.0. Agents show nothing of another body.
+    fn json_rpc(&self, request_id: &str) -> Vec<u8> {
+        // "Invalid Request", and the first code that the specification leaves to servers.
+        let code = if self.code == ErrorCode::InvalidRequest { -32600 } else { -32000 };
+        let data = json!({ "code": self.code, "request_id": request_id });
+        let error = json!({ "code": code, "message": self.message, "data": data });
+        json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string().into_bytes()
+    }
+
     /// Writes the body into `response` and keeps its other headers.
     pub(super) fn write(&self, mut response: Response<Body>, request_id: &str, form: ErrorForm) -> Response<Body> {
         if let ErrorForm::Page(texts) = form {
@@ -258,10 +268,11 @@ impl ApiError {
             return page;
         }
         *response.status_mut() = self.status;
-        let mut body = None;
-        if matches!(form, ErrorForm::OpenAi) {
-            body = Some(self.write_dialect(&mut response));
-        }
+        let body = match form {
+            ErrorForm::OpenAi => self.write_dialect(&mut response),
+            ErrorForm::JsonRpc => self.json_rpc(request_id),
+            _ => self.body(request_id),
+        };
         let headers = response.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -272,7 +283,7 @@ impl ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        *response.body_mut() = Body::from(body.unwrap_or_else(|| self.body(request_id)));
+        *response.body_mut() = Body::from(body);
         response
     }
 }
@@ -284,6 +295,8 @@ pub(in crate::http) enum ErrorForm {
     OpenAi,
     /// `{"error": {"code", "message", "request_id"}}`.
     Envelope,
+    /// `{"jsonrpc", "id", "error": {"code", "message", "data"}}`.
+    JsonRpc,
     /// A page in the language of the person.
     Page(&'static Texts),
 }

@@ -146,6 +146,7 @@ fn error_form(request: &Request) -> ErrorForm {
     match routes::error_shape(request) {
         ErrorShape::Envelope => ErrorForm::Envelope,
         ErrorShape::OpenAi => ErrorForm::OpenAi,
+        ErrorShape::JsonRpc => ErrorForm::JsonRpc,
         ErrorShape::Page => ErrorForm::Page(Texts::of(request.headers())),
     }
 }

@@ -15,11 +15,15 @@ from mcp_types import ImageContent
 url, key, program = sys.argv[1:]
 
 
+def over_http(key: str) -> Any:
+    client = create_mcp_http_client(headers={"Authorization": f"Bearer {key}"})
+    return streamable_http_client(url + "/mcp", http_client=client)
+
+
 def server(kind: str) -> Any:
     if kind == "stdio":
         return StdioServerParameters(command=program, args=["mcp"], env={"TINTYPE_URL": url, "TINTYPE_KEY": key})
-    http = create_mcp_http_client(headers={"Authorization": f"Bearer {key}"})
-    return streamable_http_client(url + "/mcp", http_client=http)
+    return over_http(key)
 
 
 async def call(kind: str, mode: str) -> dict[str, Any]:
@@ -42,5 +46,17 @@ async def call(kind: str, mode: str) -> dict[str, Any]:
         }
 
 
+async def refusal() -> str:
+    """What a caller with a wrong key hears."""
+    try:
+        async with Client(over_http("wrong"), mode="auto") as client:
+            await client.list_tools()
+    except Exception as error:
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        return str(error)
+    return "nothing"
+
+
 seen = [asyncio.run(call(kind, mode)) for kind in ("http", "stdio") for mode in ("legacy", "auto")]
-print(json.dumps(seen))
+print(json.dumps({"calls": seen, "refusal": asyncio.run(refusal())}))

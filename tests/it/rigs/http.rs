@@ -96,6 +96,17 @@ impl Answer {
         self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}")).to_str().expect("text")
     }
 
+    /// Asserts that this is an error of JSON-RPC, which agents show, and returns its message.
+    #[track_caller]
+    pub fn assert_json_rpc_error(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        let body = self.json();
+        let data = json!({ "code": code, "request_id": self.header("x-request-id") });
+        assert_eq!((&body["jsonrpc"], &body["id"], &body["error"]["data"]), (&json!("2.0"), &Value::Null, &data));
+        assert!(body["error"]["code"].is_i64(), "{body}");
+        body["error"]["message"].as_str().expect("a message").to_owned()
+    }
+
     /// Asserts that this is an error in the interface's envelope, and returns its message.
     #[track_caller]
     pub fn assert_error(&self, status: u16, code: &str) -> String {
