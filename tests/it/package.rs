@@ -1,9 +1,11 @@
 //! The Debian package is made, installed, used, upgraded, removed and purged, on a copy of this machine's root.
-//! `deploy/debian/test` does that on a clean Debian under systemd, which takes a minute.
+//! `deploy/debian/test` does that on a clean Debian under systemd, which takes a minute. The other files of `deploy/` for
+//! systemd, Kubernetes and containers are checked without running them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::rigs::binary::TINTYPE;
@@ -117,4 +119,31 @@ fn the_manifests_for_kubernetes_are_valid() {
     let mut validate = Command::new(packages::python().join("kubernetes-validate"));
     let judged = validate.args(["--strict", "--version", "1.33"]).arg(manifests).output().expect("it runs");
     assert!(judged.status.success(), "{judged:?}");
+}
+
+/// A compose file, with its anchors and merges resolved.
+fn compose(file: &str) -> Value {
+    let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let mut read = Command::new(packages::python().join("python"));
+    let output = read.args(["-c", script]).arg(root().join("deploy").join(file)).output().expect("Python runs");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_service_that_another_waits_for_has_a_health_check_in_the_compose_file() {
+    let mut waits = 0;
+    for file in ["compose.yaml", "compose-sqlite.yaml"] {
+        let composed = compose(file);
+        for (name, service) in composed["services"].as_object().expect("services") {
+            for (other, wait) in service["depends_on"].as_object().into_iter().flatten() {
+                assert_eq!(wait["condition"], "service_healthy", "{file}: {name}");
+                // Podman drops that of an image.
+                let check = &composed["services"][other.as_str()]["healthcheck"]["test"];
+                assert!(check.is_array(), "{file}: {name} waits for {other}");
+                waits += 1;
+            }
+        }
+    }
+    assert_eq!(waits, 3);
 }
