@@ -147,3 +147,20 @@ fn a_service_that_another_waits_for_has_a_health_check_in_the_compose_file() {
     }
     assert_eq!(waits, 3);
 }
+
+#[test]
+fn images_of_others_are_named_with_their_registry() {
+    let dockerfile = std::fs::read_to_string(root().join("deploy/Dockerfile")).expect("a Dockerfile");
+    let mut images: Vec<String> =
+        dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")).map(Into::into).collect();
+    for service in compose("compose.yaml")["services"].as_object().expect("services").values() {
+        if service["build"].is_null() {
+            images.push(service["image"].as_str().expect("an image").into());
+        }
+    }
+    assert_eq!(images.len(), 4);
+    // Podman does not know which registry a short name is in.
+    for image in images {
+        assert!(image.starts_with("docker.io/library/"), "{image}");
+    }
+}
