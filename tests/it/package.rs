@@ -164,3 +164,16 @@ fn images_of_others_are_named_with_their_registry() {
         assert!(image.starts_with("docker.io/library/"), "{image}");
     }
 }
+
+#[test]
+fn the_compose_files_trust_their_own_network_alone() {
+    for file in ["compose.yaml", "compose-sqlite.yaml"] {
+        let composed = compose(file);
+        let subnet = &composed["networks"]["default"]["ipam"]["config"][0]["subnet"];
+        assert!(subnet.is_string(), "{file}");
+        let services = composed["services"].as_object().expect("services").values();
+        for service in services.filter(|service| service["image"] == "tintype") {
+            assert_eq!(service["environment"]["TINTYPE_TRUSTED_PROXY"], *subnet, "{file}");
+        }
+    }
+}
