@@ -1,6 +1,6 @@
 //! The Debian package is made, installed, used, upgraded, removed and purged, on a copy of this machine's root.
-//! `deploy/debian/test` does that on a clean Debian under systemd, which takes a minute. The other files of `deploy/` for
-//! systemd, Kubernetes and containers are checked without running them.
+//! `deploy/debian/test` does that on a clean Debian under systemd, which takes a minute. The files for systemd,
+//! Kubernetes and containers are checked without running them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -166,7 +166,7 @@ fn images_of_others_are_named_with_their_registry() {
 }
 
 #[test]
-fn the_compose_files_trust_their_own_network_alone() {
+fn the_compose_files_trust_their_own_network_alone_and_have_an_init() {
     for file in ["compose.yaml", "compose-sqlite.yaml"] {
         let composed = compose(file);
         let subnet = &composed["networks"]["default"]["ipam"]["config"][0]["subnet"];
@@ -174,6 +174,7 @@ fn the_compose_files_trust_their_own_network_alone() {
         let services = composed["services"].as_object().expect("services").values();
         for service in services.filter(|service| service["image"] == "tintype") {
             assert_eq!(service["environment"]["TINTYPE_TRUSTED_PROXY"], *subnet, "{file}");
+            assert_eq!(service["init"], true, "{file}");
         }
     }
 }
