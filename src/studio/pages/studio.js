@@ -145,11 +145,17 @@ async function copy(text, button) {
 // Forgets prompts and drafts, except those of one person.
 function forgetPrompts(except) {
   const isOther = (key) => /^tintype-(prompts|draft)-/.test(key) && !(except && key.endsWith(except));
-  for (const key of Object.keys(localStorage).filter(isOther)) localStorage.removeItem(key);
+  for (const kept of [localStorage, sessionStorage]) {
+    for (const key of Object.keys(kept).filter(isOther)) kept.removeItem(key);
+  }
 }
 forgetPrompts(`-${document.body.dataset.person}`);
 document.addEventListener("submit", (event) => {
   if ("signOut" in event.target.dataset) forgetPrompts();
+});
+// What one tab forgets, the others forget too.
+addEventListener("storage", (event) => {
+  if (event.key?.startsWith("tintype-draft-") && event.newValue === null) sessionStorage.removeItem(event.key);
 });
 
 setUp(document);

@@ -1,6 +1,6 @@
 //! The form of Create as a person left it, in a browser.
 
-use super::browser::{PROMPT, Person};
+use super::browser::{PROMPT, Person, first};
 
 /// What the form holds.
 const HELD: &str =
@@ -39,5 +39,36 @@ fn a_draft_survives_other_pages_and_a_lost_session_but_not_a_sign_out() {
     person.browser.follow("document.querySelector('[data-sign-out] button')");
     let mut person = person.signs_in_again();
     assert_eq!(person.browser.evaluate(WORDS), "");
+    person.leave();
+}
+
+#[test]
+fn each_tab_keeps_its_own_draft_and_a_new_tab_begins_with_the_latest() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.paste(PROMPT, "A ferry at dusk");
+    let first_tab = person.browser.open_tab("about:blank");
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate(WORDS), "A ferry at dusk");
+    person.browser.paste(PROMPT, "A kite on the beach");
+    let second_tab = person.browser.turn_to(first_tab);
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate(WORDS), "A ferry at dusk");
+    // What was sent and removed stays away, although the other tab has words.
+    person.browser.click("document.querySelector('.make')");
+    person.browser.until(&first("completed"));
+    person.browser.paste(PROMPT, "");
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate(WORDS), "");
+    let first_tab = person.browser.turn_to(second_tab);
+    person.open("/studio");
+    assert_eq!(person.browser.evaluate(WORDS), "A kite on the beach");
+    // A sign-out in one tab takes the drafts of all.
+    let forgotten = "Object.keys(sessionStorage).every((key) => !key.startsWith('tintype-'))";
+    assert_eq!(person.browser.evaluate(forgotten), false);
+    person.browser.evaluate("document.querySelector('details.person').open = true");
+    person.browser.follow("document.querySelector('[data-sign-out] button')");
+    assert_eq!(person.browser.evaluate(forgotten), true);
+    person.browser.turn_to(first_tab);
+    person.browser.until_asked(forgotten, |_| std::thread::yield_now());
     person.leave();
 }
