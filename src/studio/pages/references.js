@@ -174,7 +174,8 @@ function offerBack(kept) {
 
 // A picture with its details that is dropped on the prompt fills the form in; any other becomes a reference.
 async function drop(dropped, onPrompt) {
-  for (const file of dropped) {
+  const known = pictures(dropped);
+  for (const file of known) {
     const fields = onPrompt && await fieldsIn(file);
     if (!fields) {
       upload(file);
@@ -185,6 +186,8 @@ async function drop(dropped, onPrompt) {
     maker.dispatchEvent(new Event("input"));
     if (kept.prompt.trim() && kept.prompt !== maker.elements.prompt.value) offerBack(kept);
   }
+  // Browsers give no type to pictures that they do not know, such as .heic.
+  if (known.length < dropped.length) say(files.dataset.unreadable);
 }
 
 function remix(card, parts) {
@@ -266,6 +269,6 @@ if (maker) {
     event.preventDefault();
     const reference = event.dataTransfer.getData(DRAGGED);
     if (reference) return addReference(reference);
-    drop(pictures(event.dataTransfer.files), event.target === maker.elements.prompt);
+    drop([...event.dataTransfer.files], event.target === maker.elements.prompt);
   });
 }

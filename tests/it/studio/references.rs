@@ -96,6 +96,24 @@ fn a_file_that_is_no_picture_is_refused_beside_the_form() {
 }
 
 #[test]
+fn a_dropped_file_that_the_browser_does_not_know_is_refused_beside_the_form() {
+    let mut person = Person::sign_in(&[]);
+    let drop_all = "transfer.items.add(new File(['no type'], 'a.heic'));
+        document.querySelector('#prompt').dispatchEvent(
+            new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));";
+    person.with_file(&format!("transfer.items.clear(); {drop_all}"));
+    let refused = "document.querySelector('[data-refusal]').textContent.includes('cannot be read')";
+    person.browser.until(refused);
+    assert_eq!(person.browser.evaluate("document.querySelectorAll('.chip').length"), 0);
+    // Beside a picture it does not go unnoticed either.
+    person.browser.evaluate("say('')");
+    person.with_file(drop_all);
+    person.until_references(1);
+    person.browser.until(refused);
+    person.leave();
+}
+
+#[test]
 fn two_pictures_are_compared_side_by_side_and_by_the_keyboard_over_each_other() {
     let mut person = Person::sign_in(&[]);
     person.browser.click("document.querySelector('input[name=n][value=\"2\"]')");
