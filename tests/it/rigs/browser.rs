@@ -134,6 +134,11 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({ "features": [motion] }));
     }
 
+    /// Has a touchscreen in place of a mouse from now on.
+    pub fn touch(&mut self) {
+        self.call("Emulation.setTouchEmulationEnabled", json!({ "enabled": true }));
+    }
+
     /// Asks for pages in this language from now on.
     pub fn speak(&mut self, language: &str) {
         self.call("Network.setExtraHTTPHeaders", json!({ "headers": { "Accept-Language": language } }));

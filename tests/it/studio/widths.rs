@@ -1,4 +1,5 @@
-//! No page is wider than its screen, and no table wider than its box, in either language, with every part of it open.
+//! No page is wider than its screen, and no table wider than its box, in either language, with every part of it open. No
+//! field of a touchscreen has text so small that a browser zooms into it.
 
 use crate::rigs::binary::{json, run};
 
@@ -14,6 +15,10 @@ const WIDE: &str = "(() => {
     const page = document.documentElement.scrollWidth > innerWidth ? ['the page'] : [];
     return [...wide.map((box) => box.getAttribute('aria-label')), ...page];
 })()";
+
+/// Names the fields whose text is smaller than 16 pixels.
+const SMALL: &str = "[...document.querySelectorAll('input, textarea, select')]
+    .filter((field) => parseFloat(getComputedStyle(field).fontSize) < 16).map((field) => field.name)";
 
 /// Fills an account with rows of all kinds, and names its pages.
 fn fill(person: &mut Person) -> Vec<String> {
@@ -83,5 +88,19 @@ fn no_table_is_wider_than_its_box() {
     assert!(wide.is_empty(), "{}", wide.join("\n"));
     // The browser itself reports the status of the call with the leaked key.
     person.browser.errors.retain(|error| !error.contains("40"));
+    person.leave();
+}
+
+#[test]
+fn no_field_on_a_touchscreen_makes_a_browser_zoom() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.resize(390, 844);
+    person.open("/studio/keys");
+    assert_ne!(person.browser.evaluate(SMALL), serde_json::json!([]), "a mouse has smaller fields");
+    person.browser.touch();
+    for path in ["", "/gallery", "/keys", "/people", "/credits", "/webhooks", "/boards", "/operator/accounts"] {
+        person.open(&format!("/studio{path}"));
+        assert_eq!(person.browser.evaluate(SMALL), serde_json::json!([]), "{path}");
+    }
     person.leave();
 }
