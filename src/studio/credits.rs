@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
-use super::page::{DAY, Frame, html, secured};
+use super::page::{BYTE_ORDER_MARK, DAY, Frame, html, secured};
 use super::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
 use tintype_domain::text;
@@ -129,7 +129,8 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
     let filter = wanted.filter()?;
-    let head = stream::iter([io::Result::Ok("id,time,kind,amount,balance,task_id,note\r\n".to_owned())]);
+    let head = format!("{BYTE_ORDER_MARK}id,time,kind,amount,balance,task_id,note\r\n");
+    let head = stream::iter([io::Result::Ok(head)]);
     let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
         let Some(before) = from else { return Ok(None) };
         if !visitor.is_here().await.map_err(io::Error::other)? {

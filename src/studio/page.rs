@@ -26,6 +26,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// A day.
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The byte order mark, which each table to download begins with. Without it Excel on Windows takes its text for that of
+/// an old code page.
+pub(super) const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// A page of HTML.
 pub(super) fn html(body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));

@@ -10,6 +10,7 @@ use tintype_domain::text;
 use tintype_engine::Setting;
 use tintype_system::clock::Timestamp;
 
+use super::page::BYTE_ORDER_MARK;
 use super::settings::value_of;
 
 /// Most of a prompt in the name of a file, in bytes. File systems take 255.
@@ -90,10 +91,10 @@ impl PictureFile {
         self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The first line of a table of pictures (RFC 4180).
+    /// The byte order mark and the first line of a table of pictures (RFC 4180).
     pub(super) fn csv_header() -> String {
         let settings = Setting::ALL.map(Setting::as_str).join(",");
-        format!("file,created_at,shape,preset,{settings},prompt\r\n")
+        format!("{BYTE_ORDER_MARK}file,created_at,shape,preset,{settings},prompt\r\n")
     }
 
     /// The line of the picture in that table, for the file with this name.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
-use super::page::{DAY, Frame, day, html, secured};
+use super::page::{BYTE_ORDER_MARK, DAY, Frame, day, html, secured};
 use super::session::Visitor;
 use super::texts::Texts;
 use crate::service::usage::{self, API, FORMER_PERSON, STUDIO, UNKNOWN_KEY, UsageLine};
@@ -148,7 +148,8 @@ fn chart(t: &'static Texts, lines: &[UsageLine], from: Timestamp, days: u32) -> 
 /// The rows as CSV.
 pub async fn usage_csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     let lines = lines(&visitor, &wanted).await?;
-    let mut response = secured(Response::new(Body::from(usage::csv(wanted.by(), &lines))));
+    let csv = format!("{BYTE_ORDER_MARK}{}", usage::csv(wanted.by(), &lines));
+    let mut response = secured(Response::new(Body::from(csv)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment; filename=\"usage.csv\""));

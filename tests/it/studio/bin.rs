@@ -197,6 +197,6 @@ async fn the_usage_shows_who_spent_the_credits() {
     let (ada, bob) = (ada.person.id, bob.person.id);
     let expected =
         [("", "(API)", "1", "2"), (bob.as_str(), "(former member)", "2", "4"), (ada.as_str(), "ada", "1", "2")];
-    assert!(csv.starts_with("account,person_id,person,tasks,images,charged,refunded,credits\r\n"), "{csv}");
+    assert!(csv.starts_with("\u{feff}account,person_id,person,tasks,images,charged,refunded,credits\r\n"), "{csv}");
     assert_eq!(rows, expected);
 }

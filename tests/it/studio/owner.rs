@@ -199,7 +199,7 @@ async fn the_ledger_is_downloaded_and_no_note_is_a_formula() {
     ada.create("a boat").await;
     let csv = ada.page("/studio/credits.csv").await;
     let lines: Vec<_> = csv.lines().collect();
-    assert_eq!((lines.len(), lines[0]), (4, "id,time,kind,amount,balance,task_id,note"));
+    assert_eq!((lines.len(), lines[0]), (4, "\u{feff}id,time,kind,amount,balance,task_id,note"));
     assert!(lines[1].contains(",charge,-2,103,imgmodel-"), "{csv}");
     assert!(lines[2].ends_with(",grant,5,105,,\"'=cmd|' /C calc'!A0, \"\"quoted\"\"\""), "{csv}");
     let page = ada.page("/studio/credits").await;

@@ -64,12 +64,12 @@ async fn an_owner_sees_and_downloads_the_usage_by_key_and_by_day() {
     assert!(page.contains(">Net credits</th>") && page.contains(&format!(" – {days} (UTC)")), "{page}");
     let csv = ada.page("/studio/usage.csv?by=key&days=90").await;
     let lines: Vec<_> = csv.lines().collect();
-    assert_eq!(lines[0], "account,key_id,key,tasks,images,charged,refunded,credits");
+    assert_eq!(lines[0], "\u{feff}account,key_id,key,tasks,images,charged,refunded,credits");
     assert!(lines[1].ends_with(" =laptop\",1,4,8,0,8") && lines[2] == "\"ada\",,\"(studio)\",1,1,2,2,0", "{csv}");
     let day = service.shared.store.now().day();
     assert_eq!(
         ada.page("/studio/usage.csv?by=day").await,
-        format!("day,tasks,images,charged,refunded,credits\r\n{day},2,5,10,2,8\r\n")
+        format!("\u{feff}day,tasks,images,charged,refunded,credits\r\n{day},2,5,10,2,8\r\n")
     );
     let member = service.visitor_as("ada", "member", Role::Member).await;
     for path in ["/studio/usage", "/studio/usage.csv"] {
