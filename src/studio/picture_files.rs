@@ -38,7 +38,18 @@ pub(super) fn stem(prompt: &str) -> String {
         }
     }
     let stem = stem.trim_end_matches('-');
-    if stem.is_empty() { "picture".into() } else { stem.to_owned() }
+    match stem {
+        "" => "picture".into(),
+        _ if is_device(stem) => format!("_{stem}"),
+        _ => stem.to_owned(),
+    }
+}
+
+/// Whether Windows reserves this name, in lower case, for a device, whatever extension follows.
+fn is_device(stem: &str) -> bool {
+    let number = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
+    let is_port = |number: &str| number.chars().count() == 1 && "123456789¹²³".contains(number);
+    matches!(stem, "con" | "prn" | "aux" | "nul") || number.is_some_and(is_port)
 }
 
 /// One picture of a task.
@@ -151,7 +162,18 @@ mod tests {
         for (prompt, name) in [
             ("A lighthouse in fog, oil on canvas!", "a-lighthouse-in-fog-oil-on-canvas"),
             ("  ../../etc/passwd ", "etc-passwd"),
-            ("CON", "con"),
+            ("CON", "_con"),
+            ("Prn!", "_prn"),
+            ("aux", "_aux"),
+            ("nul", "_nul"),
+            ("COM1", "_com1"),
+            ("lpt9.", "_lpt9"),
+            ("com²", "_com²"),
+            ("con.png", "con-png"),
+            ("console", "console"),
+            ("com", "com"),
+            ("com0", "com0"),
+            ("COM10", "com10"),
             ("Füchse im Schnee", "füchse-im-schnee"),
             ("雪の中の狐", "雪の中の狐"),
             ("बर्फ में लोमड़ी", "बर्फ-में-लोमड़ी"),
