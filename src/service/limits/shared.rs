@@ -191,6 +191,9 @@ fn describe(error: &RedisError) -> String {
     if of_cluster || text.contains("cluster mode") {
         return format!("{text}: Redis Cluster is not supported; give --redis one Redis or Valkey server");
     }
+    if text.contains("unknown command 'SCRIPT'") {
+        return format!("{text}: give --redis a server that runs scripts, and not its Sentinel");
+    }
     trust::explain(text, "--redis-ca")
 }
 
@@ -204,8 +207,8 @@ impl Server {
         let info = format!("redis://{rest}").into_connection_info().map_err(|_| invalid())?;
         let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Err(invalid()) };
         let tls = match scheme {
-            "redis" => None,
-            "rediss" => {
+            "redis" | "valkey" => None,
+            "rediss" | "valkeys" => {
                 let trusted = trust::public_and(given.authorities.as_deref());
                 let trusted = trusted.map_err(|error| format!("--redis-ca: {error}"))?;
                 let config = trust::tls(trusted).map_err(|error| error.to_string())?;

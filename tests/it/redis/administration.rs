@@ -189,8 +189,13 @@ fn the_doctor_checks_redis() {
     let mut redis = RedisServer::start();
     let url = redis.url();
     assert_eq!(doctor(&data, &[]), (true, "each process counts on its own".to_owned()));
-    let (well, detail) = doctor(&data, &["--redis", &url]);
-    assert!(well && detail.contains(&format!("Redis at 127.0.0.1:{}", redis.port())), "{detail}");
+    for url in [&url, &url.replace("redis://", "valkey://")] {
+        let (well, detail) = doctor(&data, &["--redis", url]);
+        assert!(well && detail.contains(&format!("Redis at 127.0.0.1:{}", redis.port())), "{detail}");
+    }
+    let poor = RedisServer::start_with(&["--rename-command", "SCRIPT", ""]);
+    let (well, detail) = doctor(&data, &["--redis", &poor.url()]);
+    assert!(!well && detail.ends_with("give --redis a server that runs scripts, and not its Sentinel"), "{detail}");
     redis.kill();
     let (well, detail) = doctor(&data, &["--redis", &url]);
     assert!(!well && detail.contains("refused"), "{detail}");
