@@ -158,7 +158,7 @@ impl FetchError {
             | Self::Encoding(EncodingError::TooLarge(..))
             | Self::Decode(DecodeError::Picture(PictureError::TooLarge)) => FaultKind::TooLarge,
             Self::Decode(DecodeError::Picture(PictureError::Damaged(_))) => FaultKind::Damaged,
-            Self::Decode(DecodeError::NotStarted(_)) => FaultKind::Unexamined,
+            Self::Decode(DecodeError::NotStarted(_) | DecodeError::Killed) => FaultKind::Unexamined,
             Self::Decode(_) => FaultKind::NotAnImage,
             _ => FaultKind::Unreachable,
         }

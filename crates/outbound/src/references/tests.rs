@@ -6,11 +6,12 @@ use std::net::TcpListener;
 use futures::FutureExt as _;
 
 use super::slots::{MAX_PER_ACCOUNT, MAX_PER_HOST, Slots};
-use super::{FaultKind, MAX_ALL_DOWNLOADS, ReferenceFault, ReferenceOptions, References};
+use super::{FaultKind, FetchError, MAX_ALL_DOWNLOADS, ReferenceFault, ReferenceOptions, References};
 use crate::public::tests::{PUBLIC_V4, PUBLIC_V6, ScriptedDns};
 use tintype_domain::model::Id;
 use tintype_domain::reference_url::ReferenceUrl;
 use tintype_system::clock::Timestamp;
+use tintype_system::sandbox::DecodeError;
 
 /// A listener to which no connection may be made.
 struct Trap {
@@ -116,6 +117,11 @@ async fn an_account_with_all_its_downloads_waits_while_other_accounts_go_on() {
     held.pop();
     waiting.await.unwrap_err();
     assert_eq!(script.answers_left(), 0);
+}
+
+#[test]
+fn a_decoder_that_was_killed_says_nothing_about_the_picture() {
+    assert!(matches!(FetchError::from(DecodeError::Killed).kind(), FaultKind::Unexamined));
 }
 
 #[test]
