@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tempfile::TempDir;
+use tintype_rigs::postgres::Cluster;
 use tintype_store::Queue as _;
 use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
-use crate::cluster::Cluster;
 use crate::engine::{Beside, Client, Server as Engine};
 use crate::fixture::{self, PROMPT};
 use crate::generator::{SILENCE, histogram, now};
@@ -39,11 +39,10 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
         report.fact(format!("{name}, p99"), millis(times, 0.99), "ms", None);
     }
     report.fact("  ratio, p50", millis(&face, 0.5) / millis(&native, 0.5), "times", None);
-    let cluster = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let cluster = Cluster::start(&cluster).map(|running| (running, cluster))?;
+    let cluster = Cluster::start_for_benchmark(Path::new(env!("CARGO_TARGET_TMPDIR")));
     ["call", "stream"]
         .into_iter()
-        .try_for_each(|kind| waits(runtime, &cluster.0, &directory.path().join(format!("face-{kind}")), kind, report))
+        .try_for_each(|kind| waits(runtime, &cluster, &directory.path().join(format!("face-{kind}")), kind, report))
 }
 
 /// One picture after another, from an engine that answers at once, in turns by both APIs until the caller has its bytes.
@@ -74,7 +73,7 @@ async fn pictures(directory: &TempDir, options: &Options) -> Outcome<(Histogram<
 /// the database. `kind` is `call` or `stream`; each has a server of its own, whose memory nothing has used before.
 fn waits(runtime: &Runtime, cluster: &Cluster, data: &Path, kind: &str, report: &mut Report) -> Outcome<()> {
     std::fs::create_dir(data)?;
-    let url = cluster.url();
+    let url = cluster.database_url();
     let (store, keys) = runtime.block_on(async {
         let store = postgres::open(&url, None, Clock::system(), Faults::default()).await?;
         let callers = fixture::callers(&store, kind, WAITING.div_ceil(WAITING_WITH_KEY)).await?;
@@ -82,7 +81,7 @@ fn waits(runtime: &Runtime, cluster: &Cluster, data: &Path, kind: &str, report: 
         let keys: Vec<String> = callers.into_iter().map(|caller| caller.key).collect();
         Ok::<_, Box<dyn std::error::Error>>((store, keys))
     })?;
-    let client = runtime.block_on(cluster.connect())?;
+    let client = runtime.block_on(cluster.session());
     let files = format!("file:{}", data.with_file_name("face-files").display());
     let limits = ["--max-connections-per-address", "4000", "--max-unfinished", "0"];
     let server =

@@ -15,9 +15,6 @@ use self::report::{Aim, Report};
 
 mod attack;
 mod claims;
-#[path = "../scale/cluster.rs"]
-#[expect(dead_code, reason = "the benchmark of PostgreSQL uses the rest")]
-mod cluster;
 mod disk;
 mod engine;
 mod face;

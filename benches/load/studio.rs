@@ -14,6 +14,7 @@ use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Role, Token};
 use tintype_domain::request::{AspectRatio, GenerateRequest};
 use tintype_engine::picture::Picture;
+use tintype_rigs::postgres::Cluster;
 use tintype_store::postgres;
 use tintype_store::sqlite;
 use tintype_store::{AccountCreation, NewSession, PersonCreation, Rank, Store, Submission};
@@ -21,7 +22,6 @@ use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
-use crate::cluster::Cluster;
 use crate::generator::{Load, SILENCE, histogram, now};
 use crate::report::{Aim, Report};
 use crate::server::Server;
@@ -66,9 +66,8 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let clock = Clock::manual(Clock::system().now());
     runtime.block_on(fill(&*open(clock.clone())?, &clock, options.tasks))?;
     pages(runtime, open(Clock::system())?, "SQLite", &data, options, report)?;
-    let cluster = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
-    let cluster = Cluster::start(&cluster).map(|running| (running, cluster))?;
-    let url = cluster.0.url();
+    let cluster = Cluster::start_for_benchmark(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let url = cluster.database_url();
     let connect = async |clock: Clock| {
         let store = postgres::open(&url, None, clock, Faults::default()).await?;
         Ok::<Arc<dyn Store>, Box<dyn std::error::Error>>(Arc::new(store))
@@ -78,7 +77,7 @@ pub fn measure(runtime: &Runtime, directory: &TempDir, options: &Options, report
     let beside = directory.path().join("studio-postgres");
     std::fs::create_dir(&beside)?;
     pages(runtime, runtime.block_on(connect(Clock::system()))?, "PostgreSQL", &beside, options, report)?;
-    streams(runtime, &cluster.0, &directory.path().join("studio-streams"), report)
+    streams(runtime, &cluster, &directory.path().join("studio-streams"), report)
 }
 
 /// Creates the account with its tasks, spread over the days before now.
@@ -232,7 +231,7 @@ fn completions(runtime: &Runtime, service: &Service, account: Id, cookie: &str) 
 /// transactions of the database.
 fn streams(runtime: &Runtime, cluster: &Cluster, data: &Path, report: &mut Report) -> Outcome<()> {
     std::fs::create_dir(data)?;
-    let url = cluster.url();
+    let url = cluster.database_url();
     let cookies = runtime.block_on(async {
         let store = postgres::open(&url, None, Clock::system(), Faults::default()).await?;
         let mut cookies = Vec::new();
@@ -242,7 +241,7 @@ fn streams(runtime: &Runtime, cluster: &Cluster, data: &Path, report: &mut Repor
         }
         Ok::<_, Box<dyn std::error::Error>>(cookies)
     })?;
-    let client = runtime.block_on(cluster.connect())?;
+    let client = runtime.block_on(cluster.session());
     let files = format!("file:{}", data.join("files").display());
     let flags = ["--database", url.as_str(), "--files", files.as_str(), "--max-connections-per-address", "2000"];
     let server = Server::start(data, &flags)?;

@@ -1,5 +1,7 @@
 //! Polls, pages, submits and claims, each as fast as it goes.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,9 +9,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use tintype_domain::model::{Account, Id, Surface};
 use tintype_domain::request::GenerateRequest;
+use tintype_rigs::postgres::{Cluster, path};
 use tintype_store::{Store, Submission};
 
-use crate::cluster::Cluster;
 use crate::{Figure, Options, Outcome, history, median, now, open};
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -30,7 +32,7 @@ pub fn request() -> GenerateRequest {
 /// All figures at one size.
 pub async fn measure(cluster: &Cluster, tasks: u32, options: &Options) -> Outcome<Vec<Figure>> {
     let store = open(cluster).await?;
-    let client = cluster.connect().await?;
+    let client = cluster.session().await;
     let accounts = history::fill(&client, &*store, tasks).await?;
     client.batch_execute(RAW_TABLES).await?;
     let (mut raw_one, mut raw_many, mut one, mut many) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -89,7 +91,21 @@ fn raw(cluster: &Cluster, account: &str, clients: usize, window: Duration) -> Ou
         "\\set id {account}\nBEGIN;\nUPDATE raw_accounts SET balance = balance - 2 WHERE id = :id;\n\
          INSERT INTO raw_tasks (account_id, prompt) VALUES (:id, 'A red fox in the snow at dawn');\nCOMMIT;\n"
     );
-    cluster.pgbench(&script, clients, window.as_secs_f64())
+    pgbench(cluster, &script, clients, window)
+}
+
+/// Runs pgbench with a script of its own; returns transactions a second.
+fn pgbench(cluster: &Cluster, script: &str, clients: usize, window: Duration) -> Outcome<f64> {
+    let file = cluster.directory.join("script.sql");
+    std::fs::write(&file, script)?;
+    std::fs::set_permissions(&file, Permissions::from_mode(0o644))?;
+    let (clients, seconds) = (clients.to_string(), (window.as_secs_f64().ceil() as u64).max(1).to_string());
+    let mut program = cluster.program("pgbench");
+    program.args(["-n", "-M", "prepared", "-h", path(&cluster.directory), "-U", "tintype"]);
+    let output = program.args(["-c", &clients, "-j", "2", "-T", &seconds, "-f", path(&file), "postgres"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let rate = said.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+    rate.ok_or_else(|| format!("pgbench: {said} {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
 async fn submit(store: Arc<dyn Store>, account: Id) -> Outcome<()> {

@@ -7,21 +7,19 @@
 //! `cargo bench --bench scale -- --help` lists the options.
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use tempfile::TempDir;
+use tintype_rigs::postgres::Cluster;
 use tintype_store::Store;
 use tintype_store::postgres;
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio::runtime::Runtime;
 
-use self::cluster::Cluster;
-
-mod cluster;
 mod history;
 mod load;
 mod snapshot;
@@ -94,19 +92,20 @@ fn measure(options: &Options) -> Outcome<()> {
         let mut sizes = Vec::new();
         for tasks in &options.tasks {
             eprintln!("{tasks} finished tasks");
-            // Not in /tmp, which may be memory: syncing is what a submit waits for.
-            let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
-            let cluster = Cluster::start(&directory)?;
+            let cluster = cluster();
             sizes.push((*tasks, runtime.block_on(load::measure(&cluster, *tasks, options))?));
         }
         print(&sizes);
     }
     if options.wants(Part::Snapshot) {
-        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?;
-        let cluster = Cluster::start(&directory)?;
+        let cluster = cluster();
         runtime.block_on(snapshot::measure(&cluster, options))?;
     }
     Ok(())
+}
+
+fn cluster() -> Cluster {
+    Cluster::start_for_benchmark(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
 /// One figure: a name, a rate, and its ratio to what it is compared with, in the middle of the rounds.
@@ -137,7 +136,7 @@ fn print(sizes: &[(u32, Vec<Figure>)]) {
 
 /// A store of a process of its own.
 async fn open(cluster: &Cluster) -> Outcome<Arc<dyn Store>> {
-    Ok(Arc::new(postgres::open(&cluster.url(), None, Clock::system(), Faults::default()).await?))
+    Ok(Arc::new(postgres::open(&cluster.database_url(), None, Clock::system(), Faults::default()).await?))
 }
 
 /// A clock for the load, which is no part of the product.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tintype_domain::model::{Account, Surface};
+use tintype_rigs::postgres::Cluster;
 use tintype_store::{Store, Submission};
 use tokio_postgres::Client;
 
-use crate::cluster::Cluster;
 use crate::load::request;
 use crate::{Options, Outcome, history, median, now, open};
 
@@ -31,10 +31,10 @@ struct Steps([(&'static str, Vec<f64>); 6]);
 /// and prints how long each step of a task takes at that pace, without and with them, and the ratio.
 pub async fn measure(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let store = open(cluster).await?;
-    let client = cluster.connect().await?;
+    let client = cluster.session().await;
     let account = history::fill(&client, &*store, 1_000).await?.swap_remove(0);
     let mut without = paced(&store, &account, MEASURED).await?;
-    let reader = cluster.connect().await?;
+    let reader = cluster.session().await;
     reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
     reader.query_one("SELECT count(*) FROM queue", &[]).await?;
     for _ in 0..options.snapshot_tasks.div_ceil(TURN) {

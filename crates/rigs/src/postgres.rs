@@ -70,8 +70,18 @@ pub fn cluster() -> &'static Cluster {
 impl Cluster {
     /// Starts a new cluster.
     pub fn start(durability: Durability) -> Self {
+        Self::start_in(&std::env::temp_dir(), durability, "-c shared_buffers=64MB")
+    }
+
+    /// Starts a cluster for a benchmark: it keeps what it acknowledges. `place` is on a disk, unlike many a /tmp.
+    pub fn start_for_benchmark(place: &Path) -> Self {
+        Self::start_in(place, Durability::Commits, "-c shared_buffers=512MB -c max_wal_size=4GB")
+    }
+
+    /// Starts a new cluster, in a directory of its own in `place`, with more options of `postgres`.
+    fn start_in(place: &Path, durability: Durability, others: &str) -> Self {
         let programs = programs();
-        let directory = TempDir::with_prefix("tintype-pg-").expect("a temporary directory").keep();
+        let directory = TempDir::with_prefix_in("tintype-pg-", place).expect("a temporary directory").keep();
         let owner = owner();
         if let Some((user, group)) = owner {
             std::os::unix::fs::chown(&directory, Some(user), Some(group)).expect("root may give a directory away");
@@ -86,7 +96,7 @@ impl Cluster {
             Durability::Nothing => "-c fsync=off -c full_page_writes=off",
             Durability::Commits => "-c fsync=on",
         };
-        cluster.control(&["-o", &cluster.options(&format!("-c listen_addresses= {durability}")), "start"]);
+        cluster.control(&["-o", &cluster.options(&format!("-c listen_addresses= {durability} {others}")), "start"]);
         cluster
     }
 
@@ -121,7 +131,7 @@ impl Cluster {
     fn options(&self, others: &str) -> String {
         let socket = path(&self.directory);
         format!(
-            "-c unix_socket_directories={socket} -c max_connections=400 -c shared_buffers=64MB \
+            "-c unix_socket_directories={socket} -c max_connections=400 \
              -c log_min_messages=fatal {others}"
         )
     }
@@ -175,6 +185,11 @@ impl Cluster {
     pub fn url(&self, directory: &Path) -> String {
         self.execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", schema(directory)));
         url(&self.directory, directory)
+    }
+
+    /// The URL of its database, without a schema.
+    pub fn database_url(&self) -> String {
+        format!("postgres://tintype@{}/postgres", path(&self.directory).replace('/', "%2F"))
     }
 
     /// The URL of the database of the installation in a directory, if that is in this cluster.
@@ -258,12 +273,18 @@ impl Cluster {
         })
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) {
-        let mut command = Command::new(self.programs.join(program));
+    /// A program of this version of PostgreSQL, to run as the user of the server.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
-        let ended = command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).status();
+        command.current_dir("/").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let ended = self.program(program).args(arguments).stdout(Stdio::null()).status();
         assert!(ended.expect("the program runs").success(), "{program} {arguments:?} failed");
     }
 }
