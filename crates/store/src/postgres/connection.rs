@@ -66,7 +66,8 @@ impl fmt::Debug for Database {
 impl Database {
     /// Creates the pool for the server that `config` names, without connecting.
     pub(super) fn new(config: Config, tls: MakeRustlsConnect, clock: Clock) -> Result<Self> {
-        let hosts = Hosts::new(&config, tls);
+        let runtime = Handle::current();
+        let hosts = Hosts::new(&config, tls, runtime.clone());
         let pool = |planning: &str| {
             let session = format!("{}; {planning}", session(&config));
             let prepare = Hook::async_fn(move |client: &mut ClientWrapper, _| {
@@ -87,7 +88,7 @@ impl Database {
             hosts,
             clock,
             ids: IdSource::default(),
-            runtime: Handle::current(),
+            runtime,
             origin: AtomicI64::new(origin),
             horizon_ms: AtomicI64::new(i64::MIN),
         })
@@ -250,19 +251,28 @@ impl Database {
 
     /// Awaits `future`; `None` if it takes longer than `limit`.
     pub(super) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        tokio::select! {
-            biased;
-            output = future => Some(output),
-            () = self.sleep(limit) => None,
-        }
+        within(&self.runtime, limit, future).await
     }
 
     pub(super) async fn sleep(&self, time: Duration) {
-        // Created inside the task, because a timer belongs to the runtime in which it is created.
-        let sleeping = AbortOnDropHandle::new(self.runtime.spawn(async move { tokio::time::sleep(time).await }));
-        // The task cannot panic, and when its runtime ends so does this one.
-        drop(sleeping.await);
+        sleep(&self.runtime, time).await;
     }
+}
+
+/// Awaits `future`; `None` if it takes longer than `limit` by the clock of `runtime`.
+pub(super) async fn within<F: Future>(runtime: &Handle, limit: Duration, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = sleep(runtime, limit) => None,
+    }
+}
+
+async fn sleep(runtime: &Handle, time: Duration) {
+    // Created inside the task, because a timer belongs to the runtime in which it is created.
+    let sleeping = AbortOnDropHandle::new(runtime.spawn(async move { tokio::time::sleep(time).await }));
+    // The task cannot panic, and when its runtime ends so does this one.
+    drop(sleeping.await);
 }
 
 /// A transaction that has begun. Its statements are prepared once for each connection. Those that are awaited together

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deadpool_postgres::Connect;
 use tokio::net;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::MakeTlsConnect;
@@ -15,6 +16,7 @@ use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connect::{CONNECT_TIMEOUT, describe};
+use super::connection::within;
 
 /// A connection that is encrypted if the URL asks for it. It makes progress only while its messages are read.
 pub(super) type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
@@ -29,6 +31,8 @@ pub(super) struct Hosts {
     /// The host to try first.
     first: Arc<AtomicUsize>,
     tls: MakeRustlsConnect,
+    /// The runtime of the timers.
+    runtime: Handle,
 }
 
 impl fmt::Debug for Hosts {
@@ -38,12 +42,13 @@ impl fmt::Debug for Hosts {
 }
 
 impl Hosts {
-    pub(super) fn new(config: &Config, tls: MakeRustlsConnect) -> Self {
+    pub(super) fn new(config: &Config, tls: MakeRustlsConnect, runtime: Handle) -> Self {
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
-        Self { hosts: (0..count).map(|index| one_host(config, index)).collect(), first: Arc::default(), tls }
+        let hosts = (0..count).map(|index| one_host(config, index)).collect();
+        Self { hosts, first: Arc::default(), tls, runtime }
     }
 
-    /// Opens a connection; tries again while every host is silent. The error is that of the host tried last.
+    /// Opens a connection; tries again while all of several hosts are silent. The error is that of the host tried last.
     pub(super) async fn open(&self) -> Result<(Client, EncryptedConnection), Error> {
         loop {
             let (count, first) = (self.hosts.len(), self.first.load(Ordering::Relaxed));
@@ -74,12 +79,17 @@ impl Hosts {
     /// Connects to the addresses of one host in turn; `None` if they are all silent.
     async fn try_host(&self, host: &Config) -> Option<Result<(Client, EncryptedConnection), Error>> {
         let limit = host.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let configs = addresses(host).await;
+        // To give up the only address would gain nothing, and burden a server that is slow.
+        if let ([only], [_]) = (&configs[..], &self.hosts[..]) {
+            return Some(only.connect(self.tls.clone()).await);
+        }
         let mut refusal = None;
-        for config in addresses(host).await {
-            match tokio::time::timeout(limit, config.connect(self.tls.clone())).await {
-                Ok(Ok(connected)) => return Some(Ok(connected)),
-                Ok(Err(error)) => refusal = Some(Err(error)),
-                Err(_) => {}
+        for config in configs {
+            match within(&self.runtime, limit, config.connect(self.tls.clone())).await {
+                Some(Ok(connected)) => return Some(Ok(connected)),
+                Some(Err(error)) => refusal = Some(Err(error)),
+                None => {}
             }
         }
         refusal
