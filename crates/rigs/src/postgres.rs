@@ -2,6 +2,7 @@
 //! theirs. All are removed when the tests end.
 
 use std::collections::HashSet;
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,11 @@ impl Cluster {
 
     /// Starts a cluster for a benchmark: it keeps what it acknowledges. `place` is on a disk, unlike many a /tmp.
     pub fn start_for_benchmark(place: &Path) -> Self {
-        Self::start_in(place, Durability::Commits, "-c shared_buffers=512MB -c max_wal_size=4GB")
+        // As in /tmp, the user of the server may remove its own directory.
+        let place = place.join("postgresql");
+        std::fs::create_dir_all(&place).expect("a directory");
+        std::fs::set_permissions(&place, Permissions::from_mode(0o1777)).expect("permissions of our own directory");
+        Self::start_in(&place, Durability::Commits, "-c shared_buffers=512MB -c max_wal_size=4GB")
     }
 
     /// Starts a new cluster, in a directory of its own in `place`, with more options of `postgres`.
