@@ -12,6 +12,7 @@ use object_store::GetRange;
 use rand::Rng as _;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::Serialize;
 use tokio::process::Command;
 
@@ -143,8 +144,7 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     let mut private = std::iter::once(data.data.clone()).chain(database.path().map(Path::to_owned)).chain(secret);
     // The first start closes a directory that is made for it.
     let is_used = database.path().is_none_or(Path::exists);
-    let is_of_service = |path: &Path| owner_of(path) == user_of(&data.data).ok();
-    let open = |path: PathBuf| data_dir::open_to_others(&path).filter(|_| is_of_service(&path));
+    let open = |path: PathBuf| data_dir::open_to_others(&path).filter(|_| !data_dir::is_shared_volume(&path));
     match private.find_map(open).filter(|_| is_used) {
         Some(open) => Err(open),
         None => Ok(data.data.display().to_string()),
@@ -164,15 +164,18 @@ fn writable(directory: &Path) -> Result<(), String> {
     }
 }
 
-fn owner_of(path: &Path) -> Option<u32> {
-    std::fs::metadata(path).ok().map(|found| found.uid())
-}
-
 /// The user of the service on this directory. A mounted volume may belong to root, and what is in it does not.
 fn user_of(directory: &Path) -> std::io::Result<u32> {
     let owner = std::fs::metadata(directory)?.uid();
-    let lock = std::fs::metadata(data_dir::lock_file_in(directory)).ok();
-    Ok(lock.map(|lock| lock.uid()).filter(|_| owner == 0).unwrap_or(owner))
+    if owner != 0 {
+        return Ok(owner);
+    }
+    // With PostgreSQL there is no lock.
+    let user = geteuid().as_raw();
+    let entries = std::fs::read_dir(directory)?.flatten().filter(|entry| entry.file_name() != "lost+found");
+    let mut owners = entries.filter_map(|entry| Some(entry.metadata().ok()?.uid())).filter(|_| user == 0);
+    let lock = std::fs::metadata(data_dir::lock_file_in(directory)).ok().map(|lock| lock.uid());
+    Ok(lock.or_else(|| owners.next()).unwrap_or(user))
 }
 
 /// Finds entries of a directory that belong to others than the user of the service, such as those that root made by mistake.

@@ -244,6 +244,9 @@ struct ErrorDetail {
     code: serde_json::Value,
     #[serde(default)]
     request_id: Option<String>,
+    /// Where an error of JSON-RPC has the request id.
+    #[serde(default)]
+    data: serde_json::Value,
 }
 
 impl Client {
@@ -449,7 +452,7 @@ fn refused(status: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Cl
             // By this code the service says that the task exists.
             from_api: error.code != "task_goes_on",
             message: printable(&error.message),
-            request_id: error.request_id.as_deref().map(printable),
+            request_id: error.request_id.as_deref().or(error.data["request_id"].as_str()).map(printable),
             retry_after,
         },
         Err(_) => Refusal { status, from_api: false, message: format!("HTTP {status}"), request_id: None, retry_after },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
-use rustix::process::{geteuid, umask};
+use rustix::process::umask;
 
 use crate::owner;
 
@@ -54,9 +54,8 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
     keep_new_files_private();
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     // A mounted volume may belong to root and be shared with the group of the service; its files are what counts.
-    let is_own = std::fs::metadata(directory).is_ok_and(|found| found.uid() == geteuid().as_raw());
     if let Err(error) = take_from_others(directory)
-        && is_own
+        && !is_shared_volume(directory)
     {
         tracing::warn!(%error, "other users can read the data directory; restrict its permissions");
     }
@@ -77,6 +76,13 @@ pub fn open_to_others(path: &Path) -> Option<String> {
     let mode = std::fs::symlink_metadata(path).ok().filter(|found| !found.is_symlink())?.mode();
     let sentence = || format!("other users can read {} (mode {:o}): run `chmod go= {0}`", path.display(), mode & 0o777);
     (mode & OTHERS != 0).then(sentence)
+}
+
+/// Whether a directory is a volume of root whose group is that of the service, as `fsGroup` makes it: nobody else reaches it.
+pub fn is_shared_volume(path: &Path) -> bool {
+    let is_shared = |mode: u32| mode & Mode::SGID.as_raw_mode() != 0;
+    std::fs::metadata(path)
+        .is_ok_and(|found| found.is_dir() && found.uid() == 0 && found.gid() != 0 && is_shared(found.mode()))
 }
 
 /// Files in the data directory, beside the database, that hold secrets.

@@ -102,7 +102,9 @@ impl ServerHandler for Tools {
         }
         let mut arguments = call.arguments.unwrap_or_default();
         // Many agents write null or an empty text for an argument that they leave out.
-        arguments.retain(|name, value| !value.is_null() && (name == "prompt" || value != ""));
+        // Without words, a negative prompt replaces that of a preset.
+        let may_be_empty = |name: &str| matches!(name, "prompt" | "negative_prompt");
+        arguments.retain(|name, value| !value.is_null() && (may_be_empty(name) || value != ""));
         // A call that panics would never be answered.
         let result = AssertUnwindSafe(self.call(&call.name, arguments, &context)).catch_unwind();
         let result = result.await.unwrap_or_else(|_| {

@@ -15,6 +15,8 @@ function keepDraft() {
 
 function readDraft() {
   try {
+    // A person who signs out in another tab empties the store that all tabs share.
+    if (!localStorage.getItem(DRAFT)) sessionStorage.removeItem(DRAFT);
     const draft = sessionStorage.getItem(DRAFT) ?? localStorage.getItem(DRAFT);
     // From now on it is this tab's own, whatever other tabs keep.
     if (draft) sessionStorage.setItem(DRAFT, draft);

@@ -11,7 +11,7 @@ use super::url::{self, Trust};
 use tintype_outbound::trust;
 
 /// Longest wait for an address of the server to accept a connection and to answer.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Silence after which the network counts as broken.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The server cancels a statement that takes longer.
@@ -91,6 +91,15 @@ pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
     let (mut config, trust) = url::read(url)?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("--database names no host: write postgres://USER:PASSWORD@HOST/DATABASE".into());
+    }
+    // The library would refuse these as it connects to the first of them.
+    let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
+    if (hosts > 0 && addresses > 0 && hosts != addresses)
+        || ![0, 1, hosts.max(addresses)].contains(&config.get_ports().len())
+    {
+        return Err("--database must name one port, and one hostaddr, for each host, or a single port: write \
+                    postgres://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE"
+            .into());
     }
     if config.get_application_name().is_none() {
         config.application_name("tintype");

@@ -23,7 +23,7 @@ use tintype_system::clock::{Clock, Timestamp};
 /// Most connections of each of the two pools of one process.
 const MAX_CONNECTIONS: usize = 8;
 /// Longest wait for a connection of the pool.
-const POOL_WAIT: Duration = Duration::from_secs(10);
+pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
 /// Time for which a statement waits while the server is unreachable: about the duration of a restart.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before the next attempt to reach the server.
@@ -122,9 +122,11 @@ impl Database {
         }
     }
 
-    /// The server accepts connections, and that is all.
+    /// The server accepts connections, and that is all. So does a pooler that has none left for the first statement.
     fn silent(&self) -> StoreError {
-        StoreError::Other(format!("{} did not respond for {} s", self.name(), POOL_WAIT.as_secs()).into())
+        let (name, seconds, needed) = (self.name(), POOL_WAIT.as_secs(), 2 * MAX_CONNECTIONS + 1);
+        let pooler = format!("a pooler does so that allows each process fewer than its {needed} connections");
+        StoreError::Other(format!("{name} did not respond for {seconds} s; {pooler}").into())
     }
 
     /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use deadpool_postgres::Connect;
 use tokio::net;
@@ -15,8 +16,8 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::connect::{CONNECT_TIMEOUT, describe};
-use super::connection::within;
+use super::connect::describe;
+use super::connection::{POOL_WAIT, within};
 
 /// A connection that is encrypted if the URL asks for it. It makes progress only while its messages are read.
 pub(super) type EncryptedConnection = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
@@ -60,7 +61,7 @@ impl Hosts {
                         return Ok(connected);
                     }
                     Some(Err(error)) => refusal = Some(error),
-                    None if index == first && count > 1 => {
+                    None if index == first => {
                         self.first.store((index + 1) % count, Ordering::Relaxed);
                         tracing::warn!(
                             host = describe(&self.hosts[index]),
@@ -76,23 +77,29 @@ impl Hosts {
         }
     }
 
-    /// Connects to the addresses of one host in turn; `None` if they are all silent.
+    /// Connects to one host; `None` if it is silent, and there are others. All of them together must get their turn before
+    /// callers lose their patience.
     async fn try_host(&self, host: &Config) -> Option<Result<(Client, EncryptedConnection), Error>> {
-        let limit = host.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
-        let configs = addresses(host).await;
-        // To give up the only address would gain nothing, and burden a server that is slow.
-        if let ([only], [_]) = (&configs[..], &self.hosts[..]) {
-            return Some(only.connect(self.tls.clone()).await);
+        // To give up the only host would gain nothing, and burden a server that is slow.
+        if self.hosts.len() == 1 {
+            return Some(self.connect(host, POOL_WAIT).await);
         }
-        let mut refusal = None;
+        let limit = POOL_WAIT / (u32::try_from(self.hosts.len()).unwrap_or(u32::MAX) + 1);
+        let limit = host.get_connect_timeout().map_or(limit, |asked| limit.min(*asked));
+        within(&self.runtime, limit, self.connect(host, limit)).await
+    }
+
+    /// Connects to the addresses of a host in turn, all but the last for their share of `limit`.
+    async fn connect(&self, host: &Config, limit: Duration) -> Result<(Client, EncryptedConnection), Error> {
+        let mut configs = addresses(host).await;
+        let share = limit / (u32::try_from(configs.len()).unwrap_or(u32::MAX) + 1);
+        let last = configs.pop().unwrap_or_else(|| host.clone());
         for config in configs {
-            match within(&self.runtime, limit, config.connect(self.tls.clone())).await {
-                Some(Ok(connected)) => return Some(Ok(connected)),
-                Some(Err(error)) => refusal = Some(Err(error)),
-                None => {}
+            if let Some(Ok(connected)) = within(&self.runtime, share, config.connect(self.tls.clone())).await {
+                return Ok(connected);
             }
         }
-        refusal
+        last.connect(self.tls.clone()).await
     }
 }
 

@@ -205,10 +205,8 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
         Err(StoreError::Other("the connection was closed".into()))
     };
     let announcing = async {
-        client.batch_execute(&database.session()).await?;
-        // The channel belongs to the schema, as the tables do.
-        let channel: String = client.query_one(&format!("SELECT {CHANNEL}"), &[]).await?.try_get(0)?;
-        client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
+        let set_up = database.within(HEARTBEAT_TIMEOUT, set_up(database, &client)).await;
+        let channel = set_up.unwrap_or_else(|| Err(StoreError::Other("the server does not respond".into())))?;
         *failures = 0;
         // Notifications sent before this moment were missed.
         shared.heard.notify_one();
@@ -257,6 +255,15 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
         ended = reading => ended,
         ended = announcing => ended,
     }
+}
+
+/// Begins to listen, and returns the name of the channel.
+async fn set_up(database: &Database, client: &tokio_postgres::Client) -> Result<String> {
+    client.batch_execute(&database.session()).await?;
+    // The channel belongs to the schema, as the tables do.
+    let channel: String = client.query_one(&format!("SELECT {CHANNEL}"), &[]).await?.try_get(0)?;
+    client.batch_execute(&format!("LISTEN \"{channel}\"")).await?;
+    Ok(channel)
 }
 
 /// Asks the server now and then whether it is still there: nothing else notices that it is frozen. Returns when it is not.

@@ -14,7 +14,7 @@ pub(super) struct Trust {
 }
 
 /// Parameters that say nothing to this client, with the place that prints them.
-const WITHOUT_MEANING: [(&str, &str); 14] = [
+const WITHOUT_MEANING: [(&str, &str); 15] = [
     ("pgbouncer", "Prisma's URLs for Supabase and Neon"),
     ("connection_limit", "Prisma"),
     ("pool_timeout", "Prisma"),
@@ -27,6 +27,7 @@ const WITHOUT_MEANING: [(&str, &str); 14] = [
     ("sslsni", "libpq: the name is always sent"),
     ("ssl_min_protocol_version", "libpq: 1.2 at least"),
     ("gssencmode", "libpq: GSSAPI is not used"),
+    ("load_balance_hosts", "libpq: only the primary is used"),
     ("krbsrvname", "libpq: GSSAPI is not used"),
     ("fallback_application_name", "libpq"),
 ];

@@ -86,7 +86,10 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // When memory runs out, the kernel should end a decoder before the service. Some sandboxes have no such file.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    let score = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(score).is_ok_and(|score| score.trim().parse::<i32>().is_ok_and(|score| score < 500)) {
+        let _ = std::fs::write(score, "500");
+    }
     // The kernel kills at the hard limit; at the soft one it sends a signal of its own.
     lower(Resource::Cpu, CPU_SECONDS + 1)?;
     let hard = getrlimit(Resource::Cpu).maximum;

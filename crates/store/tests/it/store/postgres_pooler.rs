@@ -116,6 +116,10 @@ async fn a_host_that_accepts_connections_and_is_silent_is_passed_over() {
     let url = |hosts: &str| format!("postgres://tintype@{hosts}/{}?connect_timeout=1&sslmode=disable", database.name());
     let store = open(&url(&format!("{frozen},{live}:5432"))).await.expect("the other host");
     store.create_account("ada", 5).await.expect("an account");
+    for odd in ["127.0.0.1/x?port=6432", "127.0.0.1:1,127.0.0.1:2/x?hostaddr=127.0.0.1"] {
+        let error = open(&format!("postgres://tintype@{odd}")).await.expect_err("a port too many").to_string();
+        assert!(error.contains("one port, and one hostaddr, for each host"), "{odd}: {error}");
+    }
     let error = open(&url(&frozen.to_string())).await.expect_err("no server").to_string();
     assert!(error.contains("at 127.0.0.1 did not respond for 10 s"), "{error}");
 }
