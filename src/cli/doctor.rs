@@ -170,12 +170,16 @@ fn user_of(directory: &Path) -> std::io::Result<u32> {
     if owner != 0 {
         return Ok(owner);
     }
+    if let Ok(lock) = std::fs::metadata(data_dir::lock_file_in(directory)) {
+        return Ok(lock.uid());
+    }
     // With PostgreSQL there is no lock.
-    let user = geteuid().as_raw();
-    let entries = std::fs::read_dir(directory)?.flatten().filter(|entry| entry.file_name() != "lost+found");
-    let mut owners = entries.filter_map(|entry| Some(entry.metadata().ok()?.uid())).filter(|_| user == 0);
-    let lock = std::fs::metadata(data_dir::lock_file_in(directory)).ok().map(|lock| lock.uid());
-    Ok(lock.or_else(|| owners.next()).unwrap_or(user))
+    let user = geteuid();
+    if !user.is_root() {
+        return Ok(user.as_raw());
+    }
+    let mut entries = std::fs::read_dir(directory)?.flatten().filter(|entry| entry.file_name() != "lost+found");
+    Ok(entries.find_map(|entry| entry.metadata().ok()).map_or(owner, |entry| entry.uid()))
 }
 
 /// Finds entries of a directory that belong to others than the user of the service, such as those that root made by mistake.

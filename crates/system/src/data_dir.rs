@@ -78,11 +78,11 @@ pub fn open_to_others(path: &Path) -> Option<String> {
     (mode & OTHERS != 0).then(sentence)
 }
 
-/// Whether a directory is a volume of root whose group is that of the service, as `fsGroup` makes it: nobody else reaches it.
+/// Whether a directory is a volume of root whose group is that of the service, as `fsGroup` of Kubernetes
+/// makes it.
 pub fn is_shared_volume(path: &Path) -> bool {
-    let is_shared = |mode: u32| mode & Mode::SGID.as_raw_mode() != 0;
-    std::fs::metadata(path)
-        .is_ok_and(|found| found.is_dir() && found.uid() == 0 && found.gid() != 0 && is_shared(found.mode()))
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    found.is_dir() && found.uid() == 0 && found.gid() != 0 && found.mode() & Mode::SGID.as_raw_mode() != 0
 }
 
 /// Files in the data directory, beside the database, that hold secrets.

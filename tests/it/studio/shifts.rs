@@ -12,14 +12,14 @@ const WATCH: &str = "(() => {
 })()";
 
 /// The shifts so far that no click or key explains, with the elements that moved and are still there: the words about a
-/// wait, which change in their place, are gone with it. Shifts below 0.001 are left out, a hundredth of what Web Vitals
+/// wait, which change in their place, are gone with it. Shifts below 0.0001 are left out, a thousandth of what Web Vitals
 /// still call good: on a busy machine single controls of the form move by as much while the page arrives, because Chromium
 /// also paints between a label or a summary and the words in it, which make it larger.
 const SHIFTS: &str = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => {
     shifts.push(...watcher.takeRecords());
     const moved = ({ sources }) => sources.filter(({ node }) => node?.isConnected);
     const shown = ({ node }) => node.outerHTML?.slice(0, 160) ?? node.nodeName;
-    done(shifts.filter((shift) => !shift.hadRecentInput && shift.value > 0.001 && moved(shift).length > 0)
+    done(shifts.filter((shift) => !shift.hadRecentInput && shift.value > 0.0001 && moved(shift).length > 0)
         .map((shift) => `${shift.value}: ${moved(shift).map(shown).join(' | ')}`));
 }))))";
 

@@ -13,12 +13,11 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::Start;
+use tintype_system::sandbox::end_before_service;
 
 /// The hidden command that becomes the engine's program. Its arguments are the process id of its parent, the program, and
 /// the program's arguments.
 pub const COMMAND: &str = "become-engine";
-/// When memory runs out, the kernel ends an engine before a service.
-const OUT_OF_MEMORY_SCORE: &str = "500";
 const CANNOT_START: u8 = 127;
 
 /// A child to start, the runtime to start it in, and where to send it.
@@ -71,8 +70,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     let prepared = set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
     // A parent that ended before the kernel knew of the wish sends no signal.
     let is_child = getppid().is_some_and(|pid| parent == pid.as_raw_nonzero().to_string().as_str());
-    // Without it the kernel may end the service first, which is no reason not to render.
-    let _ = std::fs::write("/proc/self/oom_score_adj", OUT_OF_MEMORY_SCORE);
+    end_before_service();
     let error = match prepared {
         Ok(()) if is_child => std::process::Command::new(program).args(arguments).exec(),
         Ok(()) => return ExitCode::from(CANNOT_START),

@@ -182,7 +182,7 @@ async fn keep(database: Arc<Database>, shared: Arc<Shared>) {
             // A connection that breaks is replaced at once, and nobody need know.
             if failures == 2 {
                 tracing::warn!(%error, "could not listen for notifications of other processes; \
-                workers poll for tasks every second");
+                    workers poll for tasks every second");
             }
         }
         // Notifications of this process may have been lost with the connection.
@@ -205,8 +205,7 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
         Err(StoreError::Other("the connection was closed".into()))
     };
     let announcing = async {
-        let set_up = database.within(HEARTBEAT_TIMEOUT, set_up(database, &client)).await;
-        let channel = set_up.unwrap_or_else(|| Err(StoreError::Other("the server does not respond".into())))?;
+        let channel = in_time(database, set_up(database, &client)).await?;
         *failures = 0;
         // Notifications sent before this moment were missed.
         shared.heard.notify_one();
@@ -270,11 +269,13 @@ async fn set_up(database: &Database, client: &tokio_postgres::Client) -> Result<
 async fn stay_in_touch(database: &Database, client: &tokio_postgres::Client) -> Result<()> {
     loop {
         database.sleep(HEARTBEAT).await;
-        match database.within(HEARTBEAT_TIMEOUT, client.batch_execute("")).await {
-            Some(answered) => answered?,
-            None => return Err(StoreError::Other("the server does not respond".into())),
-        }
+        in_time(database, async { Ok(client.batch_execute("").await?) }).await?;
     }
+}
+
+async fn in_time<T>(database: &Database, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let silent = || Err(StoreError::Other("the server does not respond".into()));
+    database.within(HEARTBEAT_TIMEOUT, work).await.unwrap_or_else(silent)
 }
 
 /// Tells all processes with the commit that a task has ended: the process of an operator's command ends too soon to tell it

@@ -14,6 +14,8 @@ use super::Confinement;
 pub const MEMORY_BYTES: u64 = 768 * 1024 * 1024;
 /// CPU time of a decoder process, in seconds.
 pub const CPU_SECONDS: u64 = 10;
+/// By how much the kernel prefers to end a decoder or an engine, from -1000 to 1000. A service usually has 0.
+const OUT_OF_MEMORY_SCORE: i32 = 500;
 
 /// Only standard input, output and error.
 const OPEN_FILES: u64 = 3;
@@ -85,11 +87,7 @@ const DENIED_TO_ENGINES: &[libc::c_long] = &[
 pub(super) fn confine() -> rustix::io::Result<Confinement> {
     // When the server dies, the kernel kills its decoders.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // When memory runs out, the kernel should end a decoder before the service. Some sandboxes have no such file.
-    let score = "/proc/self/oom_score_adj";
-    if std::fs::read_to_string(score).is_ok_and(|score| score.trim().parse::<i32>().is_ok_and(|score| score < 500)) {
-        let _ = std::fs::write(score, "500");
-    }
+    end_before_service();
     // The kernel kills at the hard limit; at the soft one it sends a signal of its own.
     lower(Resource::Cpu, CPU_SECONDS + 1)?;
     let hard = getrlimit(Resource::Cpu).maximum;
@@ -105,6 +103,15 @@ pub(super) fn confine() -> rustix::io::Result<Confinement> {
     }
     let allowed = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     restrict(allowed, refusal(), SeccompAction::Allow)
+}
+
+/// Lets the kernel end this process before the service when memory runs out. Where it cannot, the process still works.
+pub fn end_before_service() {
+    let path = "/proc/self/oom_score_adj";
+    let score = std::fs::read_to_string(path).ok().and_then(|score| score.trim().parse::<i32>().ok());
+    if score.is_some_and(|score| score < OUT_OF_MEMORY_SCORE) {
+        let _ = std::fs::write(path, OUT_OF_MEMORY_SCORE.to_string());
+    }
 }
 
 /// Confines this process, which renders, irrevocably. It may take so much memory of its own, in bytes; mapped files do not

@@ -26,7 +26,7 @@ use tintype_engine::Mask;
 use tintype_engine::picture::{Picture, PictureError, REFERENCE_SIDE, RESULT_SIDE};
 
 pub use child::main;
-pub use confinement::{CPU_SECONDS, MEMORY_BYTES, confine_engine};
+pub use confinement::{CPU_SECONDS, MEMORY_BYTES, confine_engine, end_before_service};
 
 /// The hidden command that starts a decoder process.
 pub const COMMAND: &str = "decode-picture";
