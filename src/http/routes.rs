@@ -404,6 +404,22 @@ pub(super) fn takes_key(path: &str) -> bool {
     ROUTES.iter().any(|route| route.access == Access::Key && first_segment(route.pattern) == segment)
 }
 
+/// The pattern of a route for keys that differs from `path` only in slashes and in what comes before the first noun.
+pub(super) fn similar(path: &str) -> Option<&'static str> {
+    let meant = nouns(path);
+    let fits = |pattern| {
+        let nouns = nouns(pattern);
+        nouns.len() == meant.len()
+            && nouns.iter().zip(&meant).all(|(noun, meant)| noun == meant || noun.starts_with('{'))
+    };
+    ROUTES.iter().filter(|route| route.access == Access::Key).map(|route| route.pattern).find(|pattern| fits(pattern))
+}
+
+/// The segments of a path without empty ones and without the prefixes of the APIs.
+fn nouns(path: &str) -> Vec<&str> {
+    path.split('/').filter(|segment| !matches!(*segment, "" | "api" | "v1")).collect()
+}
+
 fn first_segment(path: &str) -> Option<&str> {
     path.split('/').nth(1)
 }

@@ -42,6 +42,31 @@ async fn unknown_paths_are_404() {
 }
 
 #[tokio::test]
+async fn a_path_that_is_almost_right_is_answered_with_the_right_one() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    for (path, meant) in [
+        ("/v1//images/generations", Some("/v1/images/generations")),
+        ("/v1/images/generations/", Some("/v1/images/generations")),
+        ("/v1/v1/images/edits", Some("/v1/images/edits")),
+        ("/images/generations", Some("/v1/images/generations")),
+        ("/models/sketch", Some("/v1/models/{id}")),
+        ("//api/v1/images/task", Some(TASKS)),
+        ("/images/task/imgmodel-AAAAAAAAAAAAAAAAAAAAA/", Some("/api/v1/images/task/{id}")),
+        ("/v1/chat/completions", None),
+    ] {
+        let answer = caller.get(path).await;
+        assert_eq!(answer.status, 404, "{path}");
+        let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(
+            message.split_once("Did you mean ").map(|(_, hint)| hint),
+            meant.map(|meant| format!("{meant}?")).as_deref(),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn wrong_methods_are_405_and_name_the_right_ones() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;

@@ -169,6 +169,12 @@ impl ApiError {
         Self::of_status(StatusCode::NOT_FOUND)
     }
 
+    /// 404 for a path whose caller probably means `pattern`.
+    pub fn not_found_but(pattern: &str) -> Self {
+        let not_found = Self::not_found();
+        Self { message: format!("{} Did you mean {pattern}?", not_found.message), ..not_found }
+    }
+
     /// 429 with `Retry-After` in seconds.
     pub fn rate_limited(message: impl Into<String>, retry_after: u64) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{self, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -49,9 +49,10 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// The answer to a path without a route.
-pub(in crate::http) async fn no_route() -> ApiError {
-    ApiError::not_found()
+/// The answer to a path without a route. Most callers who get here set a base URL with a slash or a `/v1` too many or
+/// too few, so the answer names the path that they probably mean.
+pub(in crate::http) async fn no_route(uri: Uri) -> ApiError {
+    routes::similar(uri.path()).map_or_else(ApiError::not_found, ApiError::not_found_but)
 }
 
 /// Answers a request within a span that carries its id, and gives every response an id, a written error, a measurement
