@@ -48,7 +48,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_STEPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub engine_steps: Option<u32>,
     /// Precision of the diffusion engine: w8a8 needs an installed model, f16 and bf16 need --engine-runtime
-    /// [default: on a processor w8a8 for FLUX.2 and Z-Image, else f32; on a GPU bf16 for these, else f16]
+    /// [default: on a CPU w8a8 for FLUX.2 and Z-Image, else f32; on a GPU bf16 for these, else f16]
     #[arg(long, env = "TINTYPE_ENGINE_PRECISION", value_name = "PRECISION", value_enum)]
     pub engine_precision: Option<EnginePrecision>,
     /// Runtime and device of the diffusion engine: rten is built in; the others need the library that `tintype engine
@@ -56,7 +56,7 @@ pub struct EngineSettings {
     #[arg(long, env = "TINTYPE_ENGINE_RUNTIME", value_name = "RUNTIME[:DEVICE]", value_enum)]
     pub engine_runtime: Option<EngineRuntime>,
     /// Batch size of the diffusion engine in images of 512x512, from one or several tasks; a larger image counts as
-    /// several [default: 1 on a processor, 4 on a GPU]
+    /// several [default: 1 on a CPU, 4 on a GPU]
     #[arg(long, env = "TINTYPE_ENGINE_BATCH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub engine_batch: Option<u32>,
     /// LoRA file that the diffusion engine merges into its model, with a weight from -10 to 10; several as FILE,FILE
@@ -274,11 +274,11 @@ pub enum EngineProfile {
 /// The runtime of the diffusion engine, and its device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum EngineRuntime {
-    /// This program itself, on the processor
+    /// This program itself, on the CPU
     #[default]
     #[value(name = "rten")]
     Rten,
-    /// ONNX Runtime on the processor
+    /// ONNX Runtime on the CPU
     #[value(name = "onnxruntime")]
     OnnxRuntime,
     /// ONNX Runtime on an NVIDIA GPU

@@ -220,7 +220,7 @@ async fn a_service_renders_tasks_with_the_seeds_of_their_pictures() {
     let flags = flags(&model);
     let server = Server::start(data.path(), &flags.iter().map(String::as_str).collect::<Vec<_>>());
     let line = server.said.lines().find(|line| line.contains("Engine")).expect("a line");
-    assert!(line.contains("on this machine's processor") && line.contains("measured when it starts"), "{line}");
+    assert!(line.contains("on this machine's CPU") && line.contains("measured when it starts"), "{line}");
     let key = server.first_key().expect("a key");
     let body = json!({ "prompt": "a boat", "n": 4, "aspect_ratio": "16:9" });
     let task_id = submit_body(&server, &key, &body).await;
@@ -305,7 +305,7 @@ async fn a_service_with_an_installed_model_renders_with_it_and_remembers_its_spe
     };
     let server = start();
     assert!(
-        line(&server).contains("the model lcm on this machine's processor; its speed is measured"),
+        line(&server).contains("the model lcm on this machine's CPU; its speed is measured"),
         "{}",
         server.said
     );

@@ -254,8 +254,8 @@ impl Wanted {
             None => "its speed is measured when it starts".into(),
         };
         let device = match self.runtime {
-            EngineRuntime::Rten => "this machine's processor",
-            EngineRuntime::OnnxRuntime => "this machine's processor by ONNX Runtime",
+            EngineRuntime::Rten => "this machine's CPU",
+            EngineRuntime::OnnxRuntime => "this machine's CPU by ONNX Runtime",
             EngineRuntime::Cuda => "CUDA by ONNX Runtime",
             EngineRuntime::TensorRt => "TensorRT by ONNX Runtime",
             EngineRuntime::CoreMl => "CoreML by ONNX Runtime",
