@@ -7,7 +7,7 @@ use tintype_config::{ClientSettings, ServerSettings, ShownSetting, Source};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Show every setting that holds, and where it comes from. Takes the flags of `serve` and `generate`
+    /// Show every setting in effect, and where it comes from. Takes the flags of `serve` and `generate`
     Show(Box<ShowArgs>),
 }
 

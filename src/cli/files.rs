@@ -10,7 +10,7 @@ use tintype_domain::files_marker::FilesMarker;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FilesCommand {
-    /// Use --files for this database, after you have moved the result files there
+    /// Use --files for this database, after moving the result files there
     Adopt(AdoptArgs),
 }
 

@@ -15,7 +15,7 @@ pub(super) const TASKS_EXPIRE: &str = "a task that is not finished 9 minutes aft
 pub(super) enum QueueCommand {
     /// Stop all workers from claiming tasks, for maintenance
     #[command(after_help = "\
-Within a second no worker claims another task; tasks that a worker is working on are finished. Submits are still \
+Within a second, no worker claims another task; running tasks are finished. Submits are still \
 accepted and wait, but a task that is not finished 9 minutes after its submit fails and is refunded. The pause is kept \
 in the database: it survives restarts, backups and migrations, until `tintype queue resume`.")]
     Pause(JsonArgs),

@@ -321,7 +321,7 @@ impl Rendering {
                         "the installed models have changed: an engine starts"
                     );
                     if let Err(error) = member.worker.register().await {
-                        tracing::warn!(%error, "could not make the engine known; its next report does");
+                        tracing::warn!(%error, "could not report the engine; its next report tries again");
                     }
                     running.push(Running::start(member, stop));
                 }

@@ -285,7 +285,7 @@ impl Engines {
                     |reason: &dyn fmt::Display| format!("[preset.{name}] lora: cannot read {path}: {reason}");
                 let found = fs::metadata(path).map_err(|error| unusable(&error))?;
                 if !found.is_file() {
-                    return Err(unusable(&"it is no file"));
+                    return Err(unusable(&"it is not a file"));
                 }
             }
         }

@@ -139,11 +139,11 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let field = |name: &str| query.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value.as_str());
     let lost_because = |reason: &str| {
-        tracing::info!(reason, "a sign-in at the OpenID Connect provider came to nothing");
+        tracing::info!(reason, "a sign-in at the OpenID Connect provider was not completed");
         lost()
     };
     let cookie = JOURNEY.read(&parts.headers, visit);
-    let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie of it, or comes back a second time"))?;
+    let cookie = cookie.ok_or_else(|| lost_because("the browser did not send its cookie, or returned a second time"))?;
     let journey = studio.tickets().await?.journey(cookie);
     let journey = journey.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
     if !same(field("state"), &journey.state()) {
@@ -237,7 +237,7 @@ async fn welcome(
             rules,
             groups,
             has_verified_email,
-            "refused somebody new from the OpenID Connect provider: no rule of --oidc-join matches; an address counts \
+            "rejected a new person from the OpenID Connect provider: no rule of --oidc-join matches; an address counts \
              only with `email_verified`"
         );
         return Err(unknown());

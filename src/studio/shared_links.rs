@@ -124,7 +124,7 @@ pub async fn share(form: Form) -> Result<Response<Body>, PageError> {
     };
     match store.create_shared_link(new, MAX_SHARED_LINKS).await? {
         SharedLinkCreation::Created(id) => {
-            tracing::info!(link = %id, ?target, account = %new.account_id, person = %new.person_id, "shared by a link");
+            tracing::info!(link = %id, ?target, account = %new.account_id, person = %new.person_id, "a shared link was created");
             Ok(secured(Redirect::to(&format!("{LINKS}?made={id}")).into_response()))
         }
         SharedLinkCreation::NoTarget => Err(PageError::not_found()),

@@ -20,13 +20,13 @@ pub struct LimitSettings {
     /// Reads per minute allowed for all keys of an account together; 0 means unlimited [default: ten times --read-rate]
     #[arg(long, env = "TINTYPE_ACCOUNT_READ_RATE", value_name = "N/min", value_parser = rate)]
     pub account_read_rate: Option<u32>,
-    /// Suspended keys with which the owners of an account can no longer create, rotate or enable keys; 0 means never
+    /// Number of suspended keys at which an account's owners can no longer create, rotate or enable keys; 0 means never
     #[arg(long, env = "TINTYPE_MAX_SUSPENDED_KEYS", default_value_t = 3, value_name = "N")]
     pub max_suspended_keys: u32,
     /// Unfinished tasks allowed for each account; 0 means unlimited
     #[arg(long, env = "TINTYPE_MAX_UNFINISHED", default_value_t = 100, value_name = "N")]
     pub max_unfinished: u32,
-    /// Failed tasks of an account within ten minutes with which it can submit no more; 0 means unlimited
+    /// Number of failed tasks within ten minutes at which an account cannot submit more; 0 means unlimited
     #[arg(long, env = "TINTYPE_MAX_FAILED_TASKS", default_value_t = 300, value_name = "N")]
     pub max_failed_tasks: u32,
     /// Most connections open at the same time; further ones are refused

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 pub enum RequiredFor {
     /// Owners of accounts, whose operators are among them
     Owners,
-    /// Everybody who signs in with a password or a link
+    /// Everyone who signs in with a password or a link
     Everyone,
 }
 

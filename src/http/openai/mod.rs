@@ -215,10 +215,10 @@ fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Se
                     "{seats} calls of this account wait for their tasks or receive answers, which is its share now."
                 )
             }
-            Crowd::Process => "The calls of all accounts have taken all room to wait on this server.".into(),
+            Crowd::Process => "Too many calls are waiting on this server.".into(),
         };
         let message = format!(
-            "{who} This call made no task, and a task of an earlier attempt goes on; try again in {CROWD_RETRY_SECONDS} s."
+            "{who} This call created no task, and the task of an earlier attempt continues; try again in {CROWD_RETRY_SECONDS} s."
         );
         ApiError::rate_limited(message, CROWD_RETRY_SECONDS)
     };

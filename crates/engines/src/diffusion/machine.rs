@@ -51,7 +51,7 @@ fn printed(program: &str, arguments: &[&str]) -> Option<String> {
         if looks == 0 {
             tracing::warn!(
                 program,
-                "a program that tells the memory of GPUs did not end: set --engine-device-memory if the models of this machine need a limit"
+                "could not read the memory of the GPUs in time: set --engine-device-memory if the models need a limit"
             );
             drop(child.kill());
             drop(child.wait());

@@ -99,7 +99,7 @@ impl Speed {
     /// # Errors
     /// As of the file system.
     pub(super) fn remember(&self, path: &Path) -> std::io::Result<()> {
-        let folder = path.parent().ok_or_else(|| std::io::Error::other("it is no file in a folder"))?;
+        let folder = path.parent().ok_or_else(|| std::io::Error::other("it is not a file in a folder"))?;
         std::fs::create_dir_all(folder)?;
         let unfinished = folder.join(format!(".speed.{}", std::process::id()));
         let write = || {

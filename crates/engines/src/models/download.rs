@@ -216,7 +216,7 @@ impl<'a> Part<'a> {
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags());
         let mut open = options.open(&path)?;
         if !open.metadata()?.is_file() {
-            return Err(io::Error::other("is no file"));
+            return Err(io::Error::other("is not a file"));
         }
         let mut written = open.metadata()?.len();
         if written > file.bytes {

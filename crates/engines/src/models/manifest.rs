@@ -180,7 +180,7 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
     let file = file.map_err(|error| wrong(error.to_string()))?;
     let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_file() {
-        return Err(wrong("is no file".into()));
+        return Err(wrong("is not a file".into()));
     }
     let mut text = String::new();
     file.take(MAX_JSON_BYTES + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
@@ -326,7 +326,7 @@ mod tests {
         assert!(read().contains("symbolic links"), "{}", read());
         std::fs::remove_file(&path).expect("removed");
         rustix::fs::mkfifoat(CWD, &path, Mode::RUSR).expect("a pipe");
-        assert!(read().ends_with("is no file"), "{}", read());
+        assert!(read().ends_with("is not a file"), "{}", read());
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, " ".repeat(2 << 20)).expect("written");
         assert!(read().ends_with("is larger than 1 MiB"), "{}", read());

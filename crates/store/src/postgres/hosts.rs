@@ -65,7 +65,7 @@ impl Hosts {
                         self.first.store((index + 1) % count, Ordering::Relaxed);
                         tracing::warn!(
                             host = describe(&self.hosts[index]),
-                            "a database server accepts connections and does not respond; going on with the next host"
+                            "a database server accepts connections but does not respond; trying the next host"
                         );
                     }
                     None => {}
