@@ -102,10 +102,10 @@ impl Endings {
     /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
     /// more than [`MAX_WAITING`] and receives [`Lagged`](broadcast::error::RecvError::Lagged) with their number.
     ///
-    /// Nothing here is durable. A subscriber does not hear of the endings that another process commits, `tintype task
-    /// fail` among them, nor of one whose outcome the store does not know, nor of what a sweep ended before a later batch
-    /// of it failed. It has to look at its tasks now and then. The events for endpoints of accounts, which survive this
-    /// process, are written in the transaction of the ending.
+    /// Nothing here is durable. A subscriber misses the endings that another process commits (`tintype task fail` is
+    /// one), those whose outcome the store does not know, and those of a sweep that failed in a later batch, so it has
+    /// to check its tasks now and then. Webhook events survive this process: they are written in the transaction of the
+    /// ending.
     pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
         self.told.subscribe()
     }

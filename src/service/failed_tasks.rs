@@ -18,7 +18,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct FailedTasks {
     clock: Clock,
-    /// Failures with which an account can submit no more; 0: no limit.
+    /// Number of failures at which an account cannot submit more; 0: no limit.
     most: u32,
     /// When an account was looked at, by the monotonic clock, and whether it had too many.
     seen: Cache<Id, (Duration, Option<Duration>)>,

@@ -74,7 +74,7 @@ impl std::fmt::Debug for Passwords {
 pub enum PasswordChange {
     /// It was changed, and this session began.
     Done(SignedIn),
-    /// The present password is another one.
+    /// The present password is wrong.
     Refused,
     /// The new password is not one that may be set.
     Invalid(InvalidPassword),
@@ -110,7 +110,7 @@ pub struct SignUpTerms {
 pub enum Welcome {
     /// The account exists, and a session of its owner began.
     Done(SignedIn),
-    /// The name is another person's.
+    /// Another person has this name.
     NameTaken,
     /// The attempts of the day from this address range are used up.
     TooMany,

@@ -1,9 +1,9 @@
 //! The places of waiting tasks in the queue, for their owners.
 //!
 //! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A place is the
-//! task's rank by age among the waiting tasks of all accounts. It says how long the queue is and nothing else about other
-//! accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier. Of a task that was
-//! submitted since the queue was read, its copy does not know yet whether it names an engine.
+//! task's rank by age among the waiting tasks of all accounts. It says how long the queue is and nothing else about
+//! other accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier. For a
+//! task submitted since the last read, the copy does not know yet whether it names an engine.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

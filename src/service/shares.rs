@@ -1,4 +1,4 @@
-//! Fair shares of something finite: no account takes what the others need.
+//! Fair shares of a finite resource: no account takes what the others need.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

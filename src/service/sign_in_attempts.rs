@@ -1,7 +1,7 @@
 //! Limits attempts to sign in with one name, from wherever they come.
 //!
-//! The limit per source in [`super::failures`] does not slow a guess that is spread over many addresses. Names that do not
-//! exist are counted too, so that a refusal tells nothing. So that a stranger who goes on guessing keeps nobody out, a
+//! The limit per source in [`super::failures`] does not slow a guess that is spread over many addresses. Names that do
+//! not exist are counted too, so that a refusal reveals nothing. A stranger who keeps guessing locks no one out: a
 //! source from which the person has signed in has an allowance of its own, and a sign-in link needs none.
 
 use std::convert::Infallible;

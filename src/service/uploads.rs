@@ -1,6 +1,6 @@
-//! Pictures that people bring. Everything that can be refused is refused before the first byte of a picture is read. The
-//! bytes go to an unlinked file as they come, which no crash leaves behind; a confined process decodes them, and what is
-//! stored is a PNG of our own without metadata.
+//! Pictures that people upload. Everything that can be refused is refused before the first byte of a picture is read.
+//! The bytes go to an unlinked file as they arrive, so a crash leaves nothing behind; a confined process decodes them,
+//! and what is stored is a PNG of our own without metadata.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};

@@ -143,7 +143,7 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         lost()
     };
     let cookie = JOURNEY.read(&parts.headers, visit);
-    let cookie = cookie.ok_or_else(|| lost_because("the browser did not send its cookie, or returned a second time"))?;
+    let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie for it, or returned a second time"))?;
     let journey = studio.tickets().await?.journey(cookie);
     let journey = journey.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
     if !same(field("state"), &journey.state()) {

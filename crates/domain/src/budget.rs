@@ -11,11 +11,11 @@ use serde::{Serialize, Serializer};
 use crate::timestamp::Timestamp;
 use crate::words;
 
-/// Most credits of a budget, which is that of a grant.
+/// The largest budget in credits, as large as a grant.
 pub const MAX_BUDGET: i64 = 1_000_000_000_000;
 
 words! {
-    /// The time after which a budget starts anew, in UTC.
+    /// How often a budget resets, in UTC.
     pub enum Period: "period" {
         /// From midnight to midnight.
         Day = "day",
@@ -27,7 +27,7 @@ words! {
 }
 
 impl Period {
-    /// The begin of the period that contains `at`, and the begin of the next one.
+    /// The start of the period that contains `at`, and the start of the next one.
     pub fn around(self, at: Timestamp) -> (Timestamp, Timestamp) {
         let bounds = || {
             let day = jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(TimeZone::UTC).date();
@@ -50,7 +50,7 @@ fn midnight(day: Date) -> Option<Timestamp> {
     Some(Timestamp::from_millis(midnight.as_millisecond()))
 }
 
-/// The text is no budget.
+/// The text is not a budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a budget is a number of credits from 1 to {MAX_BUDGET} for a day, a week or a month, such as 500/day")]
 pub struct InvalidBudget;
@@ -60,7 +60,7 @@ pub struct InvalidBudget;
 pub struct Budget {
     /// From 1 to [`MAX_BUDGET`].
     pub credits: i64,
-    /// When it starts anew.
+    /// How often it resets.
     pub period: Period,
 }
 
@@ -89,14 +89,14 @@ impl Serialize for Budget {
     }
 }
 
-/// The use of a budget in the present period.
+/// How much of a budget is used in the current period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// The budget.
     pub budget: Budget,
     /// Credits spent on tasks of this period that were not refunded.
     pub spent: i64,
-    /// The begin of the next period.
+    /// The start of the next period.
     pub resets_at: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints: URLs of receivers that are told of events, as Standard Webhooks 1.0 says; and deliveries to them.
+//! Endpoints: the URLs that get events, as Standard Webhooks 1.0 says, and the deliveries to them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use crate::words;
 pub const MAX_URL_CHARS: usize = 2_048;
 /// Most endpoints of one account.
 pub const MAX_ENDPOINTS: u32 = 20;
-/// Most deliveries that wait for one endpoint; the oldest beyond them are given up within the hour.
+/// Most deliveries that wait for one endpoint; the oldest beyond them are dropped within the hour.
 pub const MAX_WAITING: u32 = 10_000;
 /// Random bytes of a secret.
 const SECRET_BYTES: usize = 32;
@@ -41,7 +41,7 @@ pub enum InvalidUrl {
     /// It holds white space or control characters.
     #[error("the URL of an endpoint has no spaces and no control characters: write %20 for a space")]
     Characters,
-    /// It is no absolute URL with a host.
+    /// It is not an absolute URL with a host.
     #[error("the URL of an endpoint is an absolute one, such as https://example.com/hooks")]
     Malformed,
     /// It is neither for HTTPS nor for HTTP.
@@ -167,11 +167,11 @@ impl fmt::Debug for SigningSecret {
 }
 
 words! {
-    /// The one who added an endpoint, who decides which networks it may be in.
+    /// Who added an endpoint. This decides which networks it may be in.
     pub enum AddedBy: "origin of an endpoint" {
-        /// The operator. It may also be in the networks that the operator named.
+        /// The operator. The endpoint may also be in the networks that the operator named.
         Operator = "operator",
-        /// An owner of the account. It is public, and reached by HTTPS alone.
+        /// An owner of the account. The endpoint must be public, and use HTTPS.
         Owner = "owner",
     }
 }
@@ -179,21 +179,21 @@ words! {
 words! {
     /// The reason why an endpoint is disabled.
     pub enum DisabledFor: "reason to disable an endpoint" {
-        /// Somebody asked for it.
+        /// A person disabled it.
         Request = "request",
         /// The receiver answered 410 Gone.
         Gone = "gone",
-        /// For days nothing could be delivered.
+        /// Nothing could be delivered for days.
         Failing = "failing",
     }
 }
 
 words! {
-    /// The reason why an attempt had no answer.
+    /// Why an attempt got no answer.
     pub enum Trouble: "trouble of a delivery" {
         /// There was no connection, or it broke.
         Unreachable = "unreachable",
-        /// The time limit was over.
+        /// The time limit ran out.
         Timeout = "timeout",
         /// The address is outside of the networks that the operator named.
         Address = "address",
@@ -207,7 +207,7 @@ words! {
         Waiting = "waiting",
         /// The receiver has answered with a status of 2xx.
         Delivered = "delivered",
-        /// It was given up.
+        /// It was abandoned.
         Failed = "failed",
     }
 }
@@ -227,19 +227,19 @@ words! {
 /// An endpoint without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
-    /// Identifier, which contains the time of its addition.
+    /// Identifier, which contains the time at which it was added.
     pub id: Id,
-    /// The account of whose events it is told.
+    /// The account whose events it gets.
     pub account_id: Id,
     /// The URL.
     pub url: EndpointUrl,
     /// The types of events.
     pub events: Subscription,
-    /// The one who added it.
+    /// Who added it.
     pub added_by: AddedBy,
     /// Time of the first failure since the last success.
     pub failing_since: Option<Timestamp>,
-    /// Time since which it is disabled.
+    /// When it was disabled.
     pub disabled_at: Option<Timestamp>,
     /// The reason why it is disabled.
     pub disabled_for: Option<DisabledFor>,

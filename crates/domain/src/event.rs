@@ -1,4 +1,4 @@
-//! Events of an account, of which its endpoints are told.
+//! Events of an account, which its endpoints get.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ words! {
         CreditsLow = "credits.low",
         /// The content policy suspended a key.
         KeySuspended = "key.suspended",
-        /// Somebody tries an endpoint. It goes to this endpoint alone, whatever that subscribes to.
+        /// Someone tests an endpoint. Sent to that endpoint only, whatever it subscribes to.
         Test = "webhook.test",
     }
 }
@@ -32,7 +32,7 @@ impl EventType {
     /// The types that an endpoint subscribes to.
     pub const SUBSCRIBABLE: [Self; 4] = [Self::TaskCompleted, Self::TaskFailed, Self::CreditsLow, Self::KeySuspended];
 
-    /// Whether the event is the end of a task, whose id is then the id of the event.
+    /// Whether the event is the end of a task. Its id is then the id of the task.
     pub fn ends_task(self) -> bool {
         matches!(self, Self::TaskCompleted | Self::TaskFailed)
     }
@@ -43,7 +43,7 @@ impl EventType {
 pub struct Subscription(Vec<EventType>);
 
 impl Subscription {
-    /// To these types; `None` if there is none, or one to which nobody subscribes.
+    /// To these types; `None` if there are none, or if one cannot be subscribed to.
     pub fn to(kinds: &[EventType]) -> Option<Self> {
         let wanted = EventType::SUBSCRIBABLE.into_iter().filter(|kind| kinds.contains(kind)).collect::<Vec<_>>();
         let all_known = kinds.iter().all(|kind| wanted.contains(kind));
@@ -78,10 +78,10 @@ impl FromStr for Subscription {
     }
 }
 
-/// An event as endpoints are told of it.
+/// An event as endpoints get it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its id, the same for every endpoint and every attempt; of the end of a task, the id of the task.
+    /// Its id, the same for every endpoint and attempt. If a task ended, it is the id of the task.
     pub id: Id,
     /// Its type.
     pub kind: EventType,

@@ -12,11 +12,11 @@ use crate::timestamp::Timestamp;
 
 /// Most bytes of a subject (OpenID Connect Core 1.0, section 2).
 const MAX_SUBJECT_BYTES: usize = 255;
-/// Time for which a journey may take.
+/// Longest time that a journey may take.
 const JOURNEY_LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// Somebody as an OpenID Connect provider knows them. An issuer gives a subject to one person and never to another; names
-/// and e-mail addresses may change hands, so nobody is recognised by them.
+/// A person as an OpenID Connect provider knows them. An issuer never gives a subject to another person; names and
+/// e-mail addresses may change hands, so they identify no one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The URL of the provider.
@@ -36,7 +36,7 @@ impl Identity {
 /// The purpose of a journey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Somebody wants to sign in.
+    /// A person wants to sign in.
     SignIn,
     /// The person of this session wants to link an identity.
     Link(Id),
@@ -75,7 +75,7 @@ impl Journey {
         self.purpose
     }
 
-    /// Time of its begin.
+    /// When it began.
     pub fn began_at(&self) -> Timestamp {
         self.began_at
     }

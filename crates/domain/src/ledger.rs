@@ -16,7 +16,7 @@ pub const REFUND_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 pub const STOPS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// Credits that stopped tasks may return in that time, however few tasks were completed.
 const ALWAYS_STOPPED: i64 = 40;
-/// They may also return one credit for so many of completed tasks.
+/// They may also return one credit for each time this many were spent on completed tasks.
 const COMPLETED_FOR_ONE: i64 = 4;
 
 /// The credits of an account.
@@ -74,7 +74,7 @@ pub struct Stops {
 /// Why a task is not charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotCharged {
-    /// The account has as many unfinished tasks as it may have.
+    /// The account has reached its limit of unfinished tasks.
     TooManyUnfinished,
     /// The budget of the key doesn't cover the cost.
     OverBudget {
@@ -82,7 +82,7 @@ pub enum NotCharged {
         available: i64,
         /// Credits left of the budget.
         left: i64,
-        /// When the budget starts anew.
+        /// When the budget resets.
         resets_at: Timestamp,
     },
     /// The account doesn't cover the cost.
@@ -172,7 +172,7 @@ impl Holding {
         self.balance - expired
     }
 
-    /// Charges a task. `max_unfinished` 0 is no limit.
+    /// Charges a task. `max_unfinished` 0 means no limit.
     ///
     /// # Errors
     /// The first rule that refuses it: unfinished tasks, the budget of the key, the balance.
@@ -198,7 +198,7 @@ impl Holding {
         Ok(self.debit(cost, draw(self.live(now), cost)))
     }
 
-    /// Takes credits by the operator's hand: those that never expire first, then those that expire last.
+    /// Takes credits for the operator: first those that never expire, then those that expire last.
     ///
     /// # Errors
     /// The credits that could be taken, if they are fewer.
@@ -260,8 +260,8 @@ impl Holding {
 }
 
 impl Stops {
-    /// Credits of tasks completed within [`STOPS_WITHIN`] with which a task that cost so much may be stopped, too; 0 if it
-    /// may be in any case.
+    /// Credits that completed tasks must have cost within [`STOPS_WITHIN`] before another task of this cost may be
+    /// stopped; 0 if it may be stopped in any case.
     fn needs(self, cost: i64) -> i64 {
         let stopped = self.returned.saturating_add(cost);
         if stopped <= ALWAYS_STOPPED { 0 } else { stopped.saturating_mul(COMPLETED_FOR_ONE) }
@@ -272,7 +272,7 @@ impl Stops {
         self.needs(cost) / CREDITS_PER_IMAGE
     }
 
-    /// Whether a task that cost so much may be stopped, too, when tasks for so many credits were completed.
+    /// Whether another task of this cost may be stopped, when completed tasks cost `completed` credits.
     pub fn allow(self, cost: i64, completed: i64) -> bool {
         completed >= self.needs(cost)
     }

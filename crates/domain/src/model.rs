@@ -1,4 +1,4 @@
-//! Tasks, accounts, ledger entries and their ids. They do no I/O.
+//! Tasks, accounts, ledger entries and their ids. No I/O.
 
 use std::fmt;
 use std::str::FromStr;
@@ -201,14 +201,14 @@ impl TaskFailure {
     }
 }
 
-/// What made a task fail. Readers say it in their own words.
+/// What made a task fail. The API and the studio each have their own words for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureCause {
     /// The content policy refused it.
     Policy,
     /// A reference image can't be used; its index, from 0.
     Reference(usize, ReferenceProblem),
-    /// It has more reference images than so many, which is all that any engine takes.
+    /// It has more reference images than this, the most that any engine takes.
     TooManyReferences(u32),
     /// No engine of the service renders such tasks.
     NoEngine,
@@ -218,7 +218,7 @@ pub enum FailureCause {
     Lost,
     /// It wasn't finished in time.
     Expired,
-    /// Somebody of its account cancelled it. That is no failure of the service.
+    /// A person of its account cancelled it. That is not a failure of the service.
     Cancelled,
     /// An operator failed it.
     Operator,
@@ -419,7 +419,7 @@ pub struct Account {
     pub name: String,
     /// Credits left.
     pub credits: i64,
-    /// The balance below which its endpoints are told, once, that the credits are low.
+    /// The balance below which its endpoints get one `credits.low` event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_balance: Option<i64>,
     /// Whether its owners manage all accounts in the studio.

@@ -8,7 +8,7 @@ const MAX_BOUNDARY: usize = 70;
 /// Longest header of a part, in bytes.
 const MAX_HEADER: usize = 8 * 1024;
 
-/// The body is no such form.
+/// The body is not such a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the form is malformed")]
 pub struct Malformed;

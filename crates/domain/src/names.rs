@@ -1,6 +1,6 @@
-//! New names of people and accounts: they look like no other name.
+//! New names of people and accounts, which must not look like an existing name.
 //!
-//! Names that exist stay usable, so only those that give one check it here.
+//! Existing names stay usable, so only code that creates a name checks it here.
 
 use unicode_properties::{GeneralCategory as Category, UnicodeGeneralCategory as _};
 use unicode_security::restriction_level::{RestrictionLevel, RestrictionLevelDetection as _};
@@ -8,7 +8,7 @@ use unicode_security::restriction_level::{RestrictionLevel, RestrictionLevelDete
 use super::person::person_name;
 use super::text::{InvalidText, account_name};
 
-/// The text is not one for a new name.
+/// The text cannot be a new name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// It is not a name at all.

@@ -1,7 +1,7 @@
 //! Passwords that people may set.
 //!
-//! Guesses are limited, so a password needs no more than to be none of those that everybody guesses first. These are the
-//! common ones, in `passwords/common.txt`, what people make of them to satisfy rules, and names that an attacker knows.
+//! Guesses are limited, so a password only has to differ from those that are guessed first: the common ones, in
+//! `passwords/common.txt`, what people make of them to satisfy rules, and names that an attacker knows.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ const SERVICE: &str = "tintype";
 static COMMON: LazyLock<HashSet<&'static str>> =
     LazyLock::new(|| include_str!("passwords/common.txt").lines().collect());
 
-/// The password is not one that may be set.
+/// The password is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPassword {
     /// It is too short or too long.

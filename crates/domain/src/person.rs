@@ -30,7 +30,7 @@ words! {
     }
 }
 
-/// Somebody who may sign in to the studio, for one account.
+/// A person who may sign in to the studio, for one account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Person {
     /// Identifier.

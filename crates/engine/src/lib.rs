@@ -95,7 +95,7 @@ impl Sizes {
     }
 }
 
-/// The order to an engine.
+/// What an engine is asked to render.
 #[derive(Debug, Clone)]
 pub struct Brief {
     /// The caller's words, exactly as submitted.
@@ -119,7 +119,7 @@ pub struct Brief {
 /// How far a render is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Stage {
-    /// So many steps of so many are done.
+    /// Steps done, out of all steps.
     Step {
         /// Steps done.
         done: u32,
@@ -253,7 +253,7 @@ pub struct Measured {
     pub usage: frames::ResourceUsage,
 }
 
-/// Why an engine gave no pictures.
+/// Why an engine returned no pictures.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The engine's content policy refuses the brief. Ends the task.
@@ -325,7 +325,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The devices on which it renders, as far as it tells them.
+    /// The devices on which it renders, if it reports them.
     async fn devices(&self) -> Vec<Device> {
         Vec::new()
     }

@@ -10,11 +10,11 @@ use tintype_store::{Acceptance, Accepting, Cause, Invitation, Proof, Result, Sto
 pub enum Arrival {
     /// The person was added, and a session began.
     Done(SignedIn),
-    /// The name is another person's.
+    /// Another person has this name.
     NameTaken,
     /// The invitation does not work any more.
     Gone,
-    /// The account has as many people as it may have.
+    /// The account has reached its limit of people.
     Full,
     /// The password is not one that may be set.
     Invalid(InvalidPassword),

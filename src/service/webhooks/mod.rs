@@ -1,9 +1,9 @@
-//! Delivers events to the endpoints of accounts, as Standard Webhooks 1.0 says: at least once, signed anew for each attempt,
-//! on its schedule.
+//! Delivers events to the endpoints of accounts, as Standard Webhooks 1.0 says: at least once, with a new signature for
+//! each attempt, on its schedule.
 //!
-//! Every process with an API delivers. The database says which deliveries are due, and gives each to one process at a time,
-//! for the length of a lease; a process that dies leaves it to another. `load.rs` keeps a slow or dead endpoint from the
-//! slots of others.
+//! Every process with an API delivers. The database says which deliveries are due, and gives each to one process at a
+//! time, for the length of a lease; a process that dies leaves it to another. `load.rs` keeps a slow or dead endpoint
+//! from taking the slots of others.
 
 pub mod endpoints;
 mod load;

@@ -141,7 +141,7 @@ pub enum Event {
     },
     /// All pictures of the order are ready.
     Done(ResourceUsage),
-    /// The order comes to nothing.
+    /// The order failed.
     Failed {
         /// The kind of the failure.
         fault: Fault,
@@ -263,7 +263,7 @@ impl Message {
     /// Reads the body of a frame.
     ///
     /// # Errors
-    /// It is no message.
+    /// It is not a message.
     pub fn read(body: &[u8]) -> Result<Self, FrameError> {
         let mut body = Reader(body);
         let message = match body.byte()? {
@@ -367,7 +367,7 @@ impl Event {
     /// Reads the body of a frame.
     ///
     /// # Errors
-    /// It is no event.
+    /// It is not an event.
     pub fn read(body: &[u8]) -> Result<Self, FrameError> {
         let mut body = Reader(body);
         let event = match body.byte()? {
