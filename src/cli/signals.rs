@@ -38,7 +38,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => Wish::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Wish::Stop("SIGINT"),
-            // The terminal was closed, or else somebody wants files to be read again.
+            // The terminal was closed, or else someone wants files to be read again.
             _ = self.hangup.recv() => if io::stdout().is_terminal() { Wish::Stop("SIGHUP") } else { Wish::Reload },
         }
     }

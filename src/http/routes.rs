@@ -196,7 +196,7 @@ pub enum Access {
     Key,
     /// People who are signed in. Their handlers take a `Visitor` or a `Form`, which nobody else has.
     Session,
-    /// Everybody.
+    /// Everyone.
     Anyone,
 }
 

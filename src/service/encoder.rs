@@ -183,7 +183,7 @@ impl Encoder {
         Ok(texts.into_iter().map(|text| Bytes::from_owner(Text { text, _room: room.clone() })).collect())
     }
 
-    /// Keeps pictures for the next caller, unless somebody waits for memory.
+    /// Keeps pictures for the next caller, unless someone waits for memory.
     fn keep(&self, answer: Arc<EncodedAnswer>) {
         let now = self.shared.clock.elapsed();
         let awaited = self.memory.is_awaited();
@@ -211,7 +211,7 @@ impl Encoder {
         drop(unwanted);
     }
 
-    /// Forgets what is kept, because somebody needs its memory.
+    /// Forgets what is kept, because someone needs its memory.
     fn forget(&self) {
         let all = std::mem::take(&mut self.state().kept);
         drop(all);

@@ -31,7 +31,7 @@ pub const OVERDUE: &str = "The task was not finished within 9 minutes. Its credi
 pub const NO_ENGINE: &str =
     "This service has no engine that makes such images with the model. The credits were refunded.";
 
-/// Somebody of its account cancelled the task.
+/// Someone of its account cancelled the task.
 pub const CANCELLED: &str = "Cancelled. Its credits were refunded.";
 
 /// An operator stopped the task, and gave no reason.

@@ -42,7 +42,7 @@ pub const MAX_SIGN_UPS_OF_ONE: usize = 2;
 /// Most sign-ups of all addresses that wait or run.
 pub const MAX_SIGN_UPS_QUEUED: usize = 16;
 
-/// The name of somebody whose provider tells none.
+/// The name of someone whose provider tells none.
 const NAMELESS: &str = "person";
 
 /// Signs people in.
@@ -80,7 +80,7 @@ pub enum PasswordChange {
     Invalid(InvalidPassword),
 }
 
-/// A form by which somebody signs up, or joins by an invitation.
+/// A form by which someone signs up, or joins by an invitation.
 pub struct NewPerson {
     /// The name, as [`new_person_name`] gives it.
     pub name: String,
@@ -223,8 +223,8 @@ impl People {
         self.open_account(name, Credential::Password(password), proof, source, terms, agent).await
     }
 
-    /// Opens an account for somebody with an identity that no person has, and begins a session. The name is for people to
-    /// read. If somebody with the identity was added meanwhile, the journey that began at `began_at` signs that person in.
+    /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people to
+    /// read. If someone with the identity was added meanwhile, the journey that began at `began_at` signs that person in.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -242,7 +242,7 @@ impl People {
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
     }
 
-    /// The name for somebody whom a provider gives a name.
+    /// The name for someone whom a provider gives a name.
     ///
     /// # Errors
     /// [`StoreError`].

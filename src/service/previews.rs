@@ -1,5 +1,5 @@
 //! Previews of pictures that are being made, for callers of the API who asked for them. One look at the database serves all
-//! callers of a process, once a second and only while somebody waits.
+//! callers of a process, once a second and only while someone waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Previews {
     shared: Arc<Shared>,
     watched: Mutex<Watched>,
-    /// Somebody waits.
+    /// Someone waits.
     news: Notify,
 }
 

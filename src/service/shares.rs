@@ -71,7 +71,7 @@ impl Shares {
         fits(self.total, held, state.used - held, units)
     }
 
-    /// Whether somebody waits for units.
+    /// Whether someone waits for units.
     pub fn is_awaited(&self) -> bool {
         self.state().waiting.iter().any(|waiting| !waiting.granted.is_closed())
     }

@@ -21,7 +21,7 @@ use tintype_system::clock::Clock;
 pub const ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
 /// Most names kept in memory, and most sources of people. One that is evicted starts with a full allowance.
 const MAX_NAMES: usize = 100_000;
-/// Codes that somebody may type at once, for one person.
+/// Codes that someone may type at once, for one person.
 pub const CODE_ALLOWANCE: NonZeroU32 = NonZeroU32::new(10).expect("10 is not 0");
 /// Interval at which another code is allowed then. A code has six digits, of which three are right at any time, so guesses
 /// that go on for a day find one with a probability of 0.1 %.

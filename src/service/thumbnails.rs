@@ -1,4 +1,4 @@
-//! Small copies of pictures, made when somebody first looks at them and kept beside them.
+//! Small copies of pictures, made when someone first looks at them and kept beside them.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Thumbnails {
             return Ok(Some(kept));
         }
         let _making = self.making.take(account_id, 1).await;
-        // Somebody else may have made it meanwhile.
+        // Someone else may have made it meanwhile.
         if let Some(kept) = files.thumbnail(name).await? {
             return Ok(Some(kept));
         }

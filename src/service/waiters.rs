@@ -32,7 +32,7 @@ struct Waiting {
     tasks: HashMap<Id, Awaited>,
 }
 
-/// A task whose end somebody waits for.
+/// A task whose end someone waits for.
 #[derive(Debug, Default)]
 struct Awaited {
     ended: Arc<Notify>,

@@ -89,7 +89,7 @@ pub(super) struct Card<'a> {
     pub(super) starred: bool,
     /// Whether the visitor is its author.
     pub(super) is_mine: bool,
-    /// The name of its author, if it is somebody else than the visitor; empty for somebody who has left.
+    /// The name of its author, if it is someone else than the visitor; empty for someone who has left.
     pub(super) author: Option<String>,
     /// Whether the page has a form for chosen tasks.
     pub(super) selects: bool,
@@ -261,7 +261,7 @@ impl<'a> Card<'a> {
         self.makes && self.task.status.is_terminal() && (self.owns || self.is_mine)
     }
 
-    /// The first letters of up to two words of its author's name, if that is somebody else than the visitor.
+    /// The first letters of up to two words of its author's name, if that is someone else than the visitor.
     pub(super) fn initials(&self) -> Option<String> {
         self.author.as_deref().map(initials)
     }
@@ -284,7 +284,7 @@ pub(super) fn initials(name: &str) -> String {
     if initials.is_empty() { "?".to_owned() } else { initials }
 }
 
-/// The name of an author, for the reader. Somebody who has left has none.
+/// The name of an author, for the reader. Someone who has left has none.
 pub(super) fn author_name(t: &Texts, name: &str) -> String {
     if name.is_empty() { t.get("usage-former-person").into_owned() } else { name.to_owned() }
 }

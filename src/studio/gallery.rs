@@ -171,7 +171,7 @@ struct GalleryPage<'a> {
     people: Vec<Person>,
     /// The board that is shown.
     board: Option<Board>,
-    /// Whether the wanted board is gone, or somebody else's.
+    /// Whether the wanted board is gone, or someone else's.
     is_gone: bool,
     deleted: Vec<Id>,
     cards: Vec<Card<'a>>,
@@ -236,7 +236,7 @@ pub async fn gallery(
     };
     let page = match is_seen {
         true => store.gallery(account, &filter, search.before.parse().ok(), size).await?,
-        // It was removed, or is somebody else's.
+        // It was removed, or is someone else's.
         false => Found::default(),
     };
     let older = page.older.map(|last| search.older(last));

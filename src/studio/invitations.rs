@@ -107,7 +107,7 @@ async fn gone(studio: &Studio, visit: &Visit, parts: &Parts) -> Result<Response<
     Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
 }
 
-/// Tells somebody who is signed in already, and whom joining would sign in as somebody else.
+/// Tells someone who is signed in already, and whom joining would sign in as someone else.
 fn signed_in(visitor: &Visitor, invitation: &Invitation, parts: &Parts) -> Result<Response<Body>, PageError> {
     let page =
         SignedInPage { t: visitor.texts, path: parts.uri.path(), account: &invitation.account, name: visitor.name() };
@@ -121,7 +121,7 @@ async fn find(studio: &Studio, token: &str) -> Result<Option<(Token, Invitation)
     Ok(found.map(|invitation| (token, invitation)))
 }
 
-/// The page on which somebody joins.
+/// The page on which someone joins.
 pub async fn invitation(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
@@ -139,7 +139,7 @@ pub async fn invitation(
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
-/// Adds somebody to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and waits
+/// Adds someone to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and waits
 /// like a failed sign-in.
 pub async fn join(
     State(studio): State<Arc<Studio>>,

@@ -14,7 +14,7 @@ use tintype_domain::person::{Person, Role};
 use tintype_outbound::identity_provider::Arrived;
 use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 
-/// Adds somebody new to the account of a rule, and signs that person in.
+/// Adds someone new to the account of a rule, and signs that person in.
 pub(super) async fn join(
     studio: &Studio,
     visit: &Visit,
@@ -55,7 +55,7 @@ pub(super) async fn join(
     Ok(enter(studio, visit, headers, &signed_in))
 }
 
-/// Gives somebody who signs in the role that the rules say, if roles follow them.
+/// Gives someone who signs in the role that the rules say, if roles follow them.
 ///
 /// # Errors
 /// The person has no access to the account any more.

@@ -1,5 +1,5 @@
 //! Tells open pages what changes. One task of the process looks at the database for all of them, once a second and only
-//! while somebody watches; the endings of this process it hears at once.
+//! while someone watches; the endings of this process it hears at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ pub(super) enum Change {
     Queue { paused: bool },
 }
 
-/// What somebody did with pictures or boards.
+/// What someone did with pictures or boards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Marks {
     pub(super) what: Mark,
@@ -124,7 +124,7 @@ pub(super) struct Live {
     shared: Arc<Shared>,
     tasks: Arc<Tasks>,
     watched: Mutex<Watched>,
-    /// Somebody watches, or a task was created.
+    /// Someone watches, or a task was created.
     news: Notify,
     /// Ends all streams.
     closing: CancellationToken,

@@ -1,4 +1,4 @@
-//! Addresses below the studio that no page has. A page that somebody may not know of answers like them.
+//! Addresses below the studio that no page has. A page that someone may not know of answers like them.
 
 use axum::body::Body;
 use axum::http::{Response, Uri};

@@ -70,7 +70,7 @@ impl Studio {
     }
 }
 
-/// Sends a browser to the provider, to sign somebody in.
+/// Sends a browser to the provider, to sign someone in.
 pub async fn depart(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let visit = visit(&parts)?;
@@ -206,7 +206,7 @@ async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str)
     }
 }
 
-/// Signs in the person with this identity. Somebody new joins an account by a rule, or gets one where sign-up is open; names
+/// Signs in the person with this identity. Someone new joins an account by a rule, or gets one where sign-up is open; names
 /// and e-mail addresses lead to nobody's own account.
 async fn welcome(
     studio: &Studio,
@@ -256,7 +256,7 @@ async fn welcome(
     }
 }
 
-/// Shows an identity to the person who may link it. The browser may have been signed in at the provider as somebody else.
+/// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone else.
 async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>, PageError> {
     let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
     let provider = visitor.studio.provider_name().unwrap_or_default();

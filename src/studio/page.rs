@@ -50,7 +50,7 @@ pub(super) fn written(status: StatusCode, body: String) -> Response<Body> {
     response
 }
 
-/// A form as its page shows it: empty, or as somebody sent it, and why it was refused.
+/// A form as its page shows it: empty, or as someone sent it, and why it was refused.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     /// The name of the text that says why.

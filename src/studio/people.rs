@@ -48,7 +48,7 @@ impl PeoplePage<'_> {
         person.id == self.frame.visitor.session.person.id
     }
 
-    /// Whether the people are so many that somebody has to look for one.
+    /// Whether the people are so many that someone has to look for one.
     fn is_long(&self) -> bool {
         self.people.len() > FEW || self.next.is_some() || !self.q.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Shared links: their list for the people of an account, and what a link shows to everybody who has it. Its images are
+//! Shared links: their list for the people of an account, and what a link shows to everyone who has it. Its images are
 //! served under the link, so they are gone with it.
 
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Listed {
     url: String,
     /// The name of its maker.
     maker: String,
-    /// Whether it shows somebody else's private board. An owner can revoke it, but is not told what it shows.
+    /// Whether it shows someone else's private board. An owner can revoke it, but is not told what it shows.
     is_hidden: bool,
 }
 

@@ -38,7 +38,7 @@ struct SignInPage<'a> {
     provider: Option<&'a str>,
 }
 
-/// The page on which people sign in, with a reason why somebody is not signed in.
+/// The page on which people sign in, with a reason why someone is not signed in.
 pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -> Result<Response<Body>, PageError> {
     Ok(html(SignInPage::new(studio, headers, "", Some(notice)).render()?))
 }

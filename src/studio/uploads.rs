@@ -279,7 +279,7 @@ struct Shown {
     width: u32,
     height: u32,
     is_mask: bool,
-    /// The name of the person whose upload it is, if the account has several and it is known: empty for somebody who has
+    /// The name of the person whose upload it is, if the account has several and it is known: empty for someone who has
     /// left.
     author: Option<String>,
     /// Whether the visitor may delete it.

@@ -341,7 +341,7 @@ impl Worker {
         }
     }
 
-    /// Cancels the attempts whose lease is lost, because somebody ended their tasks. A heartbeat would find them later.
+    /// Cancels the attempts whose lease is lost, because someone ended their tasks. A heartbeat would find them later.
     pub async fn cancel_lost(&self) {
         let leases = self.held.leases();
         if leases.is_empty() {
@@ -357,7 +357,7 @@ impl Worker {
         for lease in lost {
             // An attempt whose task has just ended has no lease either, and is no longer held.
             if self.held.cancel(lease) {
-                // The sweeper warns of leases that it takes away. Any other loss is somebody's wish.
+                // The sweeper warns of leases that it takes away. Any other loss is someone's wish.
                 tracing::info!(task = %lease.task_id, "lease lost, because the task was stopped or its time is over; the attempt is cancelled");
             }
         }
@@ -371,7 +371,7 @@ impl Worker {
         }
     }
 
-    /// Writes down how far the attempts are whose progress has changed since the last report, for everybody who polls
+    /// Writes down how far the attempts are whose progress has changed since the last report, for everyone who polls
     /// their tasks, and returns their number. A report that fails is repeated with the next one; no attempt waits for it.
     pub async fn report_progress(&self) -> usize {
         self.report_previews().await;

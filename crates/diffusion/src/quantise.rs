@@ -265,7 +265,7 @@ impl Wanted {
     }
 }
 
-/// Notes that a file is in use, so that [`forget`] removes it last. In somebody else's folder it stays as it is.
+/// Notes that a file is in use, so that [`forget`] removes it last. In someone else's folder it stays as it is.
 #[expect(clippy::disallowed_methods, reason = "it is compared with times that the file system sets")]
 fn touch(path: &Path) {
     drop(File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now())));

@@ -1,4 +1,4 @@
-//! Rules by which somebody who signs in at an OpenID Connect provider joins an account.
+//! Rules by which someone who signs in at an OpenID Connect provider joins an account.
 
 use std::fmt;
 use std::str::FromStr;
@@ -114,7 +114,7 @@ pub struct JoinRules {
     pub follow: bool,
 }
 
-/// The standing of somebody in an account, as the rules say.
+/// The standing of someone in an account, as the rules say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing: no rule is about the account, or roles do not follow.
@@ -126,12 +126,12 @@ pub enum Standing {
 }
 
 impl JoinRules {
-    /// The first rule for somebody who is new.
+    /// The first rule for someone who is new.
     pub fn first(&self, claims: &Claims) -> Option<&JoinRule> {
         self.rules.iter().find(|rule| rule.matches(claims))
     }
 
-    /// The standing of somebody who is already in an account.
+    /// The standing of someone who is already in an account.
     pub fn standing(&self, account: &Account, claims: &Claims) -> Standing {
         let mut about = self.rules.iter().filter(|rule| rule.is_about(account)).peekable();
         if !self.follow || about.peek().is_none() {

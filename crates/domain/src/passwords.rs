@@ -14,7 +14,7 @@ pub const MAX_PASSWORD_BYTES: usize = 1_024;
 const MIN_NAME_CHARS: usize = 4;
 /// Most digits and signs before and after a common password that make no other one of it: a date has as many.
 const MAX_ADDED_CHARS: usize = 8;
-/// The name that everybody knows here.
+/// The name that everyone knows here.
 const SERVICE: &str = "tintype";
 
 /// Common passwords, in lower case.

@@ -17,7 +17,7 @@ pub struct OidcProvider {
     pub name: Option<String>,
     /// Scopes to ask for, besides those that each sign-in asks for.
     pub scopes: Vec<String>,
-    /// The rules by which somebody new joins an account.
+    /// The rules by which someone new joins an account.
     pub joins: JoinRules,
     /// The claim with the groups of a person.
     pub groups_claim: String,

@@ -94,7 +94,7 @@ pub struct Factor {
     pub recovery_codes: u32,
 }
 
-/// A code as somebody has typed it.
+/// A code as someone has typed it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TypedCode {
     /// Of an app.

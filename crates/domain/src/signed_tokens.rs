@@ -3,7 +3,7 @@
 //! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
 //! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
 //! provider said so, because a person who could name any identity would take those of others. In the same way, the form for
-//! a code proves that somebody has shown the password, and the form that turns on a second factor proves that this server
+//! a code proves that someone has shown the password, and the form that turns on a second factor proves that this server
 //! has made the secret.
 
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl std::fmt::Debug for TokenSigner {
 /// A fact that a ticket proves about a person, or about a session.
 #[derive(Clone, Copy)]
 pub enum Fact<'a> {
-    /// Somebody has shown the person's password, which has this hash.
+    /// Someone has shown the person's password, which has this hash.
     Password(&'a str),
     /// This server has made this secret for the person.
     Secret(&'a FactorSecret),

@@ -154,7 +154,7 @@ impl fmt::Display for Stage {
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     latest: watch::Sender<Option<Stage>>,
-    /// The latest preview, where somebody looks at it.
+    /// The latest preview, where someone looks at it.
     preview: Option<watch::Sender<Option<Arc<Picture>>>>,
     part: Option<Part>,
 }
@@ -190,7 +190,7 @@ impl Progress {
         Self { preview: Some(watch::Sender::default()), ..Self::default() }
     }
 
-    /// Whether anybody looks at previews. An engine need not make any otherwise.
+    /// Whether anyone looks at previews. An engine need not make any otherwise.
     pub fn wants_previews(&self) -> bool {
         self.preview.is_some()
     }

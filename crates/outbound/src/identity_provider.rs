@@ -39,7 +39,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Longest wait for the provider of somebody who signs out.
+/// Longest wait for the provider of someone who signs out.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A provider, and this server as it is registered there.
@@ -70,7 +70,7 @@ pub enum ProviderError {
     Refused(String),
 }
 
-/// Somebody who has signed in at the provider.
+/// Someone who has signed in at the provider.
 #[derive(Debug, Clone)]
 pub struct Arrived {
     /// The identity.
@@ -108,7 +108,7 @@ impl fmt::Debug for IdentityProvider {
 }
 
 impl IdentityProvider {
-    /// A provider, which is asked when somebody wants to sign in.
+    /// A provider, which is asked when someone wants to sign in.
     ///
     /// # Errors
     /// A sentence for the operator: the certificate authorities cannot be used.
@@ -133,7 +133,7 @@ impl IdentityProvider {
         self.registration.provider.name.as_deref().or_else(host)
     }
 
-    /// The rules by which somebody new joins an account.
+    /// The rules by which someone new joins an account.
     pub fn joins(&self) -> &JoinRules {
         &self.registration.provider.joins
     }

@@ -1,4 +1,4 @@
-//! The audit log: each change that somebody made to accounts, credits, keys, people, the queue or a task, and who made
+//! The audit log: each change that someone made to accounts, credits, keys, people, the queue or a task, and who made
 //! it.
 
 use std::fmt;
@@ -22,7 +22,7 @@ use tintype_domain::words;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// Somebody who changes something.
+/// Someone who changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     /// The name of the person, or of the user of the system.
@@ -48,7 +48,7 @@ words! {
 }
 
 impl Actor {
-    /// Somebody who has just signed up.
+    /// Someone who has just signed up.
     pub(super) fn newcomer(person: &Person, source: &str) -> Self {
         Self {
             name: person.name.clone(),
@@ -354,13 +354,13 @@ impl Deed {
         Some(Self::of(Action::AddPerson, person.account_id).about(&person.name).with(person.role))
     }
 
-    /// Of somebody who joined by a rule.
+    /// Of someone who joined by a rule.
     pub(super) fn of_newcomer(person: &Person, new: &Newcomer) -> Self {
         let detail = format!("{} {}", new.role, new.identity.issuer);
         Self::of(Action::AddPerson, person.account_id).about(&person.name).with(detail)
     }
 
-    /// Of somebody who joined by an invitation.
+    /// Of someone who joined by an invitation.
     pub(super) fn of_acceptance(person: &Person) -> Self {
         Self::of(Action::AddPerson, person.account_id)
             .about(&person.name)

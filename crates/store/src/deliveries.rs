@@ -186,7 +186,7 @@ struct Written<'a> {
 /// Writes a delivery to each endpoint of an account that subscribes to a type of events. It comes last in a
 /// transaction, when all other locks are held.
 async fn write(begun: &Transaction<'_>, account_id: Id, event: &Written<'_>) -> Done {
-    // One that somebody removes at the same time is passed over.
+    // One that someone removes at the same time is passed over.
     let subscribed = format!(
         "SELECT id FROM endpoints WHERE account_id = $1 AND disabled_at IS NULL
          AND {}(' ' || events || ' ', ' ' || $2 || ' ') > 0 {}",

@@ -576,7 +576,7 @@ impl Driver<'_> {
         }
     }
 
-    /// [`Driver::write`] of a change that the audit log records in the same transaction, if somebody acts and `deed`
+    /// [`Driver::write`] of a change that the audit log records in the same transaction, if someone acts and `deed`
     /// finds that it changed something.
     pub(crate) async fn change<T, W, D>(self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
     where

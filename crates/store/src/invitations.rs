@@ -48,7 +48,7 @@ pub struct Invitation {
     pub works: bool,
 }
 
-/// Somebody who accepts an invitation.
+/// Someone who accepts an invitation.
 #[derive(Clone)]
 pub struct Acceptance {
     /// The hash of its token.

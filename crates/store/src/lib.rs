@@ -474,7 +474,7 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Tells other processes what somebody did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`. This
+    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`. This
     /// is only a hint, which may be lost.
     fn announce_news(&self, _news: String) {}
 

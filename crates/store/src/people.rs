@@ -14,7 +14,7 @@ use tintype_domain::text::MAX_NAME_CHARS;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
 
-/// The note of the ledger entry for the first credits of somebody who signed up.
+/// The note of the ledger entry for the first credits of someone who signed up.
 pub(super) const SIGN_UP_NOTE: &str = "sign-up";
 
 /// Outcome of adding a person.
@@ -110,7 +110,7 @@ pub struct Candidate {
     pub password: Option<String>,
 }
 
-/// The proof by which somebody who opens an account signs in later.
+/// The proof by which someone who opens an account signs in later.
 #[derive(Clone)]
 pub enum Credential {
     /// The Argon2id hash of a password in PHC format.
@@ -120,7 +120,7 @@ pub enum Credential {
     Identity(Identity),
 }
 
-/// Somebody who opens an account in the studio.
+/// Someone who opens an account in the studio.
 #[derive(Clone)]
 pub struct SignUp {
     /// The name of the person, and of the account unless another account has it.
@@ -135,7 +135,7 @@ pub struct SignUp {
     pub limit: u32,
 }
 
-/// Somebody with an identity at a provider who joins an account by a rule.
+/// Someone with an identity at a provider who joins an account by a rule.
 #[derive(Clone)]
 pub struct Newcomer {
     /// The account.
@@ -306,7 +306,7 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links, invitations and sessions of everybody; with all of them, journeys to a provider end, too. Returns
+    /// Deletes links, invitations and sessions of everyone; with all of them, journeys to a provider end, too. Returns
     /// their number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }

@@ -1,4 +1,4 @@
-//! Shared links: each shows one task or one board of the studio to everybody who has the link, without a sign-in.
+//! Shared links: each shows one task or one board of the studio to everyone who has the link, without a sign-in.
 
 use async_trait::async_trait;
 
@@ -14,7 +14,7 @@ use tintype_system::fault::Effect;
 pub enum Target {
     /// The images of a task.
     Task(Id),
-    /// The images on a board, as it is when somebody looks.
+    /// The images on a board, as it is when someone looks.
     Board(Id),
 }
 

@@ -135,7 +135,7 @@ async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usiz
     Ok(erased.len())
 }
 
-/// Takes the first of the sweeps $1 that is due at `now`, unless somebody is quicker.
+/// Takes the first of the sweeps $1 that is due at `now`, unless someone is quicker.
 fn take(sweeps: &str, now: &str) -> String {
     format!(
         "WITH first AS (

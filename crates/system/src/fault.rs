@@ -51,7 +51,7 @@ effects! {
     TouchKeys = "touch-keys",
     /// A person is added, changed or removed.
     ChangePerson = "change-person",
-    /// Somebody opens an account in the studio.
+    /// Someone opens an account in the studio.
     SignUp = "sign-up",
     /// The counts of sign-ups of earlier days are deleted.
     DeleteSignUps = "delete-sign-ups",

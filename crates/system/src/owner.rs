@@ -94,7 +94,7 @@ pub fn with_destination_rights<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// Name of the user who started this process, with the one who logged in before if that is another, for the audit log. Ask
-/// before root becomes somebody else.
+/// before root becomes someone else.
 pub fn caller() -> String {
     let own = rustix::process::getuid().as_raw();
     let login = fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());

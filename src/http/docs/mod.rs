@@ -86,7 +86,7 @@ static PAGES: [(&str, Page); 15] = [
 struct Page {
     content_type: &'static str,
     make: fn() -> Bytes,
-    /// Made once, because anybody may request it without a limit.
+    /// Made once, because anyone may request it without a limit.
     made: OnceLock<Made>,
 }
 

@@ -21,7 +21,7 @@ pub enum Arrival {
 }
 
 impl People {
-    /// Adds somebody to the account of an invitation with this hash, and begins a session. The caller limits those who wait
+    /// Adds someone to the account of an invitation with this hash, and begins a session. The caller limits those who wait
     /// for their turn.
     ///
     /// # Errors

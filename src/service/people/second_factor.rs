@@ -6,7 +6,7 @@ use tintype_domain::person::{Person, Token};
 use tintype_domain::second_factor::{FactorCode, FactorSecret, NewFactor, RecoveryCodes, TypedCode};
 use tintype_store::{Proof, Result, Store};
 
-/// The proof that somebody who types a code has shown before.
+/// The proof that someone who types a code has shown before.
 #[derive(Clone)]
 pub enum FirstProof {
     /// The password with this hash.
@@ -66,7 +66,7 @@ impl People {
         }
     }
 
-    /// The code that somebody types, if it is right now. Only the database knows whether it was used meanwhile.
+    /// The code that someone types, if it is right now. Only the database knows whether it was used meanwhile.
     async fn right_code(&self, person: Id, typed: &str) -> Result<Option<FactorCode>> {
         let Some(factor) = self.store.find_factor(person).await? else { return Ok(None) };
         Ok(match TypedCode::parse(typed) {

@@ -39,13 +39,13 @@ pub async fn add(
     })
 }
 
-/// Whether somebody may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
+/// Whether someone may change an endpoint. One that the operator has added leads to a receiver of the operator, which would
 /// refuse what another secret signs.
 pub fn may_change(endpoint: &Endpoint, operates: bool) -> bool {
     operates || endpoint.added_by == AddedBy::Owner
 }
 
-/// The URL as somebody may know it: the operator's without its path and query, which may hold a secret.
+/// The URL as someone may know it: the operator's without its path and query, which may hold a secret.
 pub fn shown_url(endpoint: &Endpoint, operates: bool) -> String {
     if may_change(endpoint, operates) { endpoint.url.as_str().to_owned() } else { endpoint.url.origin() }
 }

@@ -84,7 +84,7 @@ fn limit(t: &Texts, detail: &str) -> Option<String> {
     Some(format!("{} {}", t.number(budget.credits), t.get(period_text(budget.period))))
 }
 
-/// Why the server disabled an endpoint. One that somebody disabled has its address as the detail.
+/// Why the server disabled an endpoint. One that someone disabled has its address as the detail.
 fn disabled_for(t: &Texts, detail: &str) -> Option<String> {
     let text = match detail.parse().ok()? {
         DisabledFor::Gone => "audit-gone",

@@ -1,4 +1,4 @@
-//! The pages of operators: owners of an administrator's account. For everybody else they do not exist.
+//! The pages of operators: owners of an administrator's account. For everyone else they do not exist.
 
 mod accounts;
 mod action;
@@ -23,7 +23,7 @@ use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::session::{Form, Visitor};
 
-/// A signed-in operator. Anybody else gets the answer of a page that does not exist.
+/// A signed-in operator. Anyone else gets the answer of a page that does not exist.
 #[derive(Debug)]
 pub struct Operator(pub(super) Visitor);
 

@@ -1,4 +1,4 @@
-//! The people of all accounts, or of one, to look somebody up.
+//! The people of all accounts, or of one, to look someone up.
 
 use askama::Template;
 use axum::body::Body;

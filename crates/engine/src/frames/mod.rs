@@ -91,7 +91,7 @@ pub struct Prompt {
     pub text: String,
     /// A seed for each picture, at least one.
     pub seeds: Vec<u64>,
-    /// Whether somebody looks at previews.
+    /// Whether someone looks at previews.
     pub previews: bool,
 }
 

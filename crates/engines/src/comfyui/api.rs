@@ -48,7 +48,7 @@ pub(super) enum Run {
     Completed(Option<File>),
     /// The error that ended it.
     Failed(Words),
-    /// The server does not know it: it was started again, or somebody removed the run.
+    /// The server does not know it: it was started again, or someone removed the run.
     Gone,
 }
 

@@ -24,7 +24,7 @@ impl<'a> Previews<'a> {
         Self { progress, results, showing: Mutex::default() }
     }
 
-    /// Shows the picture in a file, if somebody looks. Waits for nothing.
+    /// Shows the picture in a file, if someone looks. Waits for nothing.
     pub(super) fn show(&self, file: &[u8]) {
         let mut showing = self.showing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.progress.wants_previews() || showing.as_ref().is_some_and(|showing| !showing.is_finished()) {

@@ -194,7 +194,7 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
 pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
     let inside = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(CWD, folder, inside | OFlags::DIRECTORY, Mode::empty())?;
-    // A pipe that somebody lays here must not hold up its reader.
+    // A pipe that someone lays here must not hold up its reader.
     openat(folder, name, inside | OFlags::NONBLOCK, Mode::empty()).map(File::from)
 }
 

@@ -89,7 +89,7 @@ pub(super) enum Job {
     Unfinished,
     /// The files of its pictures.
     Completed(Vec<Vec<u8>>),
-    /// It failed, or somebody cancelled it.
+    /// It failed, or someone cancelled it.
     Failed(Words),
     /// The server does not know it: it was started again, or has forgotten the job.
     Gone,

@@ -1,4 +1,4 @@
-//! stable-diffusion.cpp's server: at a URL where somebody runs it, or as a child of this process on each device.
+//! stable-diffusion.cpp's server: at a URL where someone runs it, or as a child of this process on each device.
 //!
 //! A server renders one picture after another, and nothing stops a picture that is being rendered. An attached server
 //! whose picture is no longer wanted therefore takes no work until it is done; a child is killed and started again.

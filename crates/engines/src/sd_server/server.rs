@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Whether it renders nothing but jobs that somebody waits for.
+    /// Whether it renders nothing but jobs that someone waits for.
     ///
     /// # Errors
     /// [`EngineError::NotAvailable`].

@@ -20,7 +20,7 @@ impl Wanted<'_> {
     }
 
     /// Reads them from the ID token, or as far as it lacks them from the other claims. Whatever could be meant in two ways
-    /// fails: a misunderstood claim would let somebody in, or shut somebody out.
+    /// fails: a misunderstood claim would let someone in, or shut someone out.
     ///
     /// # Errors
     /// A sentence for the log.

@@ -136,7 +136,7 @@ pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String
 }
 
 /// The token is for us. It may be for others too if the provider has issued it to us, or if the operator trusts them:
-/// anybody else in the audience could use our tokens, and we theirs.
+/// anyone else in the audience could use our tokens, and we theirs.
 fn check_audience(claims: &Fields, expected: &Expected<'_>) -> Result<(), String> {
     let found = claims.get("aud");
     let audiences = match found {

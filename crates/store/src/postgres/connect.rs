@@ -140,7 +140,7 @@ pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<M
     let pem = file.filter(|_| is_used).map(std::fs::read).transpose().map_err(|error| named(error.to_string()))?;
     let pem = pem.as_deref();
     let config = match (pem, trust.is_any_name) {
-        // Everybody can have a certificate of a public authority for some name.
+        // Everyone can have a certificate of a public authority for some name.
         (None, true) if is_used => {
             return Err("sslmode=verify-ca in --database needs sslrootcert or --database-ca".into());
         }

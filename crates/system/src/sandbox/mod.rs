@@ -67,7 +67,7 @@ pub enum DecodeError {
     /// The process ended without an answer.
     #[error("decoder: {0}")]
     Crashed(ExitStatus),
-    /// Somebody killed the process, most likely the kernel for want of memory. A decoder that takes too much itself ends in
+    /// Someone killed the process, most likely the kernel for want of memory. A decoder that takes too much itself ends in
     /// other ways.
     #[error("the decoder was killed: the machine or its container may have too little memory")]
     Killed,
