@@ -16,7 +16,7 @@ pub struct Admission<K: Eq + Hash + Copy> {
     taken: Arc<Mutex<HashMap<Option<K>, usize>>>,
 }
 
-/// A place; dropping it leaves the place.
+/// A place; dropping it frees the place.
 #[derive(Debug)]
 pub struct Admitted<K: Eq + Hash + Copy> {
     admission: Admission<K>,
@@ -29,7 +29,7 @@ impl<K: Eq + Hash + Copy> Admission<K> {
         Self { of_one, total, taken: Arc::default() }
     }
 
-    /// Takes a place; `None` if the caller has all of its own, or nobody may have another one. Callers that cannot be told
+    /// Takes a place; `None` if the caller has all of its own, or none is free for it. Callers that cannot be told
     /// apart, such as those without an address, are none: they share what is left.
     pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
         let mut taken = self.taken();

@@ -5,15 +5,15 @@ use tintype_domain::budget::{Budget, Period};
 use tintype_domain::model::Id;
 use tintype_store::{NewKey, Result, Store};
 
-/// Most keys of one account that work or could, for its owners to make another one.
+/// Most keys of one account that work or could work again. With that many, its owners cannot create another.
 pub const MAX_KEYS: u32 = 100;
 
 /// Why the owners of an account may not do something with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRefusal {
-    /// So many keys are suspended, revoked ones included, that the owners can make none work.
+    /// Too many keys are suspended, revoked ones included, for the owners to create, rotate or enable one.
     TooManySuspended,
-    /// A key of the account, even if it is revoked, has a budget of the operator, which another key would avoid.
+    /// A key of the account, even a revoked one, has a budget set by the operator, which another key would bypass.
     BudgetOfOperator,
     /// A rate above the server's.
     RateTooHigh,
@@ -41,7 +41,7 @@ impl<'a> AccountKeys<'a> {
         })
     }
 
-    /// Whether owners may enable a key, or replace one, beside which the new one works for a while.
+    /// Whether owners may enable a key, or rotate one: old and new then work together for a while.
     ///
     /// # Errors
     /// The reason why not.

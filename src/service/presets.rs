@@ -1,4 +1,4 @@
-//! The presets in force. They follow the config file: whoever changes it need not restart anything.
+//! The presets in force. They follow the config file without a restart.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

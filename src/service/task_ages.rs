@@ -1,6 +1,6 @@
 //! The age of tasks, corrected for steps of the clock that dated their ids.
 //!
-//! Without the correction, a clock that is set ahead by nine minutes, or a machine that slept as long, would fail every
+//! Without the correction, setting the clock ahead by nine minutes, or nine minutes of sleep, would fail every
 //! unfinished task.
 
 use std::sync::{Arc, Mutex, PoisonError};

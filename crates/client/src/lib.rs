@@ -106,7 +106,7 @@ pub struct TaskRequest {
 pub struct Accepted {
     /// The id to poll.
     pub task_id: TaskId,
-    /// The state of the task, as the server tells it.
+    /// The state of the task, as the server reports it.
     pub state: Processing,
     /// The names of the fields of the submit that the server ignored.
     pub ignored_fields: Vec<String>,
@@ -159,7 +159,7 @@ pub enum ClientError {
     /// The server does not speak TLS, so nothing was sent.
     #[error("the server does not speak TLS")]
     NotTls,
-    /// Something was sent, and no complete answer came.
+    /// Something was sent, but no complete answer came.
     #[error("no complete answer: {0}")]
     NoAnswer(String),
     /// The server answered with an error.

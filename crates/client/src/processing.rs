@@ -1,4 +1,4 @@
-//! The state of an unfinished task, as the headers of a response tell it.
+//! The state of an unfinished task, from the headers of a response.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ static STEPS: HeaderName = HeaderName::from_static("x-steps");
 /// The fields of a submit that the server does not know, or that its engine or preset does not take.
 static IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
 
-/// An unfinished task, as far as the server tells.
+/// An unfinished task, as far as the server reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Processing {
     /// Suggested wait before the next poll.

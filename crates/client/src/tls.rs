@@ -37,8 +37,8 @@ pub(super) fn config(named: Option<&[u8]>) -> Result<ClientConfig, SetupError> {
 }
 
 /// Accepts a certificate that the user named, and otherwise those that an authority vouches for. `openssl req -x509`
-/// makes a certificate that is an authority and names no host, which is no certificate of a server by the rules; but
-/// nobody without its key can present it, and that proof is checked in every handshake.
+/// makes a certificate that is an authority and names no host, which by the rules is not a server certificate; but only
+/// the holder of its key can present it, and that proof is checked in every handshake.
 #[derive(Debug)]
 struct Verifier {
     authorities: Arc<WebPkiServerVerifier>,

@@ -102,7 +102,7 @@ pub struct ApiKey {
     pub submit_rate: Option<u32>,
     /// Reads per minute; `None` means the server's default, 0 means unlimited.
     pub read_rate: Option<u32>,
-    /// Credits that it may spend in a period, together with those that it was rotated from and to.
+    /// Credits that it may spend in a period, together with the keys that it was rotated from and to.
     pub budget: Option<Budget>,
     /// Whether the operator has set the budget, and not an owner of the account.
     #[serde(skip)]

@@ -101,7 +101,7 @@ impl Allowance {
     }
 }
 
-/// Without a setting, an account has so many times the limit of a key.
+/// Without a setting, an account has this many times the limit of a key.
 const KEYS_PER_ACCOUNT: u32 = 10;
 
 /// The rate limits of all keys, accounts and people.
@@ -176,7 +176,7 @@ impl RateLimits {
         within(submit_rate, self.submit_rate) && within(read_rate, self.read_rate)
     }
 
-    /// Whether so many suspended keys keep the owners of their account from making keys work.
+    /// Whether an account with this many suspended keys is past the limit at which its owners cannot make keys work.
     pub fn are_too_many_suspended(&self, keys: usize) -> bool {
         self.max_suspended_keys > 0 && keys >= self.max_suspended_keys as usize
     }

@@ -8,7 +8,7 @@ use crate::service::Shared;
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{Abilities, StoreError};
 
-/// Tasks wait this long for an engine before the log says so: workers that start need a moment.
+/// Tasks wait this long for an engine before the log says so, because starting workers need a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Since when tasks have waited for an engine that no worker has.

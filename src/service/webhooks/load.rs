@@ -1,8 +1,9 @@
 //! The share of each endpoint in the attempts that this process makes at a time.
 //!
-//! An attempt may take as long as its time limit, so endpoints that answer slowly or never would take all slots. A failing
-//! endpoint gets one, all failing ones together a part, and no account more than are left for others: however many slots
-//! some accounts want, another finds one, as long as those are fewer accounts than slots.
+//! An attempt may take as long as its time limit, so endpoints that answer slowly or never would take all slots. A
+//! failing endpoint gets one, all failing ones together a part, and no account gets more than it leaves for the others.
+//! So however many slots some accounts want, another still finds one, as long as those accounts are fewer than the
+//! slots.
 
 use std::collections::HashMap;
 use std::hash::Hash;

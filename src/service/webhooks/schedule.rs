@@ -9,7 +9,7 @@ const HOUR: u64 = 60 * MINUTE;
 
 /// Seconds from the end of an attempt to the next one. The first attempt is made at once, and there are ten.
 const WAITS: [u64; 9] = [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR];
-/// Share of a wait by which it is longer at most, so that receivers that come back are not told of all at once.
+/// Most jitter, as a share of the wait, so that receivers that recover do not get everything at once.
 const JITTER: f64 = 0.2;
 /// Longest wait that a receiver may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * HOUR);
