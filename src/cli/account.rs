@@ -248,7 +248,7 @@ fn confirmed(name: &str) -> Result<bool, Failure> {
         return Ok(false);
     }
     output::ask(&format!(
-        "This revokes all keys of {name} and erases its prompts and images for good. Type its name to go on: "
+        "This revokes all keys of {name} and erases its prompts and images for good. Type its name to continue: "
     ));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;

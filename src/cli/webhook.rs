@@ -329,7 +329,7 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
         DeliveryState::Delivered => format!("Delivered: {}.", delivery.outcome()),
         DeliveryState::Failed => format!("Not delivered: {}.", delivery.outcome()),
         DeliveryState::Waiting => format!(
-            "It waits until a server that runs sends it; `tintype webhook deliveries {}` shows what became of it.",
+            "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
     })?;
@@ -368,10 +368,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
     };
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
     show(args.json, &ShownDelivery::from(&delivery), || {
-        format!(
-            "Delivery {id} is sent now: `tintype webhook deliveries {}` shows what becomes of it.",
-            delivery.endpoint_id
-        )
+        format!("Delivery {id} is sent now: `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)
     })
 }
 

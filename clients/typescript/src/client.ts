@@ -64,7 +64,7 @@ export class Tintype {
       throw new TypeError("the URL of the server must look like https://images.example.com");
     }
     if (url.protocol === "http:" && !plainHttp && !isThisMachine(url.hostname)) {
-      throw new TypeError("over plain HTTP anybody on the way can read the key: use https, or plainHttp: true");
+      throw new TypeError("over plain HTTP anyone on the way can read the key: use https, or plainHttp: true");
     }
     if (!/^[!-~]+$/.test(apiKey)) throw new TypeError("the key is empty or holds characters that no key has");
     // `tintype serve` prints the address of the API.

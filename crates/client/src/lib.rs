@@ -131,7 +131,7 @@ pub enum SetupError {
     #[error("the URL of the server must look like https://images.example.com")]
     Url,
     /// The URL uses plain HTTP and its host is not this machine.
-    #[error("over plain HTTP anybody on the way to {0} can read the key")]
+    #[error("over plain HTTP anyone on the way to {0} can read the key")]
     PlainHttp(String),
     /// The PEM holds no certificate.
     #[error("it holds no certificate authority in PEM")]

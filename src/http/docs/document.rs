@@ -226,7 +226,7 @@ pub fn example(error: &ApiError) -> Value {
 /// The headers of responses: name, type, an example, and a description.
 fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
     [
-        ("X-Request-Id", Type::String, json!(EXAMPLE_REQUEST_ID), "Names this request. Quote it to support."),
+        ("X-Request-Id", Type::String, json!(EXAMPLE_REQUEST_ID), "Identifies this request. Quote it to support."),
         (
             "RateLimit-Policy",
             Type::String,
@@ -237,7 +237,7 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
             "RateLimit",
             Type::String,
             json!("\"submit\";r=59;t=1"),
-            "The state of that limit: `r` requests are left; in `t` seconds all are again.",
+            "The state of that limit: `r` requests are left; in `t` seconds the full limit is available again.",
         ),
         (
             "X-Poll-After",
@@ -262,14 +262,14 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
             "X-Progress",
             Type::Number,
             json!(0.35),
-            "While a worker has the task, if its engine tells: the part of the work that is done, from 0 to 1. About a \
-             second old.",
+            "While a worker has the task, if its engine reports progress: the part of the work that is done, from 0 to \
+             1. About a second old.",
         ),
         (
             "X-Steps",
             Type::String,
             json!("7/20"),
-            "While a worker has the task, if its engine works in steps: the steps that are done, and all of them.",
+            "While a worker has the task, if its engine works in steps: the steps done, and the steps in all.",
         ),
         (
             "X-Ignored-Fields",

@@ -48,9 +48,9 @@ pub(super) static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         tool(
             GENERATE,
             "Generate images",
-            "Creates 1 to 4 images from a prompt. Costs 2 credits per image, which come back if the task fails. Waits \
-             for the images and returns them with their URLs. If a call brings no answer, call list_tasks before you \
-             repeat it: the task may be there, and a new one costs again.",
+            "Creates 1 to 4 images from a prompt. Costs 2 credits per image, refunded if the task fails. Waits for the \
+             images and returns them with their URLs. If a call gets no answer, call list_tasks before you repeat it: \
+             the task may exist, and a new one costs again.",
             ToolAnnotations::new().read_only(false).destructive(false).idempotent(false).open_world(false),
             &json!({
                 "type": "object", "required": ["prompt"],

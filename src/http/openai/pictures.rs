@@ -213,7 +213,7 @@ fn refused(error: UploadError) -> ApiError {
         UploadError::Refused(Refusal::TooLarge) => ApiError::too_large("An image has more than 20 MiB.", Some("image")),
         UploadError::Refused(Refusal::TooMany) => ApiError::too_many_uploads(),
         UploadError::Refused(Refusal::Busy) => {
-            ApiError::rate_limited("Too many images arrive at this moment.", BUSY_RETRY_SECONDS)
+            ApiError::rate_limited("Too many images are being sent at the moment.", BUSY_RETRY_SECONDS)
         }
         UploadError::Store(error) => error.into(),
         UploadError::Refused(Refusal::TooManyRejected) => {

@@ -74,11 +74,11 @@ impl ApiError {
         Self { message: failure.sentence.replace("reference_images[", "image["), dialect, ..base }
     }
 
-    /// The error for a task that was accepted and whose pictures this call cannot bring. The official clients repeat the
+    /// The error for a task that was accepted but whose pictures this call cannot return. The official clients repeat the
     /// call by themselves, and get the pictures of the same task.
     pub(in crate::http) fn goes_on() -> Self {
-        let message = "The task was accepted and goes on, but this call cannot bring its pictures. Fetch the task by its id, \
-                       which X-Tintype-Task-Id names: a new call is charged again.";
+        let message = "The task was accepted and continues, but this call cannot return its images. Fetch the task by its \
+                       id, which X-Tintype-Task-Id names: a new call is charged again.";
         let dialect =
             Dialect { status: Some(StatusCode::SERVICE_UNAVAILABLE), code: Some("task_goes_on"), ..Dialect::default() };
         Self { message: message.into(), dialect, ..Self::internal() }

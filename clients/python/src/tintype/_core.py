@@ -189,7 +189,7 @@ class Core:
             raise ValueError("the URL of the server must look like https://images.example.com")
         self.is_secure = url.scheme == "https"
         if not self.is_secure and not plain_http and not _is_this_machine(url.hostname):
-            raise ValueError("over plain HTTP anybody on the way can read the key: use https, or plain_http=True")
+            raise ValueError("over plain HTTP anyone on the way can read the key: use https, or plain_http=True")
         # `tintype serve` prints the address of the API.
         self.base_url = base_url.rstrip("/").removesuffix("/api/v1")
         self._api = self.base_url + "/api/v1"
