@@ -15,7 +15,7 @@ enum Part {
     Code(String),
 }
 
-/// The documents that describe the repository as it is. `CHANGELOG.md` tells its history, and may name what is gone.
+/// The documents that describe the repository as it is. `CHANGELOG.md` may name what is gone.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for folder in ["", "clients/python", "clients/typescript", "crates/client"] {
