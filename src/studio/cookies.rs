@@ -6,16 +6,19 @@ use axum::http::{Response, Uri};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-use super::{HOME, Visit};
+use super::{HOME, SIGN_OUT, Visit};
+use crate::service::people::SESSION_LIFE;
 
 /// Holds the token of a session.
-pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype" };
+pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype", path: "/" };
 /// Holds a journey to the OpenID Connect provider.
-pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc" };
+pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc", path: "/" };
 /// Holds a secret until its person has seen it.
-pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret" };
+pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret", path: "/" };
 /// Holds the page requested before the sign-in; after [`LOST`], the page with a form that was not taken.
-pub(super) const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted" };
+pub(super) const WANTED: Cookie = Cookie { name: "__Host-tintype-wanted", path: "/" };
+/// Holds the ID token of the OpenID Connect provider until the person signs out.
+pub(super) const ID_TOKEN: Cookie = Cookie { name: "__Secure-tintype-id-token", path: SIGN_OUT };
 /// Holds the chosen language. It decides nothing that matters, so it needs no TLS.
 pub(super) const LANGUAGE: &str = "tintype-language";
 
@@ -25,17 +28,21 @@ const LOST: char = '.';
 const WANTED_SECONDS: u64 = 60 * 60;
 /// Longest address that is kept, in bytes.
 const MAX_WANTED: usize = 2_000;
+/// Longest ID token that is kept, in bytes.
+const MAX_ID_TOKEN: usize = 2_000;
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
 
-/// A cookie that only this server reads. Its prefix makes browsers accept it only over HTTPS, for this host alone; where
-/// the studio is served without TLS, it has none.
+/// A cookie that only this server reads. Its prefix makes browsers accept it only over HTTPS, and `__Host-` for this host
+/// alone; where the studio is served without TLS, it has none.
 pub(super) struct Cookie {
     name: &'static str,
+    path: &'static str,
 }
 
 impl Cookie {
     fn name(&self, visit: &Visit) -> &'static str {
-        if visit.https { self.name } else { self.name.trim_start_matches("__Host-") }
+        let without_prefix = || self.name.trim_start_matches("__Host-").trim_start_matches("__Secure-");
+        if visit.https { self.name } else { without_prefix() }
     }
 
     /// Its value in a request.
@@ -47,7 +54,8 @@ impl Cookie {
     pub(super) fn set(&self, response: Response<Body>, visit: &Visit, value: &str, seconds: u64) -> Response<Body> {
         let secure = if visit.https { "; Secure" } else { "" };
         // Lax, because browsers come back from the provider's site.
-        let line = format!("{}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}", self.name(visit));
+        let (name, path) = (self.name(visit), self.path);
+        let line = format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
         with_line(response, line)
     }
 
@@ -70,6 +78,14 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str>
     let lines = headers.get_all(header::COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     let mut found = lines.filter_map(|pair| str::from_utf8(pair).ok()?.trim().split_once('='));
     found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// Remembers the ID token of a session, unless it is so long that proxies might not take the headers: nginx takes 4 KiB.
+pub(super) fn with_id_token(response: Response<Body>, visit: &Visit, id_token: &str) -> Response<Body> {
+    match id_token.len() {
+        0..=MAX_ID_TOKEN => ID_TOKEN.set(response, visit, id_token, SESSION_LIFE.as_secs()),
+        _ => ID_TOKEN.remove(response, visit),
+    }
 }
 
 /// Remembers the chosen language for a year.

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::cookies::JOURNEY;
+use super::cookies::{JOURNEY, with_id_token};
 use super::error::PageError;
 use super::joining::{follow, join};
 use super::page::{Frame, html, secured};
@@ -161,7 +161,11 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
     }
     let arrived = exchange(studio, visit, &journey, field("code")).await?;
     match journey.purpose() {
-        Purpose::SignIn => welcome(studio, visit, &journey, arrived, &parts.headers).await,
+        Purpose::SignIn => {
+            let id_token = arrived.id_token.clone();
+            let response = welcome(studio, visit, &journey, arrived, &parts.headers).await?;
+            Ok(with_id_token(response, visit, &id_token))
+        }
         Purpose::Link(session) => {
             // The session may have ended while the provider answered.
             let visitor = Visitor::of_now(parts, studio).await.ok();

@@ -10,7 +10,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::http::{HeaderMap, Response, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::cookies::{SECRET, SESSION, WANTED, has_lost, landing};
+use super::cookies::{ID_TOKEN, SECRET, SESSION, WANTED, has_lost, landing};
 use super::error::PageError;
 use super::page::{html, secured};
 use super::second_factor::ask_for_code;
@@ -191,12 +191,12 @@ struct SignedOutPage<'a> {
 
 /// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
 /// nowhere else.
-pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
+pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
     let Visitor { session, visit, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     let studio = &form.visitor.studio;
     let farewell = match &studio.provider {
-        Some(provider) if session.by_provider => provider.farewell().await,
+        Some(provider) if session.by_provider => provider.farewell(ID_TOKEN.read(&headers, visit)).await,
         _ => None,
     };
     let Some(target) = farewell else {
@@ -212,7 +212,7 @@ pub async fn sign_out(Unready(form): Unready<Form>) -> Result<Response<Body>, Pa
 }
 
 fn without_session(response: Response<Body>, visit: &Visit) -> Response<Body> {
-    SECRET.remove(SESSION.remove(response, visit), visit)
+    ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, visit), visit), visit)
 }
 
 /// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.

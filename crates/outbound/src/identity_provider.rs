@@ -79,6 +79,8 @@ pub struct Arrived {
     pub name: String,
     /// The claims that rules for joining look at, as far as there are such rules.
     pub claims: Claims,
+    /// The ID token, which the provider may want to see at the sign-out.
+    pub id_token: String,
 }
 
 /// The endpoints of the provider, and the keys that sign its tokens.
@@ -138,14 +140,16 @@ impl IdentityProvider {
         &self.registration.provider.joins
     }
 
-    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon.
-    pub async fn farewell(&self) -> Option<String> {
+    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon. Okta refuses, and
+    /// Keycloak asks the person again, without the ID token of the sign-in.
+    pub async fn farewell(&self, id_token: Option<&str>) -> Option<String> {
         let metadata = tokio::time::timeout(FAREWELL_LIMIT, self.metadata()).await.ok()?.ok()?;
         let mut target = metadata.endpoints.end_session.clone()?;
         target
             .query_pairs_mut()
             .append_pair("client_id", &self.registration.provider.client_id)
-            .append_pair("post_logout_redirect_uri", &self.registration.farewell);
+            .append_pair("post_logout_redirect_uri", &self.registration.farewell)
+            .extend_pairs(id_token.map(|token| ("id_token_hint", token)));
         Some(target.into())
     }
 
@@ -194,7 +198,7 @@ impl IdentityProvider {
         let subject = self.subject(journey, &signed, &answer).map_err(refused)?;
         let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
         let (name, claims) = self.about(&metadata, &signed.claims, &answer, &subject).await?;
-        Ok(Arrived { identity, name, claims })
+        Ok(Arrived { identity, name, claims, id_token: token.to_owned() })
     }
 
     /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it. Returns the subject.

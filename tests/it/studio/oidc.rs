@@ -341,7 +341,7 @@ async fn a_provider_that_cannot_be_used_is_told_plainly() {
     drop(provider);
     service.clock.advance(Duration::from_secs(10 * 60));
     let answer = service.call("GET", "/studio/oidc", &[], "").await;
-    refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "does not answer");
+    refused(&answer, StatusCode::SERVICE_UNAVAILABLE, "is not responding");
     assert!(!text(&answer).contains("127.0.0.1"), "{answer:?}");
 }
 

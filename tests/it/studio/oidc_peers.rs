@@ -111,12 +111,17 @@ async fn live(mut peer: Peer, flags: Vec<String>, group: &str) {
     let person = store.find_identity(&identity).await.expect("a store").expect("a person");
     assert!(person.role == Role::Member && person.account_id != grace.account);
     // A sign-out goes on at the provider.
-    let mut cookies = answer.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text"));
-    let cookie = cookies.find_map(|set| set.split(';').next().filter(|set| set.starts_with("tintype=")));
-    let (service, account, cookie) = (&service, person.account_id, cookie.expect("a session").to_owned());
+    let cookies = answer.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text"));
+    let cookies = cookies.filter_map(|set| set.split(';').next()).filter(|pair| !pair.ends_with('='));
+    let (service, account, cookie) = (&service, person.account_id, cookies.collect::<Vec<_>>().join("; "));
     let member = Visitor { service, account, person: person.clone(), cookie };
     let out = member.send("/studio/sign-out", &[]).await;
-    assert!(text(&out).contains("client_id=tintype") && out.header("refresh").contains("post_logout"), "{out:?}");
+    assert!(
+        text(&out).contains("client_id=tintype")
+            && text(&out).contains("id_token_hint=ey")
+            && out.header("refresh").contains("post_logout"),
+        "{out:?}"
+    );
     assert_eq!(store.list_sessions(person.id).await.expect("a store"), []);
     // It leaves the team, and then loses its place at the provider.
     peer.take_from_the_team().await;

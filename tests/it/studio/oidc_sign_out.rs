@@ -1,5 +1,6 @@
 //! Signing out here and at the provider.
 
+use axum::http::HeaderValue;
 use tempfile::TempDir;
 use tintype_domain::person::Role;
 
@@ -34,11 +35,11 @@ async fn only_a_session_of_the_provider_ends_there_and_only_if_it_answers() {
     let scene = Scene::start("ada", &public).await;
     let visit = async || {
         let answer = scene.sign_in().await;
-        let mut cookies = answer.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text").to_owned());
-        let cookie = cookies.find(|set| set.starts_with("tintype=")).expect("a session");
+        let cookies = answer.headers.get_all("set-cookie").iter().map(|set| set.to_str().expect("text"));
+        let cookies = cookies.filter_map(|set| set.split(';').next()).filter(|pair| !pair.ends_with('='));
+        let cookie = cookies.collect::<Vec<_>>().join("; ");
         let people = scene.service.shared.store.list_people(None).await.expect("a store");
         let person = people.into_iter().find(|person| person.role == Role::Owner).expect("a person");
-        let cookie = cookie.split(';').next().expect("a cookie").to_owned();
         Visitor { service: &scene.service, account: person.account_id, person, cookie }
     };
     let ada = visit().await;
@@ -51,7 +52,12 @@ async fn only_a_session_of_the_provider_ends_there_and_only_if_it_answers() {
         "{target}"
     );
     assert!(out.headers.get_all("set-cookie").iter().any(|set| set.as_bytes().starts_with(b"tintype=;")), "{out:?}");
-    // The provider knows the client and where it wants to go back to.
+    let kept = ada.cookie.split_once("tintype-id-token=").expect("the ID token").1;
+    assert!(target.ends_with(&format!("&id_token_hint={kept}")) && kept.starts_with("ey"), "{target}");
+    let removed =
+        |set: &HeaderValue| set.as_bytes().starts_with(b"tintype-id-token=; Path=/studio/sign-out; Max-Age=0");
+    assert!(out.headers.get_all("set-cookie").iter().any(removed), "{out:?}");
+    // The provider knows the client, where it wants to go back to, and its own token.
     assert_eq!(scene.provider.get(&target).await.status, 200);
     let grace = scene.service.visitor("grace", 0).await;
     assert_eq!(grace.send("/studio/sign-out", &[]).await.header("location"), "/studio/sign-in");
