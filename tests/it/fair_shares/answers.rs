@@ -31,7 +31,7 @@ async fn calls_that_wait_for_a_task() {
     assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
     // Accounts that do not exist take all others.
     held.extend((0..).map_while(|number| waiters.seat(Id::floor(Timestamp::from_millis(number))).ok()));
-    assert!(message(&bob).await.starts_with("The calls of all accounts"));
+    assert!(message(&bob).await.starts_with("Too many calls are waiting"));
     drop(held);
     assert_eq!((waiters.seats(), ada.credits().await), (0, 100));
 }
