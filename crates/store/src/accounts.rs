@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::driver::{Row, SqlStore, Transaction};
 use super::ledger::{self, NewEntry};
 use super::{Deed, NewKey, Result, StoreError, keys};
-use crate::failure::Failure;
+use crate::failure::Done;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, TaskId};
@@ -108,8 +108,6 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
 }
 
-type Outcome<T> = std::result::Result<T, Failure>;
-
 /// The columns of an [`Account`] on SQLite.
 pub(crate) const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
 /// The same on PostgreSQL, where the balance is that of the newest entry of the ledger.
@@ -143,7 +141,7 @@ pub(crate) fn entry(row: &Row) -> Result<LedgerEntry> {
 
 /// Adds an account without credits, unless its name is taken. Returns whether it is an administrator, as the condition
 /// `admin` says.
-pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Outcome<Option<bool>> {
+pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &'static str) -> Done<Option<bool>> {
     let (balance, none) = begun.either((", balance", ", 0"), ("", ""));
     // The unique name decides between concurrent creations. A name never equals the id of another account.
     let sql = format!(
@@ -153,7 +151,7 @@ pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &
     Ok(begun.query_opt(&sql, &[&id, &name]).await?.map(|row| row.get("admin")).transpose()?)
 }
 
-async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Outcome<AccountCreation> {
+async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<AccountCreation> {
     check_opening(credits).map_err(StoreError::other)?;
     let id = begun.new_id();
     let admin = match rank {
@@ -165,7 +163,7 @@ async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -
     Ok(AccountCreation::Created(Account::new(id, name.to_owned(), credits, admin)))
 }
 
-async fn create_first(begun: &Transaction<'_>, name: &str, credits: i64, key: &NewKey) -> Outcome<Option<Account>> {
+async fn create_first(begun: &Transaction<'_>, name: &str, credits: i64, key: &NewKey) -> Done<Option<Account>> {
     // Processes that start at the same time wait here for the first of them.
     if let Some(sql) = begun.either(None, Some("SELECT pg_advisory_xact_lock($1)")) {
         begun.query(sql, &[&LOCK]).await?;
@@ -191,7 +189,7 @@ const DELETIONS: [&str; 5] = [
 ];
 
 /// Disables an account that is locked, or enables it.
-async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> Outcome<()> {
+async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> Done {
     let sql = "UPDATE accounts
         SET disabled_at = CASE WHEN CAST($2 AS bigint) IS NULL THEN NULL ELSE coalesce(disabled_at, $2) END
         WHERE id = $1";
@@ -200,7 +198,7 @@ async fn disable(begun: &Transaction<'_>, id: Id, at: Option<Timestamp>) -> Outc
 
 /// Deletes an account that is locked, its people, boards, stars and endpoints, removes its uploads and revokes its
 /// keys, unless it has unfinished tasks.
-async fn delete(begun: &Transaction<'_>, id: Id) -> Outcome<()> {
+async fn delete(begun: &Transaction<'_>, id: Id) -> Done {
     let now = begun.now();
     // Without the horizon of PostgreSQL, which is only an estimate.
     let unfinished = begun.either(
@@ -224,7 +222,7 @@ async fn delete(begun: &Transaction<'_>, id: Id) -> Outcome<()> {
     begun.execute(revoke, &[&id, &now]).await.map(drop)
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Outcome<Option<Account>> {
+async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<Option<Account>> {
     if let AccountChange::LowBalance(threshold) = change {
         let set = "UPDATE accounts SET low_balance = $2 WHERE id = $1 AND deleted_at IS NULL";
         begun.execute(set, &[&id, &threshold]).await?;
@@ -250,7 +248,7 @@ async fn grant(
     amount: i64,
     note: Option<&str>,
     expires_at: Option<Timestamp>,
-) -> Outcome<Option<i64>> {
+) -> Done<Option<i64>> {
     check_positive(amount).map_err(StoreError::other)?;
     if !ledger::lock(begun, account_id).await? {
         return Ok(None);
@@ -264,7 +262,7 @@ async fn grant(
     Ok(Some(balance))
 }
 
-async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Outcome<Option<Taking>> {
+async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Done<Option<Taking>> {
     check_positive(amount).map_err(StoreError::other)?;
     if !ledger::lock(begun, account_id).await? {
         return Ok(None);

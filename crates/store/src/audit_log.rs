@@ -13,7 +13,7 @@ use super::{
     KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
     SharedLinkCreation, SignUp, Store, Taking, Target, Upload,
 };
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::endpoint::Endpoint;
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
@@ -454,7 +454,7 @@ impl Deed {
 }
 
 /// Adds an entry, in the transaction of the change.
-pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, deed: &Deed) -> std::result::Result<(), Failure> {
+pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, deed: &Deed) -> Done {
     let sql = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let Actor { name, person_id, via, source } = actor;

@@ -2,7 +2,7 @@
 
 use super::Result;
 use super::driver::{Driver, Parameter, Row, Transaction};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::budget::{Allowance, Budget, Period};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -48,22 +48,13 @@ pub(crate) async fn allowance(driver: Driver<'_>, key_id: Id) -> Result<Option<A
 }
 
 /// The use of the budget of a key in the period that contains `at`.
-pub(crate) async fn allowance_within(
-    begun: &Transaction<'_>,
-    key_id: Id,
-    at: Timestamp,
-) -> std::result::Result<Option<Allowance>, Failure> {
+pub(crate) async fn allowance_within(begun: &Transaction<'_>, key_id: Id, at: Timestamp) -> Done<Option<Allowance>> {
     Ok(found(begun.query_opt(ALLOWANCE, &parameters(&key_id, &bounds(at))).await?.as_ref(), at)?)
 }
 
 /// Sets the budget of a key and of all others of its line, in the order in which other statements lock keys. A rotation
 /// also locks the first key of the line, so that it adds no key meanwhile.
-pub(crate) async fn set(
-    begun: &Transaction<'_>,
-    key_id: Id,
-    budget: Option<Budget>,
-    by_operator: bool,
-) -> std::result::Result<(), Failure> {
+pub(crate) async fn set(begun: &Transaction<'_>, key_id: Id, budget: Option<Budget>, by_operator: bool) -> Done {
     let line = "first_id = (SELECT first_id FROM api_keys WHERE id = $1)";
     // After the lock, the second statement sees a key that a rotation has added before.
     begun.lock(&format!("SELECT 1 FROM api_keys WHERE {line} ORDER BY id"), &[&key_id]).await?;

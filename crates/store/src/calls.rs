@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::driver::{Parameter, SqlStore, Transaction};
 use super::{Result, Right};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -126,7 +126,7 @@ const UNDELIVERED: &str = "key_id = $1 AND digest = $2 AND idempotency IS NULL A
     AND attempt < $3 AND task_id >= $4 AND ($5 OR holder IS NULL)";
 
 /// Whether a call would find the task of another one.
-pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> std::result::Result<bool, Failure> {
+pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> Done<bool> {
     let found = match call.idempotency {
         Some(idempotency) => {
             let sql = "SELECT 1 FROM calls WHERE key_id = $1 AND idempotency = $2";
@@ -143,12 +143,7 @@ pub(crate) async fn exists(begun: &Transaction<'_>, key_id: Id, call: &Call) -> 
 }
 
 /// Writes down the call that made a task.
-pub(crate) async fn record(
-    begun: &Transaction<'_>,
-    task_id: Id,
-    key_id: Id,
-    call: &Call,
-) -> std::result::Result<(), Failure> {
+pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, call: &Call) -> Done {
     let sql = "INSERT INTO calls (task_id, key_id, digest, idempotency, attempt, holder)
         VALUES ($1, $2, $3, $4, $5, $6)";
     let Call { digest, idempotency, attempt, holder, counted: _, wants_previews: _ } = call;

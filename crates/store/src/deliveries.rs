@@ -13,7 +13,7 @@ use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, array, 
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task};
 use super::{Action, Actor, Deed, Result, StoreError, audit_log};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
 use tintype_domain::event::{self, Event, EventType};
 use tintype_domain::model::{Id, Surface, Task};
@@ -137,8 +137,6 @@ pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     /// Number of deliveries that wait for an attempt or its end.
     async fn waiting_deliveries(&self) -> Result<u64>;
 }
-
-type Done<T = ()> = std::result::Result<T, Failure>;
 
 /// Rows deleted or given up per transaction, so that the writes of callers can run in between.
 const BATCH: i64 = 1_000;

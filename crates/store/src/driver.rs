@@ -15,7 +15,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
 use super::{Actor, Audit, Deed, Result, Right, Store, StoreError, audit_log};
-use crate::failure::{Attempts, Failure};
+use crate::failure::{Attempts, Done, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -185,11 +185,7 @@ impl Transaction<'_> {
     }
 
     /// Runs a statement and returns its rows.
-    pub(crate) async fn query(
-        &self,
-        sql: &str,
-        parameters: &[&dyn Parameter],
-    ) -> std::result::Result<Vec<Row>, Failure> {
+    pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
             Self::Sqlite(writing) => {
                 let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,26 +199,18 @@ impl Transaction<'_> {
     }
 
     /// The first row of [`Transaction::query`], if any.
-    pub(crate) async fn query_opt(
-        &self,
-        sql: &str,
-        parameters: &[&dyn Parameter],
-    ) -> std::result::Result<Option<Row>, Failure> {
+    pub(crate) async fn query_opt(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
         Ok(self.query(sql, parameters).await?.into_iter().next())
     }
 
     /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this one
     /// has ended. SQLite has one writer at a time anyway.
-    pub(crate) async fn lock(
-        &self,
-        sql: &str,
-        parameters: &[&dyn Parameter],
-    ) -> std::result::Result<Option<Row>, Failure> {
+    pub(crate) async fn lock(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
         self.query_opt(&format!("{sql} {}", self.locking("FOR NO KEY UPDATE")), parameters).await
     }
 
     /// Runs a statement and returns the number of rows that it changed.
-    pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> std::result::Result<u64, Failure> {
+    pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
         match self {
             Self::Sqlite(writing) => {
                 let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +291,7 @@ pub(crate) fn at_once<T>(work: impl Future<Output = T>) -> T {
 /// Does a part of a write to SQLite in its transaction.
 pub(crate) fn on_sqlite<T>(
     writing: &mut sqlite::Writing,
-    work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
+    work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
 ) -> Result<T> {
     Ok(at_once(work(&Transaction::Sqlite(Mutex::new(writing))))?)
 }
@@ -548,7 +536,7 @@ impl Driver<'_> {
     pub(crate) async fn write<T, W>(self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
+        W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
     {
         match self {
             Self::Sqlite(store) => {
@@ -581,7 +569,7 @@ impl Driver<'_> {
     pub(crate) async fn change<T, W, D>(self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
     where
         T: Send + Sync + 'static,
-        W: AsyncFnMut(&Transaction<'_>) -> std::result::Result<T, Failure> + Send + 'static,
+        W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
         D: Fn(&T) -> Option<Deed> + Send + 'static,
     {
         let actor = self.actor();

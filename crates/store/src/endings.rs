@@ -14,13 +14,11 @@ use super::{
     Cancellation, Ended, LONGEST_DELAY, Lease, LeaseWrite, MAX_LOST_LEASES, Origin, Refusal, Result, StoreError,
     StrikeRule, deliveries, strikes,
 };
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{STOPS_WITHIN, Stops};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
-
-type Done<T = ()> = std::result::Result<T, Failure>;
 
 /// The condition for one leased task `q`.
 pub(super) const LEASED: &str = "q.task_id = $1 AND q.lease_epoch = $2 AND q.lease_until IS NOT NULL";

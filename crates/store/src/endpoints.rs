@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction, of_account};
 use super::{Action, Deed, Result};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
 use tintype_domain::model::Id;
@@ -72,8 +72,6 @@ pub trait Endpoints: std::fmt::Debug + Send + Sync + 'static {
     /// Removes an endpoint with its deliveries. Returns it as it was.
     async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>>;
 }
-
-type Done<T = ()> = std::result::Result<T, Failure>;
 
 /// The columns of an [`Endpoint`].
 pub(super) const ENDPOINT: &str = "endpoints.id, endpoints.account_id, endpoints.url, endpoints.events,

@@ -25,6 +25,9 @@ pub(crate) enum Failure {
     Unknown(StoreError),
 }
 
+/// The result of a part of a transaction.
+pub(crate) type Done<T = ()> = Result<T, Failure>;
+
 /// The cause of an error, without its outcome.
 pub(crate) fn words(error: StoreError) -> Cause {
     match error {

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::driver::{Driver, Row, SqlStore, Transaction, ids};
-use super::failure::Failure;
+use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
 use super::{CompletedTask, Deed, Result, TaskRecord, audit_log};
 use tintype_domain::model::Id;
@@ -192,7 +192,7 @@ async fn page(driver: Driver<'_>, (found, older): (Vec<Id>, Option<Id>)) -> Resu
 
 /// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
 /// none. The statements after this one see all that was committed before the lock, which this one may not.
-async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bool, Failure> {
+async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
     Ok(begun.lock("SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL", &[&account_id]).await?.is_some())
 }
 
@@ -200,12 +200,7 @@ async fn lock(begun: &Transaction<'_>, account_id: Id) -> std::result::Result<bo
 const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
 
 /// Locks the account of a board that a person sees, and returns the board's name and owner.
-async fn seen(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    person_id: Id,
-    board: Id,
-) -> std::result::Result<Option<(String, Option<Id>)>, Failure> {
+async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) -> Done<Option<(String, Option<Id>)>> {
     if !lock(begun, account_id).await? {
         return Ok(None);
     }
@@ -215,36 +210,20 @@ async fn seen(
 }
 
 /// Whether another board that the owner of this one sees among its like has this name.
-async fn is_taken(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    owner: Option<Id>,
-    name: &str,
-    except: Id,
-) -> std::result::Result<bool, Failure> {
+async fn is_taken(begun: &Transaction<'_>, account_id: Id, owner: Option<Id>, name: &str, except: Id) -> Done<bool> {
     let sql =
         "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2 AND name = $3 AND id <> $4";
     Ok(begun.query_opt(sql, &[&account_id, &owner, &name, &except]).await?.is_some())
 }
 
 /// Whether the owner of private boards, or the account, has as many boards as they may have.
-async fn is_full(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    owner: Option<Id>,
-    most: u32,
-) -> std::result::Result<bool, Failure> {
+async fn is_full(begun: &Transaction<'_>, account_id: Id, owner: Option<Id>, most: u32) -> Done<bool> {
     let sql = "SELECT 1 FROM boards WHERE account_id = $1 AND person_id IS NOT DISTINCT FROM $2";
     Ok(begun.query(sql, &[&account_id, &owner]).await?.len() >= most as usize)
 }
 
 /// Locks those of these tasks that are in the bin, of the author if there is one.
-async fn in_bin(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    tasks: &[Id],
-    author: Option<Id>,
-) -> std::result::Result<Vec<Id>, Failure> {
+async fn in_bin(begun: &Transaction<'_>, account_id: Id, tasks: &[Id], author: Option<Id>) -> Done<Vec<Id>> {
     let sql = format!(
         "SELECT d.task_id FROM deletions d CROSS JOIN tasks t WHERE t.id = d.task_id AND d.task_id {}
          AND d.account_id = $2 AND (CAST($3 AS text) IS NULL OR t.person_id = $3) AND NOT d.erased AND NOT d.is_final
@@ -256,14 +235,14 @@ async fn in_bin(
 }
 
 /// Deletes the rows of these tasks from a table.
-pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]) -> std::result::Result<(), Failure> {
+pub(super) async fn delete_of(begun: &Transaction<'_>, table: &str, tasks: &[Id]) -> Done {
     begun.execute(&format!("DELETE FROM {table} WHERE task_id {}", begun.among(1)), &[&ids(tasks)]).await?;
     Ok(())
 }
 
 /// Takes tasks out of the search that still have their prompts. Returns them; SQLite takes fewer if their prompts are
 /// long.
-pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> std::result::Result<&'a [Id], Failure> {
+pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let gone = match begun {
         Transaction::Sqlite(_) => super::sqlite::overwrite_words(begun, tasks).await?,
         Transaction::Postgres(..) => tasks,
@@ -277,7 +256,7 @@ pub(super) async fn unsearch<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> st
 }
 
 /// Deletes what the gallery keeps of tasks, except their deletion, like [`unsearch`].
-pub(super) async fn forget<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> std::result::Result<&'a [Id], Failure> {
+pub(super) async fn forget<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let gone = unsearch(begun, tasks).await?;
     for table in ["failed_prompts", "stars", "board_tasks", "shared_links"] {
         delete_of(begun, table, gone).await?;
@@ -296,11 +275,7 @@ const DUE: &str = "
         AND d.task_id < $3 AND NOT d.erased AND t.updated_at < $2 ORDER BY d.task_id LIMIT $4) AS ended
     LIMIT $4";
 
-async fn erase(
-    begun: &Transaction<'_>,
-    deleted_before: Timestamp,
-    ended_before: Option<Timestamp>,
-) -> std::result::Result<usize, Failure> {
+async fn erase(begun: &Transaction<'_>, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Done<usize> {
     let sql = format!(
         "SELECT task_id FROM deletions WHERE NOT erased AND task_id {} ORDER BY task_id {}",
         begun.within(DUE),

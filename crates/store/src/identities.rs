@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::driver::{SqlStore, Transaction};
 use super::people::{PERSON, person};
 use super::{Action, Deed, Result};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::Person;
@@ -49,27 +49,19 @@ fn find() -> String {
 pub(crate) async fn with_identity(
     begun: &Transaction<'_>,
     Identity { issuer, subject }: &Identity,
-) -> std::result::Result<Option<Person>, Failure> {
+) -> Done<Option<Person>> {
     Ok(begun.query_opt(&find(), &[issuer, subject]).await?.as_ref().map(person).transpose()?)
 }
 
 /// Gives a new person an identity.
-pub(crate) async fn identify(
-    begun: &Transaction<'_>,
-    person_id: Id,
-    Identity { issuer, subject }: &Identity,
-) -> std::result::Result<(), Failure> {
+pub(crate) async fn identify(begun: &Transaction<'_>, person_id: Id, Identity { issuer, subject }: &Identity) -> Done {
     let sql = "INSERT INTO person_identities (issuer, subject, person_id) VALUES ($1, $2, $3)";
     begun.execute(sql, &[issuer, subject, &person_id]).await?;
     Ok(())
 }
 
 /// Links an identity; also returns the person if that changed something.
-async fn link(
-    begun: &Transaction<'_>,
-    person_id: Id,
-    identity: &Identity,
-) -> std::result::Result<(Linking, Option<Person>), Failure> {
+async fn link(begun: &Transaction<'_>, person_id: Id, identity: &Identity) -> Done<(Linking, Option<Person>)> {
     let Identity { issuer, subject } = identity;
     // Of two processes that link the same identity, one waits here for the other.
     let sql = "INSERT INTO person_identities (issuer, subject, person_id)

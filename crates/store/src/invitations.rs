@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::{Actor, Deed, PersonCreation, Result, audit_log, people};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, TokenHash};
 use tintype_system::clock::Timestamp;
@@ -120,7 +120,7 @@ fn invitation(row: &Row) -> Result<Invitation> {
     })
 }
 
-async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> std::result::Result<Option<Id>, Failure> {
+async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> Done<Option<Id>> {
     let NewInvitation { account_id, person_id, hash, role, places, expires_at } = new;
     // Those that are made at once wait for each other, and the next statement counts them.
     let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
@@ -135,7 +135,7 @@ async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> std:
     Ok((made > 0).then_some(id))
 }
 
-async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> std::result::Result<Accepting, Failure> {
+async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
     // What ends the rights of its maker waits for the lock, or this waits for that and looks anew. People are locked
     // before accounts.
     let working = format!(

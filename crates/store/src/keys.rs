@@ -9,7 +9,7 @@ use super::budgets::{self, budget};
 use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
 use super::people::suspension;
 use super::{Deed, Result, ledger};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
@@ -163,11 +163,9 @@ pub(crate) fn api_key(row: &Row) -> Result<ApiKey> {
     })
 }
 
-type Outcome<T> = std::result::Result<T, Failure>;
-
 /// Locks an account and counts its keys, so that those that are added at once wait for each other. Returns why none can
 /// be added, if so.
-async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Outcome<Option<KeyCreation>> {
+async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
     if !ledger::lock(begun, account_id).await? {
         return Ok(Some(KeyCreation::NotPossible));
     }
@@ -186,7 +184,7 @@ pub(crate) async fn create(
     made_by: Option<Id>,
     by_operator: bool,
     most: Option<u32>,
-) -> Outcome<KeyCreation> {
+) -> Done<KeyCreation> {
     if let Some(refusal) = refusal(begun, account_id, most).await? {
         return Ok(refusal);
     }
@@ -228,7 +226,7 @@ async fn rotate(
     (hash, hint): (&KeyHash, &str),
     end: Timestamp,
     most: Option<u32>,
-) -> Outcome<KeyCreation> {
+) -> Done<KeyCreation> {
     // Accounts are locked before keys.
     let sql = "SELECT account_id FROM api_keys WHERE id = $1 AND revoked_at IS NULL";
     let Some(row) = begun.query_opt(sql, &[&id]).await? else { return Ok(KeyCreation::NotPossible) };
@@ -257,7 +255,7 @@ async fn rotate(
     Ok(KeyCreation::Created(Box::new(api_key(&row)?)))
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Outcome<Option<ApiKey>> {
+async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
     let set = match change {
         KeyChange::Budget(budget) => {
             budgets::set(begun, id, budget, by_operator).await?;

@@ -8,13 +8,11 @@ use tokio::try_join;
 
 use super::driver::{Driver, Each, Row, Transaction};
 use super::{Result, StoreError, deliveries};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::ledger::{self, Debit, Grant, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned};
 use tintype_domain::model::{EntryKind, ExpiringGrant, Id};
 use tintype_system::clock::Timestamp;
-
-type Outcome<T = ()> = std::result::Result<T, Failure>;
 
 /// A ledger entry to insert.
 #[derive(Debug, Clone)]
@@ -57,13 +55,13 @@ pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
 }
 
 /// Locks an account, so that nobody else charges or refunds it until the commit; `false` if there is no such account.
-pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Outcome<bool> {
+pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
     Ok(begun.lock(sql, &[&account_id]).await?.is_some())
 }
 
 /// [`lock`], also of a deleted account.
-pub(crate) async fn lock_any(begun: &Transaction<'_>, account_id: Id) -> Outcome {
+pub(crate) async fn lock_any(begun: &Transaction<'_>, account_id: Id) -> Done {
     begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await.map(drop)
 }
 
@@ -90,7 +88,7 @@ const GRANTS: &str = "
     WHERE account_id = $1 AND lapsed IS NULL AND remaining > 0 ORDER BY expires_at, entry_id";
 
 /// The credits of an account that is locked. PostgreSQL counts unfinished tasks up to `most`.
-pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) -> Outcome<Holding> {
+pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) -> Done<Holding> {
     let account = async {
         match begun {
             Transaction::Sqlite(_) => begun.query_opt(ACCOUNT_ON_SQLITE, &[&account_id]).await,
@@ -129,7 +127,7 @@ pub(crate) async fn record(
     account_id: Id,
     balance: i64,
     now: Timestamp,
-) -> Outcome<i64> {
+) -> Done<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
     if let Some(sql) = begun.either(Some("UPDATE accounts SET balance = $2 WHERE id = $1"), None) {
         begun.execute(sql, &[&account_id, &balance]).await?;
@@ -144,7 +142,7 @@ pub(crate) async fn record(
 }
 
 /// Grants a new account its first credits, if any.
-pub(crate) async fn open(begun: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Outcome {
+pub(crate) async fn open(begun: &Transaction<'_>, account_id: Id, credits: i64, note: &str) -> Done {
     if credits != 0 {
         let opening = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, credits) };
         record(begun, &opening, account_id, credits, begun.now()).await?;
@@ -159,14 +157,14 @@ pub(crate) async fn debit(
     debit: &Debit,
     entry: &NewEntry<'_>,
     now: Timestamp,
-) -> Outcome {
+) -> Done {
     let spent: Vec<Part> = debit.parts.iter().map(|part| Part { credits: -part.credits, ..*part }).collect();
     let spend = add_to_grants(begun, &spent);
     let (_, ()) = try_join!(biased; record(begun, entry, account_id, debit.balance, now), spend)?;
     tell_if_low(begun, account_id, debit.low, debit.balance, now).await
 }
 
-async fn add_to_grants(begun: &Transaction<'_>, parts: &[Part]) -> Outcome {
+async fn add_to_grants(begun: &Transaction<'_>, parts: &[Part]) -> Done {
     let sql = "UPDATE expiring_grants SET remaining = remaining + $2 WHERE entry_id = $1";
     for Part { grant, credits } in parts {
         begun.execute(sql, &[grant, credits]).await?;
@@ -181,14 +179,14 @@ pub(crate) async fn add_grant(
     account_id: Id,
     amount: i64,
     expires_at: Timestamp,
-) -> Outcome {
+) -> Done {
     let sql = "INSERT INTO expiring_grants (entry_id, account_id, amount, expires_at, remaining)
         VALUES ($1, $2, $3, $4, $3)";
     begun.execute(sql, &[&entry_id, &account_id, &amount, &expires_at]).await.map(drop)
 }
 
 /// The key of the task that is refunded: that of its charge.
-pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Outcome<Option<Id>> {
+pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
     let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
     let charge = begun.query_opt(sql, &[&task_id]).await?;
     Ok(charge.map(|row| row.get("key_id")).transpose()?.flatten())
@@ -202,7 +200,7 @@ pub(crate) async fn refund(
     entry: &NewEntry<'_>,
     taken: Option<&str>,
     now: Timestamp,
-) -> Outcome {
+) -> Done {
     let balance = account.refund(entry.amount).map_err(StoreError::other)?;
     let entry_id = record(begun, entry, account_id, balance, now).await?;
     if let Some((taken, task_id)) = taken.zip(entry.task_id) {
@@ -229,7 +227,7 @@ async fn give_back(
     task_id: Id,
     taken: &str,
     now: Timestamp,
-) -> Outcome {
+) -> Done {
     let parts = from_json(taken).map_err(|error| StoreError::Other(format!("queue.taken: {error}").into()))?;
     let grants: Vec<i64> = parts.iter().map(|part| part.grant).collect();
     let grants = Each { sqlite: serde_json::to_string(&grants).expect("numbers are always JSON"), postgres: grants };
@@ -239,7 +237,7 @@ async fn give_back(
         .into_iter()
         .zip(&rows)
         .map(|(part, row)| Ok(Returned { part, is_live: row.get("is_live")?, is_extension: row.get("is_extension")? }));
-    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Outcome<Vec<_>>>()?);
+    let Refund { returned, extended, expired } = ledger::give_back(&returned.collect::<Done<Vec<_>>>()?);
     add_to_grants(begun, &returned).await?;
     if extended > 0 {
         add_grant(begun, entry_id, account_id, extended, now.saturating_add(REFUND_LIFE)).await?;
@@ -256,13 +254,7 @@ async fn give_back(
 }
 
 /// Tells the endpoints of an account that its balance has fallen below its threshold.
-async fn tell_if_low(
-    begun: &Transaction<'_>,
-    account_id: Id,
-    low: Option<i64>,
-    balance: i64,
-    now: Timestamp,
-) -> Outcome {
+async fn tell_if_low(begun: &Transaction<'_>, account_id: Id, low: Option<i64>, balance: i64, now: Timestamp) -> Done {
     let Some(threshold) = low else { return Ok(()) };
     let data = event::of_low_credits(balance, threshold).to_string();
     deliveries::tell(begun, account_id, EventType::CreditsLow, &data, now).await
@@ -275,7 +267,7 @@ pub(crate) async fn end_grants(
     account_id: Id,
     grants: Vec<Grant>,
     now: Timestamp,
-) -> Outcome<usize> {
+) -> Done<usize> {
     let account = Holding { grants, ..holding(begun, account_id, 0).await? };
     let lapses = account.lapse(now);
     for Lapse { part, balance, low } in &lapses {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, of_account};
 use super::{Action, Deed, Result, second_factor, sign_up};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
 use tintype_domain::model::Id;
@@ -345,8 +345,6 @@ pub enum DeleteSessions {
     All,
 }
 
-type Outcome<T> = std::result::Result<T, Failure>;
-
 /// The columns of a [`Person`], and the password.
 pub(crate) const PERSON: &str = "people.id, people.account_id, people.name, people.role, people.password,
     people.factor_step, people.suspended_at, people.suspended_for";
@@ -393,7 +391,7 @@ fn session(row: &Row) -> Result<Session> {
     })
 }
 
-async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Outcome<Option<Session>> {
+async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
     let sql = sessions("s.hash = $1 AND s.expires_at > $2");
     let row = begun.query_opt(&sql, &[&&new.hash[..], &begun.now()]).await?;
     Ok(row.as_ref().map(session).transpose()?)
@@ -406,7 +404,7 @@ pub(crate) async fn create(
     account_id: Id,
     name: &str,
     role: Role,
-) -> Outcome<PersonCreation> {
+) -> Done<PersonCreation> {
     // Those who are added at once wait for each other, and the next statement counts them.
     begun.lock("SELECT 1 FROM accounts WHERE id = $1", &[&account_id]).await?;
     let sql = "INSERT INTO people (id, account_id, name, role)
@@ -430,7 +428,7 @@ pub(crate) async fn create(
     }))
 }
 
-async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Outcome<Option<Person>> {
+async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
     let row = match change {
         PersonChange::Role(role) => {
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
@@ -462,7 +460,7 @@ async fn sign_in_by_link(
     link: &TokenHash,
     code: Option<&FactorCode>,
     new: &NewSession,
-) -> Outcome<Option<Session>> {
+) -> Done<Option<Session>> {
     let (link, now) = (&link[..], begun.now());
     if let Some(code) = code {
         let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
@@ -490,7 +488,7 @@ async fn begin_session(
     person_id: Id,
     proof: Option<&Proof>,
     new: &NewSession,
-) -> Outcome<Option<Session>> {
+) -> Done<Option<Session>> {
     if let Some(code) = proof.and_then(Proof::code)
         && !second_factor::use_code(begun, person_id, code).await?
     {
@@ -530,7 +528,7 @@ async fn begin_session(
     begun_session(begun, new).await
 }
 
-async fn end_sessions(begun: &Transaction<'_>, person_id: Id, which: EndSessions) -> Outcome<usize> {
+async fn end_sessions(begun: &Transaction<'_>, person_id: Id, which: EndSessions) -> Done<usize> {
     let (sql, id) = match which {
         EndSessions::One(id) => ("DELETE FROM sessions WHERE person_id = $1 AND id = $2", id),
         EndSessions::AllExcept(id) => {
@@ -544,7 +542,7 @@ async fn end_sessions(begun: &Transaction<'_>, person_id: Id, which: EndSessions
     Ok(begun.execute(sql, &[&person_id, &id]).await? as usize)
 }
 
-async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Outcome<usize> {
+async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Done<usize> {
     let latest = match which {
         DeleteSessions::Expired => begun.now(),
         DeleteSessions::All => {

@@ -9,11 +9,9 @@ use tintype_engine::Stage;
 
 use super::driver::{Driver, Parameter, Row, Transaction, array, ids};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
 use tintype_system::fault::Effect;
-
-type Done<T = ()> = std::result::Result<T, Failure>;
 
 /// The condition that the queue has the lease of the task $1 and the epoch $2. Reports that are late, of an attempt
 /// that has since lost its lease, are left out.

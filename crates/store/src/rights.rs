@@ -8,7 +8,7 @@
 use super::driver::Transaction;
 use super::keys::{KEY, api_key};
 use super::people::{person, sessions};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::key::KeyHash;
 use tintype_domain::person::{Person, Role, TokenHash};
 
@@ -38,7 +38,7 @@ pub struct SessionRight {
 impl Right {
     /// Whether it holds now. With `is_kept`, taking it away waits for the transaction; one that has locked an account
     /// needs to go without, because others lock keys and people before an account.
-    pub(crate) async fn holds(&self, begun: &Transaction<'_>, is_kept: bool) -> std::result::Result<bool, Failure> {
+    pub(crate) async fn holds(&self, begun: &Transaction<'_>, is_kept: bool) -> Done<bool> {
         let locking = |clause| if is_kept { begun.locking(clause) } else { "" };
         let now = begun.now();
         match self {

@@ -3,12 +3,10 @@
 use super::driver::{Driver, Transaction};
 use super::people::{PERSON, person};
 use super::{FactorRemoval, Result, StoreError};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
-
-type Outcome<T> = std::result::Result<T, Failure>;
 
 pub(crate) async fn find(driver: Driver<'_>, person_id: Id) -> Result<Option<Factor>> {
     let sql = "SELECT factor_secret, factor_step, (SELECT count(*) FROM recovery_codes WHERE person_id = $1) AS codes
@@ -20,7 +18,7 @@ pub(crate) async fn find(driver: Driver<'_>, person_id: Id) -> Result<Option<Fac
 }
 
 /// Turns a second factor on, and returns the person; `None` if there is one already, or no such person.
-pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Outcome<Option<Person>> {
+pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: Id) -> Done<Option<Person>> {
     let sql = format!(
         "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
          WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
@@ -33,7 +31,7 @@ pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: 
 }
 
 /// Removes a second factor, and returns the person; `None` if there is none.
-pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Outcome<Option<Person>> {
+pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemoval) -> Done<Option<Person>> {
     let sql = format!(
         "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
          WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
@@ -45,7 +43,7 @@ pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemov
 }
 
 /// Replaces all recovery codes, and returns the person; `None` if there is no second factor.
-pub(crate) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Outcome<Option<Person>> {
+pub(crate) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[TokenHash]) -> Done<Option<Person>> {
     let sql = format!("SELECT {PERSON} FROM people WHERE id = $1 AND factor_secret IS NOT NULL");
     let Some(row) = begun.lock(&sql, &[&id]).await? else { return Ok(None) };
     begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
@@ -54,7 +52,7 @@ pub(crate) async fn replace_codes(begun: &Transaction<'_>, id: Id, codes: &[Toke
 }
 
 /// Uses a code up; returns whether it worked. Locks the person first, as every change of a second factor does.
-pub(crate) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Outcome<bool> {
+pub(crate) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &FactorCode) -> Done<bool> {
     begun.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?;
     let used = match code {
         FactorCode::Step(secret, step) => {
@@ -69,7 +67,7 @@ pub(crate) async fn use_code(begun: &Transaction<'_>, person_id: Id, code: &Fact
     Ok(used > 0)
 }
 
-async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> Outcome<()> {
+async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash]) -> Done {
     for hash in codes {
         let sql = "INSERT INTO recovery_codes (person_id, hash) VALUES ($1, $2)";
         begun.execute(sql, &[&person_id, &&hash[..]]).await?;
@@ -78,7 +76,7 @@ async fn insert_codes(begun: &Transaction<'_>, person_id: Id, codes: &[TokenHash
 }
 
 /// Ends sessions and links after the lock on the person, so that no session of a sign-in in progress is missed.
-async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Outcome<()> {
+async fn end_sessions(begun: &Transaction<'_>, person_id: Id, kept: Option<Id>) -> Done {
     begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&person_id]).await?;
     let sql = "DELETE FROM sessions WHERE person_id = $1 AND id IS DISTINCT FROM $2";
     begun.execute(sql, &[&person_id, &kept]).await?;

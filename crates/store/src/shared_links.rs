@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::{Deed, Result, StoreError, TaskRecord, Tasks};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -140,11 +140,7 @@ fn link(row: &Row) -> Result<SharedLink> {
     })
 }
 
-async fn create(
-    begun: &Transaction<'_>,
-    new: NewSharedLink,
-    most: u32,
-) -> std::result::Result<SharedLinkCreation, Failure> {
+async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<SharedLinkCreation> {
     let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
     let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
     if begun.lock(account, &[&account_id]).await?.is_none() {

@@ -5,13 +5,11 @@ use super::identities::{identify, with_identity};
 use super::people::{SIGN_UP_NOTE, create};
 use super::{Actor, Credential, Deed, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError};
 use super::{accounts, audit_log, ledger};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::ledger::check_opening;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role};
-
-type Outcome<T> = std::result::Result<T, Failure>;
 
 /// Counts an attempt from the source $1 on the day $2, unless there were $3 before. Concurrent ones wait for each
 /// other.
@@ -26,7 +24,7 @@ const ADD_OWNER: &str = "
     SELECT $1, $2, $3, 'owner', $4 WHERE NOT EXISTS (SELECT 1 FROM people WHERE id = $3) ON CONFLICT DO NOTHING";
 
 /// Waits for another sign-up with the identity that may be under way, in any process.
-async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Outcome<()> {
+async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
     let wait = Some("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))");
     if let Some(sql) = begun.either(None, wait) {
         begun.query(sql, &[issuer, subject]).await?;
@@ -35,7 +33,7 @@ async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) 
 }
 
 /// Opens an account with its owner. A refusal for the name leaves the count of the attempt.
-pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Outcome<SigningUp> {
+pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<SigningUp> {
     check_opening(new.credits).map_err(StoreError::other)?;
     let (password, identity) = new.credential.parts();
     if let Some(identity) = identity {
@@ -76,7 +74,7 @@ pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Outcome<Si
 }
 
 /// Adds a person with an identity to an account.
-pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Outcome<Joining> {
+pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joining> {
     wait(begun, &new.identity).await?;
     if let Some(person) = with_identity(begun, &new.identity).await? {
         return Ok(Joining::Known(person));

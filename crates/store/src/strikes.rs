@@ -4,17 +4,12 @@ use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
 use super::{Actor, Deed, Origin, Refusal, StrikeRule, audit_log, deliveries};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
 /// Adds a strike to the key of a refused task and the person who made that, or to its person.
-pub(crate) async fn strike(
-    begun: &Transaction<'_>,
-    task_id: Id,
-    origin: &Origin,
-    rule: StrikeRule,
-) -> std::result::Result<Refusal, Failure> {
+pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin, rule: StrikeRule) -> Done<Refusal> {
     let (mut suspended, mut person) = (None, origin.person_id);
     if let Some(key_id) = origin.key_id {
         suspended = of_key(begun, task_id, key_id, rule).await?.then_some(key_id);
@@ -30,12 +25,7 @@ pub(crate) async fn strike(
 }
 
 /// Adds a strike to the key of a task; returns whether it suspends the key, which the audit log tells.
-async fn of_key(
-    begun: &Transaction<'_>,
-    task_id: Id,
-    key_id: Id,
-    rule: StrikeRule,
-) -> std::result::Result<bool, Failure> {
+async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
     let Some(row) = add(begun, task_id, key_id, rule, ["api_keys", "strikes", "key_id", KEY]).await? else {
         return Ok(false);
     };
@@ -47,12 +37,7 @@ async fn of_key(
 }
 
 /// Adds a strike to a person, if there still is one; returns whether it suspends the person, which the audit log tells.
-async fn of_person(
-    begun: &Transaction<'_>,
-    task_id: Id,
-    person_id: Id,
-    rule: StrikeRule,
-) -> std::result::Result<bool, Failure> {
+async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
     let tables = ["people", "person_strikes", "person_id", PERSON];
     let Some(row) = add(begun, task_id, person_id, rule, tables).await? else { return Ok(false) };
     audit_log::record(begun, &Actor::policy(), &Deed::of_suspension(&person(&row)?)).await?;
@@ -66,7 +51,7 @@ async fn add(
     id: Id,
     rule: StrikeRule,
     [table, strikes, column, columns]: [&str; 4],
-) -> std::result::Result<Option<Row>, Failure> {
+) -> Done<Option<Row>> {
     let now = begun.now();
     // The row lock makes concurrent strikes wait, so that they count this one too.
     if begun.lock(&format!("SELECT 1 FROM {table} WHERE id = $1"), &[&id]).await?.is_none() {

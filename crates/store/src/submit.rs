@@ -7,13 +7,11 @@ use tokio::try_join;
 use super::driver::{Parameter, Transaction};
 use super::ledger::{self, NewEntry};
 use super::{Origin, StartLimit, StoreError, Submission, budgets, calls};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_domain::budget::Allowance;
 use tintype_domain::ledger::Debit;
 use tintype_domain::model::{EntryKind, Id, Status, Surface, Task};
 use tintype_domain::request::GenerateRequest;
-
-type Outcome<T> = std::result::Result<T, Failure>;
 
 /// A task to submit.
 #[derive(Debug, Clone)]
@@ -46,7 +44,7 @@ impl Order {
     }
 
     /// Charges and queues the task, unless a rule refuses that.
-    pub(crate) async fn submit(&self, begun: &Transaction<'_>, id: Id) -> Outcome<Submission> {
+    pub(crate) async fn submit(&self, begun: &Transaction<'_>, id: Id) -> Done<Submission> {
         if !ledger::lock(begun, self.account_id).await? {
             // One that was deleted takes the rights of its keys and people with it.
             return Err(match self.origin.right {
@@ -75,7 +73,7 @@ impl Order {
     }
 
     /// The use of the budget of the key in the period to which the task will count.
-    async fn budget(&self, begun: &Transaction<'_>, id: Id) -> Outcome<Option<Allowance>> {
+    async fn budget(&self, begun: &Transaction<'_>, id: Id) -> Done<Option<Allowance>> {
         match self.origin.key_id {
             Some(key_id) => budgets::allowance_within(begun, key_id, id.timestamp()).await,
             None => Ok(None),
@@ -83,21 +81,21 @@ impl Order {
     }
 
     /// Whether its call repeats one that has made a task.
-    async fn repeats(&self, begun: &Transaction<'_>) -> Outcome<bool> {
+    async fn repeats(&self, begun: &Transaction<'_>) -> Done<bool> {
         match self.origin.key_id.zip(self.origin.call).filter(|(_, call)| call.may_repeat()) {
             Some((key_id, call)) => calls::exists(begun, key_id, &call).await,
             None => Ok(false),
         }
     }
 
-    async fn is_allowed(&self, begun: &Transaction<'_>) -> Outcome<bool> {
+    async fn is_allowed(&self, begun: &Transaction<'_>) -> Done<bool> {
         match &self.origin.right {
             Some(right) => right.holds(begun, false).await,
             None => Ok(true),
         }
     }
 
-    async fn write(&self, begun: &Transaction<'_>, id: Id, debit: &Debit) -> Outcome<Submission> {
+    async fn write(&self, begun: &Transaction<'_>, id: Id, debit: &Debit) -> Done<Submission> {
         let (origin, cost, task) = (&self.origin, self.request.cost(), self.task(id));
         let charge = NewEntry { task_id: Some(id), key_id: origin.key_id, ..NewEntry::new(EntryKind::Charge, -cost) };
         let call = async {
@@ -124,7 +122,7 @@ impl Order {
         Ok(Submission::Accepted(task))
     }
 
-    async fn insert(&self, begun: &Transaction<'_>, task: &Task) -> Outcome<u64> {
+    async fn insert(&self, begun: &Transaction<'_>, task: &Task) -> Done<u64> {
         let sql = "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio,
             reference_images, prompt, request_id, settings, person_id)
             VALUES ($1, $2, $3, $4, $5, CAST($6 AS bigint), $7, $8, $9, $10, $11, $12)";
@@ -148,7 +146,7 @@ impl Order {
         begun.execute(sql, &parameters).await
     }
 
-    async fn queue(&self, begun: &Transaction<'_>, id: Id, taken: Option<String>) -> Outcome<u64> {
+    async fn queue(&self, begun: &Transaction<'_>, id: Id, taken: Option<String>) -> Done<u64> {
         let sql = "INSERT INTO queue (task_id, account_id, key_id, person_id, reference_count, taken, wants_previews,
             engine) VALUES ($1, $2, $3, $4, CAST($5 AS bigint), $6, $7, $8)";
         let Origin { key_id, person_id, engine, .. } = &self.origin;

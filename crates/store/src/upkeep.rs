@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::driver::{Driver, Each, SqlStore, Transaction, ids, millis};
-use super::failure::Failure;
+use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
 #[cfg(doc)]
@@ -13,8 +13,6 @@ use super::{Fleet, MAX_LOST_LEASES, Tasks};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
-
-type Done<T> = std::result::Result<T, Failure>;
 
 /// Ends overdue tasks, removes old tasks and audits the ledger.
 #[async_trait]

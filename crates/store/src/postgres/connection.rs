@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
-use crate::failure::Failure;
+use crate::failure::{Done, Failure};
 use crate::{Cause, Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
@@ -160,11 +160,7 @@ impl Database {
     }
 
     /// Runs one writing statement in a transaction of its own.
-    pub(crate) async fn write(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> std::result::Result<Vec<Row>, Failure> {
+    pub(crate) async fn write(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<Row>> {
         self.query(&self.writers, sql, Some(parameters), |failure| failure).await.map(|(_, rows)| rows)
     }
 
@@ -182,7 +178,7 @@ impl Database {
         sql: &str,
         parameters: Option<&[Parameter<'_>]>,
         of_statement: fn(Failure) -> Failure,
-    ) -> std::result::Result<(Borrowed, Vec<Row>), Failure> {
+    ) -> Done<(Borrowed, Vec<Row>)> {
         let begun = self.clock.elapsed();
         // All connections of the pool may be broken; the one after them is new.
         let mut others = MAX_CONNECTIONS + 1;
@@ -215,10 +211,7 @@ impl Database {
     }
 
     /// Runs `work` in one transaction and commits it. An error of `work` rolls it back.
-    pub(super) async fn transaction<T>(
-        &self,
-        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+    pub(super) async fn transaction<T>(&self, work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>) -> Done<T> {
         let (mut connection, _) = self.query(&self.writers, BEGIN, None, Failure::without_effect).await?;
         let transaction = async |client: &mut Client| {
             let done = self.answered(TRANSACTION_TIMEOUT, work(&Transaction(client))).await;
@@ -242,11 +235,7 @@ impl Database {
     }
 
     /// Awaits the response to `work`, for `limit` at the most.
-    async fn answered<T>(
-        &self,
-        limit: Duration,
-        work: impl Future<Output = std::result::Result<T, Failure>>,
-    ) -> std::result::Result<T, Failure> {
+    async fn answered<T>(&self, limit: Duration, work: impl Future<Output = Done<T>>) -> Done<T> {
         let silent = || StoreError::Other(format!("the server did not respond for {} s", limit.as_secs()).into());
         self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())))
     }
@@ -320,10 +309,7 @@ struct Borrowed {
 }
 
 impl Borrowed {
-    async fn run<T>(
-        &mut self,
-        work: impl AsyncFnOnce(&mut Client) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+    async fn run<T>(&mut self, work: impl AsyncFnOnce(&mut Client) -> Done<T>) -> Done<T> {
         self.is_idle = false;
         let outcome = work(self.client.as_mut().expect("it is there until the end")).await;
         self.is_idle = !matches!(outcome, Err(Failure::Broken(_) | Failure::Unknown(_)));

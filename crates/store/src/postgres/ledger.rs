@@ -1,7 +1,7 @@
 //! The sweep for grants that have expired.
 
 use super::connection::{Database, Transaction};
-use crate::failure::Failure;
+use crate::failure::{Done, Failure};
 use crate::{Result, driver, ledger};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -31,11 +31,7 @@ pub(super) async fn lapse(database: &Database) -> Result<usize> {
 }
 
 /// Ends the grants of an account that have expired. Skips an account that another transaction has locked.
-async fn end_grants(
-    begun: &driver::Transaction<'_>,
-    account_id: Id,
-    now: Timestamp,
-) -> std::result::Result<usize, Failure> {
+async fn end_grants(begun: &driver::Transaction<'_>, account_id: Id, now: Timestamp) -> Done<usize> {
     let lock = "SELECT 1 FROM accounts WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED";
     if begun.query_opt(lock, &[&account_id]).await?.is_none() {
         return Ok(0);

@@ -17,7 +17,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Database, Transaction};
-use crate::failure::Failure;
+use crate::failure::Done;
 use crate::{EndingsElsewhere, Result, StoreError};
 use tintype_domain::model::Id;
 
@@ -280,7 +280,7 @@ async fn in_time<T>(database: &Database, work: impl Future<Output = Result<T>>) 
 
 /// Tells all processes with the commit that a task has ended: the process of an operator's command ends too soon to tell it
 /// later.
-pub(crate) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> std::result::Result<(), Failure> {
+pub(crate) async fn notify_ending(begun: &Transaction<'_>, task_id: Id) -> Done {
     begun.execute(&format!("SELECT pg_notify({CHANNEL}, $1)"), &[&format!("- {task_id}")]).await?;
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
 use super::{Actor, Cause, OpenError, Result, Right, Schema, SqlStore, StoreError, driver};
-use crate::failure::Failure;
+use crate::failure::Done;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
 
@@ -185,10 +185,7 @@ impl PostgresStore {
     }
 
     /// Runs `work` in one transaction, if the right by which this store acts still holds.
-    pub(crate) async fn transaction<T>(
-        &self,
-        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, Failure>,
-    ) -> std::result::Result<T, Failure> {
+    pub(crate) async fn transaction<T>(&self, work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>) -> Done<T> {
         let work = async |begun: &Transaction<'_>| {
             if let Some(right) = &self.right
                 && !right.holds(&driver::Transaction::Postgres(&self.database, begun), true).await?
@@ -201,11 +198,7 @@ impl PostgresStore {
     }
 
     /// Runs one writing statement, if the right by which this store acts still holds.
-    pub(crate) async fn statement(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> std::result::Result<Vec<tokio_postgres::Row>, Failure> {
+    pub(crate) async fn statement(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<tokio_postgres::Row>> {
         if self.right.is_none() {
             return self.database.write(sql, parameters).await;
         }

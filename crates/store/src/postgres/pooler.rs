@@ -10,7 +10,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::connection::Database;
 use super::schema::unusable;
-use crate::failure::Failure;
+use crate::failure::Done;
 use crate::{OpenError, StoreError};
 
 /// Longest wait for the answers of both sessions. A pooler may have one connection only, and let the second client
@@ -50,7 +50,7 @@ pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
 }
 
 /// Whether both connections keep a session of their own.
-async fn have_sessions(one: &Client, two: &Client) -> Result<bool, Failure> {
+async fn have_sessions(one: &Client, two: &Client) -> Done<bool> {
     // In this order, poolers that take the newest free session, the oldest one, or the only one all show themselves.
     let (first, second) = (mark(one).await?, mark(two).await?);
     let (second_again, first_again) = (look(two).await?, look(one).await?);
@@ -58,14 +58,14 @@ async fn have_sessions(one: &Client, two: &Client) -> Result<bool, Failure> {
 }
 
 /// Marks the session. The setting means nothing to the server, and so none to the next client of a shared session.
-async fn mark(client: &Client) -> Result<Seen, Failure> {
+async fn mark(client: &Client) -> Done<Seen> {
     let mark: u64 = rand::random();
     client.simple_query(&format!("SET tintype.session = '{mark:x}'")).await.map_err(StoreError::from)?;
     let (_, process) = look(client).await?;
     Ok((Some(format!("{mark:x}")), process))
 }
 
-async fn look(client: &Client) -> Result<Seen, Failure> {
+async fn look(client: &Client) -> Done<Seen> {
     let sql = "SELECT current_setting('tintype.session', true), pg_backend_pid()";
     let answer = client.simple_query(sql).await.map_err(StoreError::from)?;
     let row = answer.iter().find_map(|message| match message {

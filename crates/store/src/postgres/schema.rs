@@ -6,7 +6,7 @@ use tintype_outbound::trust;
 use tokio_postgres::Transaction;
 
 use super::connection::Database;
-use crate::failure::{Failure, words};
+use crate::failure::{Done, Failure, words};
 use crate::{OpenError, Schema};
 
 /// The schema in force, and the changes since the first release.
@@ -60,7 +60,7 @@ pub(super) async fn is_current(database: &Database) -> Result<bool, OpenError> {
         let begun = client.transaction().await?;
         Ok(version(&begun, &database.name()).await?)
     };
-    let found: Result<_, Failure> = found.await;
+    let found: Done<_> = found.await;
     match found.map_err(|failure| unusable(database, failure))?? {
         Some(found) => Ok(SCHEMA.pending(found, &database.name())?.is_empty()),
         None => Ok(false),
@@ -74,7 +74,7 @@ pub(super) fn unusable(database: &Database, failure: Failure) -> OpenError {
 }
 
 /// The inner error is about a database that is not migrated and stays as it is.
-async fn attempt(database: &Database, schema: &Schema) -> Result<Result<(), OpenError>, Failure> {
+async fn attempt(database: &Database, schema: &Schema) -> Done<Result<(), OpenError>> {
     let mut client = database.reader().await?;
     let begun = client.transaction().await?;
     let outcome = steps(&begun, &database.name(), schema).await?;

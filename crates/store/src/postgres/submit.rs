@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
 use super::connection::{Database, Transaction};
-use crate::failure::{Failure, words};
+use crate::failure::{Done, Failure, words};
 use crate::submit::Order;
 use crate::{Result, StoreError, Submission, driver, ledger};
 use tintype_domain::model::Id;
@@ -78,7 +78,7 @@ impl Submitter {
         Some(place)
     }
 
-    async fn send(&self, order: &Order, id: Id) -> std::result::Result<Submission, Failure> {
+    async fn send(&self, order: &Order, id: Id) -> Done<Submission> {
         let passed = self.faults.pass(Point::before(Effect::Commit)).await;
         passed.map_err(|error| Failure::Refused(error.into()))?;
         let submit = async |begun: &Transaction<'_>| {

@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 use super::connection::{Database, Transaction};
 use crate::driver::{self, Row, millis};
 use crate::endings::{GivenUp, Loss, select_lost};
-use crate::failure::Failure;
+use crate::failure::{Done, Failure};
 use crate::fleet::engines_in_json;
 use crate::{LONGEST_LEASE, Rescue, Rescued, Result};
 use tintype_domain::model::Id;
@@ -80,7 +80,7 @@ impl Sweep {
 
     /// Skips tasks that another transaction is about to end, and an account that another transaction has locked, so
     /// that it never waits.
-    async fn sweep_account(&self, database: &Database, account: &str) -> std::result::Result<Rescued, Failure> {
+    async fn sweep_account(&self, database: &Database, account: &str) -> Done<Rescued> {
         let condition = format!(
             "{} AND q.task_id COLLATE \"POSIX\" >= $2 AND q.account_id = $3 ORDER BY q.task_id COLLATE \"POSIX\"",
             self.sought.replace("$bound", "$1")

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row, named_params, params};
 
 use super::SqliteStore;
 use crate::driver::Transaction;
-use crate::failure::Failure;
+use crate::failure::Done;
 use crate::gallery::{GALLERY_BATCH, SCAN};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
@@ -109,10 +109,7 @@ const TERMS_AT_A_TIME: usize = 2_000;
 
 /// Overwrites the words of tasks in the index, which must be told which ones they were. Returns the tasks, or only the
 /// first if they have many.
-pub(crate) async fn overwrite_words<'a>(
-    begun: &Transaction<'_>,
-    tasks: &'a [Id],
-) -> std::result::Result<&'a [Id], Failure> {
+pub(crate) async fn overwrite_words<'a>(begun: &Transaction<'_>, tasks: &'a [Id]) -> Done<&'a [Id]> {
     let (mut overwritten, mut done) = (0, 0);
     for task in tasks {
         if overwritten >= TERMS_AT_A_TIME {
