@@ -148,7 +148,7 @@ pub(crate) async fn insert(begun: &Transaction<'_>, id: Id, name: &str, admin: &
         "INSERT INTO accounts (id, name, admin{balance}) SELECT $1, $2, {admin}{none}
          WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = $2) ON CONFLICT DO NOTHING RETURNING admin"
     );
-    Ok(begun.query_opt(&sql, &[&id, &name]).await?.map(|row| row.get("admin")).transpose()?)
+    begun.find(&sql, &[&id, &name], |row| row.get("admin")).await
 }
 
 async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -> Done<AccountCreation> {
@@ -239,7 +239,7 @@ async fn change(begun: &Transaction<'_>, id: Id, change: AccountChange) -> Done<
         }
     }
     let sql = format!("SELECT {} FROM accounts WHERE id = $1", begun.either(ON_SQLITE, ON_POSTGRES));
-    Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(account).transpose()?)
+    begun.find(&sql, &[&id], account).await
 }
 
 async fn grant(
@@ -295,13 +295,13 @@ impl Accounts for SqlStore {
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
         let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts WHERE name = $1 OR id = $1");
-        self.driver().read_one(&sql, &[&name_or_id]).await?.as_ref().map(account).transpose()
+        self.driver().find(&sql, &[&name_or_id], account).await
     }
 
     async fn list_accounts(&self) -> Result<Vec<Account>> {
         let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts ORDER BY name");
-        self.driver().read(&sql, &[]).await?.iter().map(account).collect()
+        self.driver().list(&sql, &[], account).await
     }
 
     async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
@@ -341,6 +341,6 @@ impl Accounts for SqlStore {
         let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
             WHERE account_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
         let before = before.unwrap_or(i64::MAX);
-        self.driver().read(sql, &[&account_id, &before, &i64::from(limit)]).await?.iter().map(entry).collect()
+        self.driver().list(sql, &[&account_id, &before, &i64::from(limit)], entry).await
     }
 }

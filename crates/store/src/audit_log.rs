@@ -499,7 +499,7 @@ impl AuditLog for SqlStore {
              ) l LEFT JOIN accounts a ON a.id = l.account_id ORDER BY l.id DESC",
             of_account(account_id)
         );
-        self.driver().read(&sql, &[&account_id, &before, &i64::from(limit)]).await?.iter().map(entry).collect()
+        self.driver().list(&sql, &[&account_id, &before, &i64::from(limit)], entry).await
     }
 
     async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {

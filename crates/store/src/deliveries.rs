@@ -233,8 +233,9 @@ async fn test(begun: &Transaction<'_>, id: Id) -> Done<Option<Id>> {
     }
     let kind = EventType::Test;
     let waiting = "SELECT id FROM deliveries WHERE endpoint_id = $1 AND type = $2 AND next_attempt_at = $3 LIMIT 1";
-    if let Some(row) = begun.query_opt(waiting, &[&id, &kind.as_str(), &AT_ONCE]).await? {
-        return Ok(Some(row.get("id")?));
+    let waiting = begun.find(waiting, &[&id, &kind.as_str(), &AT_ONCE], |row| row.get("id")).await?;
+    if waiting.is_some() {
+        return Ok(waiting);
     }
     let (event_id, data) = (begun.new_id(), event::of_test(id).to_string());
     let event = Written { kind, event_id, data: Some(&data), happened_at: begun.now(), due_at: AT_ONCE };
@@ -431,8 +432,9 @@ async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptF
     }
     let sql = "UPDATE endpoints SET failing_since = coalesce(failing_since, $2), resume_at = $3
         WHERE id = $1 AND disabled_at IS NULL RETURNING failing_since";
-    let row = begun.query_opt(sql, &[&endpoint_id, &now, &now.saturating_add(failure.hold)]).await?;
-    let failing_since: Option<Timestamp> = row.map(|row| row.get("failing_since")).transpose()?;
+    let resume_at = now.saturating_add(failure.hold);
+    let failing_since: Option<Timestamp> =
+        begun.find(sql, &[&endpoint_id, &now, &resume_at], |row| row.get("failing_since")).await?;
     let reason = match (failure.verdict, failing_since) {
         (Verdict::Gone, Some(_)) => DisabledFor::Gone,
         (Verdict::FailingSince(dead), Some(since)) if since <= dead => DisabledFor::Failing,
@@ -496,14 +498,14 @@ impl Deliveries for SqlStore {
 
     async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {
         let sql = format!("SELECT {DELIVERY} FROM deliveries WHERE id = $1");
-        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(delivery).transpose()
+        self.driver().find(&sql, &[&id], delivery).await
     }
 
     async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
         let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
         let sql =
             format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND {older} ORDER BY id DESC LIMIT $3");
-        self.driver().read(&sql, &[&endpoint_id, &before, &i64::from(limit)]).await?.iter().map(delivery).collect()
+        self.driver().list(&sql, &[&endpoint_id, &before, &i64::from(limit)], delivery).await
     }
 
     async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
@@ -558,6 +560,6 @@ impl Deliveries for SqlStore {
 
     async fn waiting_deliveries(&self) -> Result<u64> {
         let sql = "SELECT count(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL";
-        self.driver().read_one(sql, &[]).await?.map_or(Ok(0), |row| row.number("waiting"))
+        Ok(self.driver().find(sql, &[], |row| row.number("waiting")).await?.unwrap_or(0))
     }
 }

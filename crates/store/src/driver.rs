@@ -203,6 +203,26 @@ impl Transaction<'_> {
         Ok(self.query(sql, parameters).await?.into_iter().next())
     }
 
+    /// [`Transaction::query_opt`], as `of_row` reads the row.
+    pub(crate) async fn find<T>(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl FnOnce(&Row) -> Result<T>,
+    ) -> Done<Option<T>> {
+        Ok(self.query_opt(sql, parameters).await?.as_ref().map(of_row).transpose()?)
+    }
+
+    /// [`Transaction::query`], as `of_row` reads each row.
+    pub(crate) async fn list<T>(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl Fn(&Row) -> Result<T>,
+    ) -> Done<Vec<T>> {
+        Ok(self.query(sql, parameters).await?.iter().map(of_row).collect::<Result<_>>()?)
+    }
+
     /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this one
     /// has ended. SQLite has one writer at a time anyway.
     pub(crate) async fn lock(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
@@ -470,6 +490,26 @@ impl Driver<'_> {
     /// The first row of [`Driver::read`], if any.
     pub(crate) async fn read_one(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Option<Row>> {
         Ok(self.read(sql, parameters).await?.into_iter().next())
+    }
+
+    /// [`Driver::read_one`], as `of_row` reads the row.
+    pub(crate) async fn find<T>(
+        self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl FnOnce(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.read_one(sql, parameters).await?.as_ref().map(of_row).transpose()
+    }
+
+    /// [`Driver::read`], as `of_row` reads each row.
+    pub(crate) async fn list<T>(
+        self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl Fn(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.read(sql, parameters).await?.iter().map(of_row).collect()
     }
 
     /// [`Driver::read`] of many rows, for which SQLite takes a thread of its own.

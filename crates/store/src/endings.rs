@@ -73,8 +73,7 @@ fn lost(row: &Row) -> Result<Lost> {
 
 /// Locks the row of the queue that meets a condition.
 async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<Lost>> {
-    let row = begun.query_opt(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters).await?;
-    Ok(row.as_ref().map(lost).transpose()?)
+    begun.find(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters, lost).await
 }
 
 impl Lost {
@@ -95,9 +94,9 @@ impl Lost {
              RETURNING updated_at",
             begun.either("max", "greatest")
         );
-        let ended = begun.query_opt(&sql, &[&self.task_id, &begun.now(), &self.held_since, first, second]).await?;
-        let ended = ended.ok_or_else(|| StoreError::Other(format!("task {} is gone", self.task_id).into()))?;
-        Ok(ended.get("updated_at")?)
+        let parameters: [&dyn Parameter; 5] = [&self.task_id, &begun.now(), &self.held_since, first, second];
+        let ended = begun.find(&sql, &parameters, |row| row.get("updated_at")).await?;
+        Ok(ended.ok_or_else(|| StoreError::Other(format!("task {} is gone", self.task_id).into()))?)
     }
 
     /// Fails and refunds the task; `None` if its row is damaged.
@@ -164,8 +163,7 @@ pub(super) async fn cancel(
 async fn may_stop(begun: &Transaction<'_>, account_id: Id, cost: i64) -> Done<bool> {
     let since = begun.now().saturating_sub(STOPS_WITHIN);
     let sum = async |sql: &str, parameters: &[&dyn Parameter]| -> Done<i64> {
-        let row = begun.query_opt(sql, parameters).await?;
-        Ok(row.map_or(Ok(0), |row| row.get("sum"))?)
+        Ok(begun.find(sql, parameters, |row| row.get("sum")).await?.unwrap_or(0))
     };
     let returned = format!(
         "SELECT CAST(coalesce(sum(l.amount), 0) AS bigint) AS sum FROM ledger l {} CROSS JOIN tasks t

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Row, SqlStore, Transaction, of_account};
+use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
 use super::{Action, Deed, Result};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
@@ -92,7 +92,7 @@ pub(super) fn endpoint(row: &Row) -> Result<Endpoint> {
 
 pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoint>> {
     let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
-    Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()?)
+    begun.find(&sql, &[&id], endpoint).await
 }
 
 async fn add(begun: &Transaction<'_>, account_id: Id, new: &NewEndpoint, most: u32) -> Done<EndpointCreation> {
@@ -107,11 +107,9 @@ async fn add(begun: &Transaction<'_>, account_id: Id, new: &NewEndpoint, most: u
     );
     let (id, url, events) = (begun.new_id(), new.url.as_str(), new.events.to_string());
     let (added_by, secret) = (new.added_by.as_str(), new.secret.reveal());
-    let added = begun.query_opt(&sql, &[&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)]).await?;
-    Ok(match added {
-        Some(row) => EndpointCreation::Created(Box::new(endpoint(&row)?)),
-        None => EndpointCreation::TooMany,
-    })
+    let parameters: [&dyn Parameter; 7] = [&account_id, &id, &url, &events, &added_by, &secret, &i64::from(most)];
+    let added = begun.find(&sql, &parameters, endpoint).await?;
+    Ok(added.map_or(EndpointCreation::TooMany, |added| EndpointCreation::Created(Box::new(added))))
 }
 
 async fn change(begun: &Transaction<'_>, id: Id, change: &EndpointChange) -> Done<Option<Endpoint>> {
@@ -166,12 +164,12 @@ impl Endpoints for SqlStore {
 
     async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
-        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()
+        self.driver().find(&sql, &[&id], endpoint).await
     }
 
     async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().read(&sql, &[&account_id]).await?.iter().map(endpoint).collect()
+        self.driver().list(&sql, &[&account_id], endpoint).await
     }
 
     async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
@@ -184,7 +182,7 @@ impl Endpoints for SqlStore {
     async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
         let remove = async move |begun: &Transaction<'_>| {
             let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
-            Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(endpoint).transpose()?)
+            begun.find(&sql, &[&id], endpoint).await
         };
         let deed = |endpoint: &Option<Endpoint>| {
             endpoint.as_ref().map(|endpoint| Deed::of_endpoint(Action::RemoveEndpoint, endpoint))

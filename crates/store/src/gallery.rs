@@ -167,11 +167,6 @@ pub trait Gallery: std::fmt::Debug + Send + Sync + 'static {
 /// Tasks that are indexed or erased in one transaction.
 pub const GALLERY_BATCH: u32 = 256;
 
-/// The ids in a column.
-fn column(rows: &[Row], name: &str) -> Result<Vec<Id>> {
-    rows.iter().map(|row| row.get(name)).collect()
-}
-
 /// A page of these ids, of which it has up to `limit`, and the id before which the next one begins; `unseen` if these are
 /// fewer.
 pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id>, Option<Id>) {
@@ -186,8 +181,7 @@ pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id
 /// A page with these tasks.
 async fn page(driver: Driver<'_>, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
     let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
-    let records = driver.read(&sql, &[&ids(&found)]).await?.iter().map(record).collect::<Result<_>>()?;
-    Ok(GalleryPage { records, older })
+    Ok(GalleryPage { records: driver.list(&sql, &[&ids(&found)], record).await?, older })
 }
 
 /// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
@@ -205,8 +199,8 @@ async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id)
         return Ok(None);
     }
     let sql = format!("SELECT name, person_id FROM boards WHERE {SEEN}");
-    let Some(row) = begun.query_opt(&sql, &[&board, &account_id, &person_id]).await? else { return Ok(None) };
-    Ok(Some((row.get("name")?, row.get("person_id")?)))
+    let named = |row: &Row| Ok((row.get("name")?, row.get("person_id")?));
+    begun.find(&sql, &[&board, &account_id, &person_id], named).await
 }
 
 /// Whether another board that the owner of this one sees among its like has this name.
@@ -231,7 +225,7 @@ async fn in_bin(begun: &Transaction<'_>, account_id: Id, tasks: &[Id], author: O
         begun.among(1),
         begun.locking("FOR UPDATE OF d")
     );
-    Ok(column(&begun.query(&sql, &[&ids(tasks), &account_id, &author]).await?, "task_id")?)
+    begun.list(&sql, &[&ids(tasks), &account_id, &author], |row| row.get("task_id")).await
 }
 
 /// Deletes the rows of these tasks from a table.
@@ -282,7 +276,8 @@ async fn erase(begun: &Transaction<'_>, deleted_before: Timestamp, ended_before:
         begun.locking("FOR UPDATE SKIP LOCKED")
     );
     let (floor, most) = (ended_before.map(Id::floor), i64::from(GALLERY_BATCH));
-    let due = column(&begun.query(&sql, &[&deleted_before, &ended_before, &floor, &most]).await?, "task_id")?;
+    let due: Vec<Id> =
+        begun.list(&sql, &[&deleted_before, &ended_before, &floor, &most], |row| row.get("task_id")).await?;
     let erased = forget(begun, &due).await?;
     for sql in [
         "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL, request_id = NULL WHERE id",
@@ -321,14 +316,14 @@ impl Gallery for SqlStore {
         };
         let (newer, older) = (next("> $2 ORDER BY surface, id"), next("< $2 ORDER BY surface DESC, id DESC"));
         let sql = format!("SELECT {newer} AS newer, {older} AS older");
-        let Some(row) = self.driver().read_one(&sql, &[&account_id, &task]).await? else { return Ok([None; 2]) };
-        Ok([row.get("newer")?, row.get("older")?])
+        let both = |row: &Row| Ok([row.get("newer")?, row.get("older")?]);
+        Ok(self.driver().find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
     }
 
     async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
         let among = self.driver().among(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
-        column(&self.driver().read(&sql, &[&ids(tasks), &person_id]).await?, "task_id")
+        self.driver().list(&sql, &[&ids(tasks), &person_id], |row| row.get("task_id")).await
     }
 
     async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
@@ -361,12 +356,11 @@ impl Gallery for SqlStore {
                     FROM board_tasks o JOIN tasks t ON t.id = o.task_id
                     WHERE o.board_id = b.id AND t.removed_at IS NULL LIMIT $3) counted) AS images
             FROM boards b WHERE b.account_id = $1 AND (b.person_id IS NULL OR b.person_id = $2) ORDER BY b.name, b.id";
-        let rows = self.driver().read(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)]).await?;
         let board = |row: &Row| {
             let images = row.some_number("images")?;
             Ok(Board { id: row.get("id")?, name: row.get("name")?, owner: row.get("person_id")?, images })
         };
-        rows.iter().map(board).collect()
+        self.driver().list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
     }
 
     async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
@@ -474,8 +468,9 @@ impl Gallery for SqlStore {
                  ORDER BY id {}",
                 begun.locking("FOR NO KEY UPDATE")
             );
-            let ended = begun.query(&ended, &[&ids(&tasks), &account_id, &author]).await?;
-            let (deleted, now) = (column(&ended, "id")?, begun.now());
+            let task = |row: &Row| Ok((row.get("id")?, row.get("person_id")?));
+            let ended: Vec<(Id, Option<Id>)> = begun.list(&ended, &[&ids(&tasks), &account_id, &author], task).await?;
+            let (deleted, now): (Vec<Id>, _) = (ended.iter().map(|(id, _)| *id).collect(), begun.now());
             let hide = format!("UPDATE tasks SET removed_at = $2 WHERE id {among}");
             begun.execute(&hide, &[&ids(&deleted), &now]).await?;
             let note = format!(
@@ -483,8 +478,7 @@ impl Gallery for SqlStore {
                  SELECT id, account_id, $2 FROM tasks WHERE id {among} ORDER BY id"
             );
             begun.execute(&note, &[&ids(&deleted), &now]).await?;
-            for (row, &id) in ended.iter().zip(&deleted) {
-                let author = row.get("person_id")?;
+            for (id, author) in ended {
                 if let Some(actor) = actor.as_deref()
                     && let Some(deed) = Deed::of_deletion(id, account_id, author, actor)
                 {
@@ -505,16 +499,12 @@ impl Gallery for SqlStore {
             SELECT id, CAST($2 AS text) IS NULL OR person_id IS NOT DISTINCT FROM $2 AS fits
             FROM newest CROSS JOIN tasks WHERE id = task_id ORDER BY id DESC";
         let most = if author.is_none() { limit + 1 } else { SCAN };
-        let rows = self.driver().read(sql, &[&account_id, &author, &upper(before), &i64::from(most)]).await?;
-        let (mut found, mut last) = (Vec::new(), None);
-        for row in &rows {
-            let id: Id = row.get("id")?;
-            last = Some(id);
-            if row.get("fits")? {
-                found.push(id);
-            }
-        }
-        page(self.driver(), cut(found, last.filter(|_| rows.len() == most as usize), limit)).await
+        let seen = |row: &Row| Ok((row.get("id")?, row.get("fits")?));
+        let seen: Vec<(Id, bool)> =
+            self.driver().list(sql, &[&account_id, &author, &upper(before), &i64::from(most)], seen).await?;
+        let last = seen.last().map(|(id, _)| *id).filter(|_| seen.len() == most as usize);
+        let found = seen.into_iter().filter_map(|(id, fits)| fits.then_some(id)).collect();
+        page(self.driver(), cut(found, last, limit)).await
     }
 
     async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
@@ -554,7 +544,7 @@ impl Gallery for SqlStore {
         let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
             CROSS JOIN tasks t WHERE t.id = d.task_id AND d.erased = TRUE AND d.deleted_at < $1
             ORDER BY d.deleted_at LIMIT $2";
-        self.driver().read(sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(completed).collect()
+        self.driver().list(sql, &[&cutoff, &i64::from(limit)], completed).await
     }
 
     async fn forget_deletion(&self, task: Id) -> Result<()> {

@@ -50,7 +50,7 @@ pub(crate) async fn with_identity(
     begun: &Transaction<'_>,
     Identity { issuer, subject }: &Identity,
 ) -> Done<Option<Person>> {
-    Ok(begun.query_opt(&find(), &[issuer, subject]).await?.as_ref().map(person).transpose()?)
+    begun.find(&find(), &[issuer, subject], person).await
 }
 
 /// Gives a new person an identity.
@@ -75,8 +75,7 @@ async fn link(begun: &Transaction<'_>, person_id: Id, identity: &Identity) -> Do
 #[async_trait]
 impl Identities for SqlStore {
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
-        let found = self.driver().read_one(&find(), &[&identity.issuer, &identity.subject]).await?;
-        found.as_ref().map(person).transpose()
+        self.driver().find(&find(), &[&identity.issuer, &identity.subject], person).await
     }
 
     async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
@@ -101,7 +100,7 @@ impl Identities for SqlStore {
                 return Ok(None);
             }
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            Ok(begun.query_opt(&sql, &[&person_id]).await?.as_ref().map(person).transpose()?)
+            begun.find(&sql, &[&person_id], person).await
         };
         let deed = move |person: &Option<Person>| Deed::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
         Ok(self.driver().change(Effect::LinkIdentity, unlink, deed).await?.is_some())

@@ -180,13 +180,13 @@ impl Invitations for SqlStore {
 
     async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
         let sql = format!("{OPEN} AND i.hash = $2");
-        let row = self.driver().read_one(&sql, &[&self.driver().now(), &&hash[..]]).await?;
-        Ok(row.as_ref().map(invitation).transpose()?.filter(|invitation| invitation.works))
+        let found = self.driver().find(&sql, &[&self.driver().now(), &&hash[..]], invitation).await?;
+        Ok(found.filter(|invitation| invitation.works))
     }
 
     async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>> {
         let sql = format!("{OPEN} AND i.account_id = $2 ORDER BY i.id DESC");
-        self.driver().read(&sql, &[&self.driver().now(), &account_id]).await?.iter().map(invitation).collect()
+        self.driver().list(&sql, &[&self.driver().now(), &account_id], invitation).await
     }
 
     async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {

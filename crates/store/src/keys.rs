@@ -210,8 +210,8 @@ pub(crate) async fn create(
         &made_by,
         &of_operator,
     ];
-    let row = begun.query_opt(&sql, &parameters).await?;
-    row.as_ref().map_or(Ok(KeyCreation::NotPossible), |row| Ok(KeyCreation::Created(Box::new(api_key(row)?))))
+    let added = begun.find(&sql, &parameters, api_key).await?;
+    Ok(added.map_or(KeyCreation::NotPossible, |added| KeyCreation::Created(Box::new(added))))
 }
 
 /// The expiry of a key that replaces `old`. A key that was rotated before has only the end of its overlap left; the key
@@ -246,21 +246,20 @@ async fn rotate(
          FROM api_keys old WHERE id = $2 AND revoked_at IS NULL RETURNING {KEY}"
     );
     let new_id = begun.new_id();
-    let Some(row) = begun.query_opt(&sql, &[&new_id, &id, &&hash[..], &hint]).await? else {
+    let Some(added) = begun.find(&sql, &[&new_id, &id, &&hash[..], &hint], api_key).await? else {
         return Ok(KeyCreation::NotPossible);
     };
     begun.execute("UPDATE strikes SET key_id = $1 WHERE key_id = $2", &[&new_id, &id]).await?;
     let sql = "UPDATE api_keys SET expires_at = $2 WHERE id = $1 AND (expires_at IS NULL OR expires_at > $2)";
     begun.execute(sql, &[&id, &end]).await?;
-    Ok(KeyCreation::Created(Box::new(api_key(&row)?)))
+    Ok(KeyCreation::Created(Box::new(added)))
 }
 
 async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator: bool) -> Done<Option<ApiKey>> {
     let set = match change {
         KeyChange::Budget(budget) => {
             budgets::set(begun, id, budget, by_operator).await?;
-            let row = begun.query_opt(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id]).await?;
-            return Ok(row.as_ref().map(api_key).transpose()?);
+            return begun.find(&format!("SELECT {KEY} FROM api_keys WHERE id = $1"), &[&id], api_key).await;
         }
         KeyChange::Enable => "disabled = FALSE, suspended_at = NULL, suspended_for = NULL",
         KeyChange::Lift => "suspended_at = NULL, suspended_for = NULL",
@@ -270,14 +269,14 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
         KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
     };
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
-    let row = begun.query_opt(&sql, &[&id, &begun.now()]).await?;
+    let changed = begun.find(&sql, &[&id, &begun.now()], api_key).await?;
     if matches!(change, KeyChange::Enable | KeyChange::Lift) {
         // After the lock on the key, so that no concurrent strike is missed. Those of its maker go with them.
         let of_maker = "DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE key_id = $1)";
         begun.execute(of_maker, &[&id]).await?;
         begun.execute("DELETE FROM strikes WHERE key_id = $1", &[&id]).await?;
     }
-    Ok(row.as_ref().map(api_key).transpose()?)
+    Ok(changed)
 }
 
 #[async_trait]
@@ -292,17 +291,17 @@ impl Keys for SqlStore {
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
-        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(api_key).transpose()
+        self.driver().find(&sql, &[&id], api_key).await
     }
 
     async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
-        self.driver().read_one(&sql, &[&&hash[..]]).await?.as_ref().map(api_key).transpose()
+        self.driver().find(&sql, &[&&hash[..]], api_key).await
     }
 
     async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().read(&sql, &[&account_id]).await?.iter().map(api_key).collect()
+        self.driver().list(&sql, &[&account_id], api_key).await
     }
 
     async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {

@@ -6,7 +6,7 @@
 
 use tokio::try_join;
 
-use super::driver::{Driver, Each, Row, Transaction};
+use super::driver::{Driver, Each, Parameter, Row, Transaction};
 use super::{Result, StoreError, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
@@ -98,7 +98,7 @@ pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) 
             }
         }
     };
-    let grants = async { begun.query(GRANTS, &[&account_id]).await };
+    let grants = async { begun.list(GRANTS, &[&account_id], grant).await };
     let (account, grants) = try_join!(biased; account, grants)?;
     let account = account.ok_or_else(|| StoreError::Other(format!("there is no account {account_id}").into()))?;
     // Logical replication, for one, copies no sequence.
@@ -112,7 +112,7 @@ pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) 
         balance: account.get("balance")?,
         unfinished: account.number("unfinished")?,
         low_balance: account.get("low_balance")?,
-        grants: grants.iter().map(grant).collect::<Result<_>>()?,
+        grants,
     })
 }
 
@@ -135,10 +135,9 @@ pub(crate) async fn record(
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let kind = kind.as_str();
-    let added =
-        begun.query_opt(sql, &[&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id]).await?;
-    let added = added.ok_or_else(|| StoreError::Other("the ledger took no entry".into()))?;
-    Ok(added.get("id")?)
+    let parameters: [&dyn Parameter; 9] = [&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id];
+    let added = begun.find(sql, &parameters, |row| row.get("id")).await?;
+    Ok(added.ok_or_else(|| StoreError::Other("the ledger took no entry".into()))?)
 }
 
 /// Grants a new account its first credits, if any.
@@ -188,8 +187,7 @@ pub(crate) async fn add_grant(
 /// The key of the task that is refunded: that of its charge.
 pub(crate) async fn charged_key(begun: &Transaction<'_>, task_id: Id) -> Done<Option<Id>> {
     let sql = "SELECT key_id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
-    let charge = begun.query_opt(sql, &[&task_id]).await?;
-    Ok(charge.map(|row| row.get("key_id")).transpose()?.flatten())
+    Ok(begun.find(sql, &[&task_id], |row| row.get("key_id")).await?.flatten())
 }
 
 /// Writes the refund of a failed task, and gives the credits back to the grants from which `taken` says they came.
@@ -247,7 +245,7 @@ async fn give_back(
         let sql = "SELECT id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
         // A damaged ledger, which must not look like a broken connection: that would stop the sweeps of other accounts.
         let missing = || StoreError::Other(format!("task {task_id} was never charged").into());
-        let charge = begun.query_opt(sql, &[&task_id]).await?.ok_or_else(missing)?.get("id")?;
+        let charge = begun.find(sql, &[&task_id], |row| row.get("id")).await?.ok_or_else(missing)?;
         add_grant(begun, charge, account_id, expired, now).await?;
     }
     Ok(())
@@ -297,5 +295,5 @@ pub(crate) async fn list(driver: Driver<'_>, account_id: Id, limit: u32) -> Resu
             note: row.get("note")?,
         })
     };
-    driver.read(sql, &[&account_id, &i64::from(limit)]).await?.iter().map(grant).collect()
+    driver.list(sql, &[&account_id, &i64::from(limit)], grant).await
 }

@@ -393,8 +393,7 @@ fn session(row: &Row) -> Result<Session> {
 
 async fn begun_session(begun: &Transaction<'_>, new: &NewSession) -> Done<Option<Session>> {
     let sql = sessions("s.hash = $1 AND s.expires_at > $2");
-    let row = begun.query_opt(&sql, &[&&new.hash[..], &begun.now()]).await?;
-    Ok(row.as_ref().map(session).transpose()?)
+    begun.find(&sql, &[&&new.hash[..], &begun.now()], session).await
 }
 
 /// Adds a person to an account. The unique name decides between concurrent additions.
@@ -429,30 +428,30 @@ pub(crate) async fn create(
 }
 
 async fn change(begun: &Transaction<'_>, id: Id, change: &PersonChange) -> Done<Option<Person>> {
-    let row = match change {
+    let changed = match change {
         PersonChange::Role(role) => {
             let sql = format!("UPDATE people SET role = $2 WHERE id = $1 RETURNING {PERSON}");
-            begun.query_opt(&sql, &[&id, &role.as_str()]).await?
+            begun.find(&sql, &[&id, &role.as_str()], person).await?
         }
         PersonChange::Password(_) | PersonChange::ShutOut => {
             let sql =
                 format!("UPDATE people SET password = $2, sessions_ended_at = $3 WHERE id = $1 RETURNING {PERSON}");
-            let row = begun.query_opt(&sql, &[&id, &change.password(), &begun.now()]).await?;
+            let changed = begun.find(&sql, &[&id, &change.password(), &begun.now()], person).await?;
             // After the lock on the person, so that no session of a sign-in in progress is missed.
             begun.execute("DELETE FROM sign_in_links WHERE person_id = $1", &[&id]).await?;
             begun.execute("DELETE FROM sessions WHERE person_id = $1", &[&id]).await?;
-            row
+            changed
         }
         PersonChange::Lift => {
             let sql =
                 format!("UPDATE people SET suspended_at = NULL, suspended_for = NULL WHERE id = $1 RETURNING {PERSON}");
-            let row = begun.query_opt(&sql, &[&id]).await?;
+            let changed = begun.find(&sql, &[&id], person).await?;
             // After the lock on the person, so that no concurrent strike is missed.
             begun.execute("DELETE FROM person_strikes WHERE person_id = $1", &[&id]).await?;
-            row
+            changed
         }
     };
-    Ok(row.as_ref().map(person).transpose()?)
+    Ok(changed)
 }
 
 async fn sign_in_by_link(
@@ -464,8 +463,9 @@ async fn sign_in_by_link(
     let (link, now) = (&link[..], begun.now());
     if let Some(code) = code {
         let sql = "SELECT person_id FROM sign_in_links WHERE hash = $1 AND expires_at > $2";
-        let Some(row) = begun.query_opt(sql, &[&link, &now]).await? else { return Ok(None) };
-        if !second_factor::use_code(begun, row.get("person_id")?, code).await? {
+        let found = begun.find(sql, &[&link, &now], |row| row.get("person_id")).await?;
+        let Some(person_id) = found else { return Ok(None) };
+        if !second_factor::use_code(begun, person_id, code).await? {
             return Ok(None);
         }
     }
@@ -474,10 +474,10 @@ async fn sign_in_by_link(
         "DELETE FROM sign_in_links WHERE hash = $1 AND expires_at > $2
          AND person_id IN (SELECT people.id FROM {ENABLED} WHERE $3 OR people.factor_secret IS NULL) RETURNING person_id"
     );
-    let Some(row) = begun.query_opt(&sql, &[&link, &now, &code.is_some()]).await? else { return Ok(None) };
+    let used = begun.find(&sql, &[&link, &now, &code.is_some()], |row| row.get::<Id>("person_id")).await?;
+    let Some(person_id) = used else { return Ok(None) };
     let sql = "INSERT INTO sessions (hash, id, person_id, seen_at, expires_at, agent) VALUES ($1, $2, $3, $4, $5, $6)";
-    let (id, person_id) = (begun.new_id(), row.get::<Id>("person_id")?);
-    begun.execute(sql, &[&&new.hash[..], &id, &person_id, &now, &new.expires_at, &new.agent]).await?;
+    begun.execute(sql, &[&&new.hash[..], &begun.new_id(), &person_id, &now, &new.expires_at, &new.agent]).await?;
     begun_session(begun, new).await
 }
 
@@ -568,8 +568,7 @@ async fn live_sessions(driver: Driver<'_>, hashes: &[TokenHash]) -> Result<Vec<T
         sqlite: serde_json::to_string(&hashes.iter().map(hex).collect::<Vec<_>>()).expect("strings are always JSON"),
         postgres: hashes.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>(),
     };
-    let rows = driver.read(&sql, &[&wanted, &driver.now()]).await?;
-    let found = rows.iter().map(|row| row.get::<Vec<u8>>("hash")).collect::<Result<Vec<_>>>()?;
+    let found: Vec<Vec<u8>> = driver.list(&sql, &[&wanted, &driver.now()], |row| row.get("hash")).await?;
     Ok(hashes.iter().filter(|hash| found.iter().any(|found| found == *hash)).copied().collect())
 }
 
@@ -602,13 +601,13 @@ impl People for SqlStore {
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE name = $1 OR id = $1");
-        let row = self.driver().read_one(&sql, &[&name_or_id]).await?;
-        row.map(|row| Ok(Candidate { person: person(&row)?, password: row.get("password")? })).transpose()
+        let candidate = |row: &Row| Ok(Candidate { person: person(row)?, password: row.get("password")? });
+        self.driver().find(&sql, &[&name_or_id], candidate).await
     }
 
     async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().read(&sql, &[&account_id]).await?.iter().map(person).collect()
+        self.driver().list(&sql, &[&account_id], person).await
     }
 
     async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
@@ -621,7 +620,7 @@ impl People for SqlStore {
     async fn remove_person(&self, id: Id) -> Result<bool> {
         let remove = async move |begun: &Transaction<'_>| {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
-            Ok(begun.query_opt(&sql, &[&id]).await?.as_ref().map(person).transpose()?)
+            begun.find(&sql, &[&id], person).await
         };
         let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
         Ok(self.driver().change(Effect::ChangePerson, remove, deed).await?.is_some())
@@ -633,7 +632,7 @@ impl People for SqlStore {
                 "INSERT INTO sign_in_links (hash, person_id, expires_at) SELECT $1, id, $3 FROM people WHERE id = $2";
             begun.execute(sql, &[&&hash[..], &person_id, &expires_at]).await?;
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
-            Ok(begun.query_opt(&sql, &[&person_id]).await?.as_ref().map(person).transpose()?)
+            begun.find(&sql, &[&person_id], person).await
         };
         let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
         Ok(self.driver().change(Effect::SignIn, create, deed).await?.is_some())
@@ -644,7 +643,7 @@ impl People for SqlStore {
             "SELECT {PERSON} FROM {ENABLED} JOIN sign_in_links l ON l.person_id = people.id
              WHERE l.hash = $1 AND l.expires_at > $2"
         );
-        self.driver().read_one(&sql, &[&&hash[..], &self.driver().now()]).await?.as_ref().map(person).transpose()
+        self.driver().find(&sql, &[&&hash[..], &self.driver().now()], person).await
     }
 
     async fn sign_in_by_link(
@@ -691,7 +690,7 @@ impl People for SqlStore {
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
         let sql = sessions("s.hash = $1 AND s.expires_at > $2");
-        self.driver().read_one(&sql, &[&&hash[..], &self.driver().now()]).await?.as_ref().map(session).transpose()
+        self.driver().find(&sql, &[&&hash[..], &self.driver().now()], session).await
     }
 
     async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
@@ -700,7 +699,7 @@ impl People for SqlStore {
 
     async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
         let sql = sessions("people.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
-        self.driver().read(&sql, &[&person_id, &self.driver().now()]).await?.iter().map(session).collect()
+        self.driver().list(&sql, &[&person_id, &self.driver().now()], session).await
     }
 
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {

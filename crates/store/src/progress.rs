@@ -71,7 +71,7 @@ pub(super) async fn lost(driver: Driver<'_>, leases: Vec<Lease>) -> Result<Vec<L
         format!("SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL", driver.among(1));
     let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
     let lease = |row: &Row| Ok(Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? });
-    let held = driver.read(&sql, &[&ids(&tasks)]).await?.iter().map(lease).collect::<Result<Vec<Lease>>>()?;
+    let held = driver.list(&sql, &[&ids(&tasks)], lease).await?;
     Ok(leases.into_iter().filter(|lease| !held.contains(lease)).collect())
 }
 

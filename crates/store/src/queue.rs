@@ -170,7 +170,7 @@ impl Queue for SqlStore {
             let (tasks, references) = (row.number("tasks")?, row.number("most")?);
             Ok(WaitingForEngine { engine: row.get("engine")?, tasks, references })
         };
-        self.driver().read(&sql, &[&horizon(self.driver())]).await?.iter().map(waiting).collect()
+        self.driver().list(&sql, &[&horizon(self.driver())], waiting).await
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
@@ -180,7 +180,7 @@ impl Queue for SqlStore {
             let (id, account_id) = (row.get("task_id")?, row.get("account_id")?);
             Ok(WaitingTask { id, account_id, engine: row.get("engine")? })
         };
-        self.driver().read(sql, &[&horizon(self.driver()), &i64::from(limit)]).await?.iter().map(waiting).collect()
+        self.driver().list(sql, &[&horizon(self.driver()), &i64::from(limit)], waiting).await
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
@@ -188,23 +188,21 @@ impl Queue for SqlStore {
             let sql = "INSERT INTO queue_pause AS p (id, paused_at) VALUES (1, $1)
                 ON CONFLICT (id) DO UPDATE SET paused_at = p.paused_at RETURNING paused_at";
             let now = begun.now();
-            Ok(begun.query_opt(sql, &[&now]).await?.map_or(Ok(now), |row| row.get("paused_at"))?)
+            Ok(begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now))
         };
         self.driver().change(None, pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let resume = async |begun: &Transaction<'_>| {
-            let row = begun.query_opt("DELETE FROM queue_pause RETURNING paused_at", &[]).await?;
-            Ok(row.map(|row| row.get("paused_at")).transpose()?)
+            begun.find("DELETE FROM queue_pause RETURNING paused_at", &[], |row| row.get("paused_at")).await
         };
         let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
         self.driver().change(None, resume, deed).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
-        let row = self.driver().read_one("SELECT paused_at FROM queue_pause", &[]).await?;
-        row.map(|row| row.get("paused_at")).transpose()
+        self.driver().find("SELECT paused_at FROM queue_pause", &[], |row| row.get("paused_at")).await
     }
 
     async fn tasks_elsewhere(&self) {

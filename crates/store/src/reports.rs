@@ -339,7 +339,7 @@ impl Reports for SqlStore {
             let (suspended_keys, people) = (row.number("suspended_keys")?, row.number("people")?);
             Ok(AccountSummary { account: account(row)?, suspended_keys, people })
         };
-        self.driver().read(&sql, &[&text, &after, &i64::from(limit)]).await?.iter().map(summary).collect()
+        self.driver().list(&sql, &[&text, &after, &i64::from(limit)], summary).await
     }
 
     async fn find_people(
@@ -350,8 +350,8 @@ impl Reports for SqlStore {
         limit: u32,
     ) -> Result<Vec<FoundPerson>> {
         let sql = find_people(account_id, position(self.driver()));
-        let rows = self.driver().read(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)]).await?;
-        rows.iter().map(|row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? })).collect()
+        let found = |row: &Row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? });
+        self.driver().list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
 
     async fn entries(
@@ -367,8 +367,7 @@ impl Reports for SqlStore {
             ORDER BY id DESC LIMIT $6";
         let EntryFilter { kind, from, until } = filter;
         let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
-        let rows = self.driver().read(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)]).await?;
-        rows.iter().map(entry).collect()
+        self.driver().list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
     }
 
     async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
@@ -377,7 +376,7 @@ impl Reports for SqlStore {
             GROUP BY 1 ORDER BY 1";
         let usage =
             |row: &Row| Ok(DayUsage { day: midnight(row.get("day")?), used: row.get("used")?, last: row.get("last")? });
-        self.driver().read(sql, &[&account_id, &since, &DAY_MS, &after]).await?.iter().map(usage).collect()
+        self.driver().list(sql, &[&account_id, &since, &DAY_MS, &after], usage).await
     }
 
     async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
@@ -421,7 +420,7 @@ impl Reports for SqlStore {
         let struck = |row: &Row| {
             Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
         };
-        self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(struck).collect()
+        self.driver().list(&sql, &[&i64::from(limit)], struck).await
     }
 
     async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
@@ -435,7 +434,7 @@ impl Reports for SqlStore {
         let struck = |row: &Row| {
             Ok(StruckPerson { person: person(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
         };
-        self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(struck).collect()
+        self.driver().list(&sql, &[&i64::from(limit)], struck).await
     }
 }
 

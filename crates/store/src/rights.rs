@@ -5,7 +5,7 @@
 //! more in the transaction of each write, and fails with [`StoreError::Revoked`](super::StoreError::Revoked) if it was
 //! lost.
 
-use super::driver::Transaction;
+use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{person, sessions};
 use crate::failure::Done;
@@ -44,16 +44,14 @@ impl Right {
         match self {
             Self::Key(hash) => {
                 let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1 {}", locking("FOR SHARE"));
-                let row = begun.query_opt(&sql, &[&&hash[..]]).await?;
-                Ok(row.as_ref().map(api_key).transpose()?.is_some_and(|key| key.is_valid(now)))
+                Ok(begun.find(&sql, &[&&hash[..]], api_key).await?.is_some_and(|key| key.is_valid(now)))
             }
             Self::Session(right) => {
                 let sql = sessions("s.hash = $1 AND s.expires_at > $2");
                 let locking = locking("FOR NO KEY UPDATE OF people FOR KEY SHARE OF s");
-                match begun.query_opt(&format!("{sql} {locking}"), &[&&right.session[..], &now]).await? {
-                    Some(row) => Ok(right.holds(&person(&row)?, row.get("admin")?)),
-                    None => Ok(false),
-                }
+                let holds = |row: &Row| Ok(right.holds(&person(row)?, row.get("admin")?));
+                let found = begun.find(&format!("{sql} {locking}"), &[&&right.session[..], &now], holds).await?;
+                Ok(found.unwrap_or(false))
             }
         }
     }

@@ -23,11 +23,12 @@ pub(crate) async fn add(begun: &Transaction<'_>, id: Id, new: &NewFactor, kept: 
         "UPDATE people SET factor_secret = $2, factor_step = $3, sessions_ended_at = $4
          WHERE id = $1 AND factor_secret IS NULL RETURNING {PERSON}"
     );
-    let row = begun.query_opt(&sql, &[&id, &new.secret.bytes(), &new.step, &begun.now()]).await?;
-    let Some(row) = row else { return Ok(None) };
-    insert_codes(begun, id, &new.recovery).await?;
-    end_sessions(begun, id, Some(kept)).await?;
-    Ok(Some(person(&row)?))
+    let changed = begun.find(&sql, &[&id, &new.secret.bytes(), &new.step, &begun.now()], person).await?;
+    if changed.is_some() {
+        insert_codes(begun, id, &new.recovery).await?;
+        end_sessions(begun, id, Some(kept)).await?;
+    }
+    Ok(changed)
 }
 
 /// Removes a second factor, and returns the person; `None` if there is none.
@@ -36,10 +37,12 @@ pub(crate) async fn remove(begun: &Transaction<'_>, id: Id, removal: FactorRemov
         "UPDATE people SET factor_secret = NULL, factor_step = NULL, sessions_ended_at = $2
          WHERE id = $1 AND factor_secret IS NOT NULL RETURNING {PERSON}"
     );
-    let Some(row) = begun.query_opt(&sql, &[&id, &begun.now()]).await? else { return Ok(None) };
-    begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
-    end_sessions(begun, id, removal.kept()).await?;
-    Ok(Some(person(&row)?))
+    let changed = begun.find(&sql, &[&id, &begun.now()], person).await?;
+    if changed.is_some() {
+        begun.execute("DELETE FROM recovery_codes WHERE person_id = $1", &[&id]).await?;
+        end_sessions(begun, id, removal.kept()).await?;
+    }
+    Ok(changed)
 }
 
 /// Replaces all recovery codes, and returns the person; `None` if there is no second factor.

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
+use super::tasks::upper;
 use super::{Deed, Result, StoreError, TaskRecord, Tasks};
 use crate::failure::Done;
 use tintype_domain::model::Id;
@@ -181,7 +182,7 @@ impl SharedLinks for SqlStore {
 
     async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
         let sql = format!("{WORKING} AND l.id = $2");
-        self.driver().read_one(&sql, &[&self.driver().now(), &id]).await?.as_ref().map(link).transpose()
+        self.driver().find(&sql, &[&self.driver().now(), &id], link).await
     }
 
     async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>> {
@@ -205,11 +206,8 @@ impl SharedLinks for SqlStore {
             "{WORKING} AND l.account_id = $2 AND (CAST($3 AS text) IS NULL OR l.person_id = $3) AND l.id < $4
              ORDER BY l.id DESC LIMIT $5"
         );
-        // "~" sorts after every id.
-        let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
         let now = self.driver().now();
-        let rows = self.driver().read(&sql, &[&now, &account_id, &maker, &upper, &i64::from(limit)]).await?;
-        rows.iter().map(link).collect()
+        self.driver().list(&sql, &[&now, &account_id, &maker, &upper(before), &i64::from(limit)], link).await
     }
 
     async fn count_view(&self, link: Id) -> Result<()> {
@@ -221,8 +219,8 @@ impl SharedLinks for SqlStore {
         let revoke = async move |begun: &Transaction<'_>| {
             let sql = "DELETE FROM shared_links WHERE id = $2 AND account_id = $1
                 AND (CAST($3 AS text) IS NULL OR person_id = $3) RETURNING task_id, board_id";
-            let Some(row) = begun.query_opt(sql, &[&account_id, &link, &maker]).await? else { return Ok(None) };
-            Ok(Target::of(row.get("task_id")?, row.get("board_id")?))
+            let target = |row: &Row| Ok(Target::of(row.get("task_id")?, row.get("board_id")?));
+            Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
         };
         let deed = move |target: &Option<Target>| target.map(|target| Deed::of_revoked_link(account_id, target));
         Ok(self.driver().change(Effect::ChangeSharedLink, revoke, deed).await?.is_some())

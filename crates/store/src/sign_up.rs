@@ -94,6 +94,5 @@ pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joinin
 /// Attempts to sign up from a source today, in UTC.
 pub(crate) async fn count(driver: Driver<'_>, source: &str) -> Result<u32> {
     let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
-    let row = driver.read_one(sql, &[&source, &driver.now().day()]).await?;
-    row.map_or(Ok(0), |row| row.number("count"))
+    Ok(driver.find(sql, &[&source, &driver.now().day()], |row| row.number("count")).await?.unwrap_or(0))
 }

@@ -13,8 +13,8 @@ pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin
     let (mut suspended, mut person) = (None, origin.person_id);
     if let Some(key_id) = origin.key_id {
         suspended = of_key(begun, task_id, key_id, rule).await?.then_some(key_id);
-        let made = begun.query_opt("SELECT made_by FROM api_keys WHERE id = $1", &[&key_id]).await?;
-        person = made.map(|row| row.get("made_by")).transpose()?.flatten();
+        let sql = "SELECT made_by FROM api_keys WHERE id = $1";
+        person = begun.find(sql, &[&key_id], |row| row.get("made_by")).await?.flatten();
     }
     match person {
         Some(person) if of_person(begun, task_id, person, rule).await? => {

@@ -88,16 +88,16 @@ const PAGE_ON_POSTGRES: &str = "FROM tasks
     WHERE account_id = $1 AND (surface, id) < ($2, $3) AND surface >= $2 AND removed_at IS NULL
     ORDER BY surface DESC, id DESC LIMIT $4";
 
-async fn page(
+async fn page<T>(
     driver: Driver<'_>,
-    columns: &str,
-    account_id: Id,
-    surface: Surface,
+    (account_id, surface): (Id, Surface),
     before: Option<Id>,
     limit: u32,
-) -> Result<Vec<Row>> {
+    columns: &str,
+    of_row: impl Fn(&Row) -> Result<T>,
+) -> Result<Vec<T>> {
     let sql = format!("SELECT {columns} {}", driver.either(PAGE_ON_SQLITE, PAGE_ON_POSTGRES));
-    driver.read(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)]).await
+    driver.list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], of_row).await
 }
 
 /// Counts the unfinished tasks of the account $1 on the surface $2. Each part reads an index of the queue; leased tasks
@@ -197,18 +197,17 @@ impl Tasks for SqlStore {
             self.driver().either("$4", "tintype_now($4)")
         );
         let time = self.driver().time();
-        let found = self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str(), &time]).await?;
-        found.map(|row| Ok((task(&row)?, progress::of_attempt(&row)?))).transpose()
+        let polled = |row: &Row| Ok((task(row)?, progress::of_attempt(row)?));
+        self.driver().find(&sql, &[&id, &account_id, &surface.as_str(), &time], polled).await
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        page(self.driver(), TASK, account_id, surface, before, limit).await?.iter().map(task).collect()
+        page(self.driver(), (account_id, surface), before, limit, TASK, task).await
     }
 
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
         // Reads only the index, which is much cheaper than the list.
-        let rows = page(self.driver(), "id", account_id, surface, before, limit).await?;
-        rows.iter().map(|row| row.get("id")).collect()
+        page(self.driver(), (account_id, surface), before, limit, "id", |row| row.get("id")).await
     }
 
     async fn list_records(
@@ -218,8 +217,7 @@ impl Tasks for SqlStore {
         before: Option<Id>,
         limit: u32,
     ) -> Result<Vec<TaskRecord>> {
-        let rows = page(self.driver(), &record_columns(), account_id, surface, before, limit).await?;
-        rows.iter().map(record).collect()
+        page(self.driver(), (account_id, surface), before, limit, &record_columns(), record).await
     }
 
     async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
@@ -227,13 +225,14 @@ impl Tasks for SqlStore {
             "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
             record_columns()
         );
-        self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(record).transpose()
+        self.driver().find(&sql, &[&id, &account_id, &surface.as_str()], record).await
     }
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
         let sql = self.driver().either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
-        let counted = self.driver().read_one(sql, &[&account_id, &surface.as_str()]).await?;
-        counted.map_or(Ok(0), |row| row.number("unfinished"))
+        let counted =
+            self.driver().find(sql, &[&account_id, &surface.as_str()], |row| row.number("unfinished")).await?;
+        Ok(counted.unwrap_or(0))
     }
 
     async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
@@ -245,8 +244,8 @@ impl Tasks for SqlStore {
             JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
             JOIN tasks t ON t.id = p.task_id
             WHERE p.task_id = $1 AND t.account_id = $2 AND t.surface = $3 AND t.removed_at IS NULL";
-        let found = self.driver().read_one(sql, &[&id, &account_id, &surface.as_str()]).await?;
-        found.map(|row| Ok(row.get::<Vec<u8>>("png")?.into())).transpose()
+        let png = self.driver().find(sql, &[&id, &account_id, &surface.as_str()], |row| row.get("png")).await?;
+        Ok(png.map(|png: Vec<u8>| png.into()))
     }
 
     async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
@@ -255,13 +254,13 @@ impl Tasks for SqlStore {
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
         let sql = format!("SELECT {} FROM tasks WHERE id = $1", record_columns());
-        self.driver().read_one(&sql, &[&id]).await?.as_ref().map(record).transpose()
+        self.driver().find(&sql, &[&id], record).await
     }
 
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         let Some(account_id) = account_id else {
             let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
-            return self.driver().read(&sql, &[&i64::from(limit)]).await?.iter().map(task).collect();
+            return self.driver().list(&sql, &[&i64::from(limit)], task).await;
         };
         let mut tasks = self.list_tasks(account_id, Surface::Api, None, limit).await?;
         tasks.extend(self.list_tasks(account_id, Surface::Web, None, limit).await?);
@@ -273,7 +272,7 @@ impl Tasks for SqlStore {
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
         let sql = completed_after(self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
-        self.driver().read(&sql, &[&after, &i64::from(limit)]).await?.iter().map(completed).collect()
+        self.driver().list(&sql, &[&after, &i64::from(limit)], completed).await
     }
 
     async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
@@ -287,7 +286,7 @@ impl Tasks for SqlStore {
                  CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
             self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
         );
-        self.driver().read(&sql, &[&ids(wanted)]).await?.iter().map(task_files).collect()
+        self.driver().list(&sql, &[&ids(wanted)], task_files).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::driver::{Driver, Each, SqlStore, Transaction, ids, millis};
+use super::driver::{Driver, Each, Parameter, SqlStore, Transaction, ids, millis};
 use super::failure::Done;
 use super::gallery::{delete_of, forget, unsearch};
 use super::{Audit, Ended, LONGEST_PAUSE, Rescue, Rescued, Result};
@@ -99,8 +99,8 @@ async fn remove(begun: &Transaction<'_>, account_id: Id, cutoff: Timestamp) -> D
         begun.locking("FOR NO KEY UPDATE SKIP LOCKED")
     );
     let most = batch(begun);
-    let due = begun.query(&due, &[&cutoff, &Id::floor(cutoff), &account_id, &most]).await?;
-    let due = due.iter().map(|row| row.get("id")).collect::<Result<Vec<Id>>>()?;
+    let parameters: [&dyn Parameter; 4] = [&cutoff, &Id::floor(cutoff), &account_id, &most];
+    let due: Vec<Id> = begun.list(&due, &parameters, |row| row.get("id")).await?;
     let removed = forget(begun, &due).await?;
     let sql = format!(
         "UPDATE tasks SET removed_at = $2, prompt = '', reference_images = '[]', settings = NULL, request_id = NULL
@@ -124,8 +124,7 @@ async fn erase(begun: &Transaction<'_>, account_id: Id, latest: Id) -> Done<usiz
          ORDER BY account_id, task_id LIMIT $3 {}",
         begun.locking("FOR UPDATE SKIP LOCKED")
     );
-    let due = begun.query(&due, &[&account_id, &latest, &batch(begun)]).await?;
-    let due = due.iter().map(|row| row.get("task_id")).collect::<Result<Vec<Id>>>()?;
+    let due: Vec<Id> = begun.list(&due, &[&account_id, &latest, &batch(begun)], |row| row.get("task_id")).await?;
     let erased = unsearch(begun, &due).await?;
     let blank = "UPDATE tasks SET prompt = '', reference_images = '[]', settings = NULL WHERE id";
     begun.execute(&format!("{blank} {}", begun.among(1)), &[&ids(erased)]).await?;
@@ -262,8 +261,8 @@ impl Upkeep for SqlStore {
              ORDER BY l.account_id DESC, l.created_at DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1",
             self.driver().either("INDEXED BY refunds_of_account", "")
         );
-        let found = self.driver().read_one(&sql, &[&account_id, &since, &i64::from(nth), &until]).await?;
-        found.map(|row| row.get("created_at")).transpose()
+        let parameters: [&dyn Parameter; 4] = [&account_id, &since, &i64::from(nth), &until];
+        self.driver().find(&sql, &parameters, |row| row.get("created_at")).await
     }
 
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
+use super::tasks::upper;
 use super::{Deed, Result};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
@@ -148,15 +149,14 @@ impl Uploads for SqlStore {
 
     async fn count_uploads(&self, account_id: Id) -> Result<u32> {
         let sql = "SELECT count(*) AS uploads FROM uploads WHERE account_id = $1 AND removed_at IS NULL";
-        let counted = self.driver().read_one(sql, &[&account_id]).await?;
-        counted.map_or(Ok(0), |row| row.number("uploads"))
+        Ok(self.driver().find(sql, &[&account_id], |row| row.number("uploads")).await?.unwrap_or(0))
     }
 
     async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
         );
-        self.driver().read_one(&sql, &[&id, &account_id, &surface.as_str()]).await?.as_ref().map(upload).transpose()
+        self.driver().find(&sql, &[&id, &account_id, &surface.as_str()], upload).await
     }
 
     async fn list_uploads(
@@ -170,10 +170,7 @@ impl Uploads for SqlStore {
             "SELECT {COLUMNS} FROM uploads WHERE account_id = $1 AND surface = $2 AND id < $3
              AND removed_at IS NULL AND name IS NOT NULL ORDER BY id DESC LIMIT $4"
         );
-        // "~" sorts after every id.
-        let before = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
-        let rows = self.driver().read(&sql, &[&account_id, &surface.as_str(), &before, &i64::from(limit)]).await?;
-        rows.iter().map(upload).collect()
+        self.driver().list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], upload).await
     }
 
     async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
@@ -184,8 +181,7 @@ impl Uploads for SqlStore {
                  RETURNING {COLUMNS}"
             );
             let (surface, now) = (surface.as_str(), begun.now());
-            let removed = begun.query_opt(&sql, &[&id, &account_id, &surface, &now, &author]).await?;
-            Ok(removed.as_ref().map(upload).transpose()?)
+            begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await
         };
         let actor = self.driver().actor();
         let deed = move |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
@@ -204,7 +200,7 @@ impl Uploads for SqlStore {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
         );
-        self.driver().read(&sql, &[&cutoff, &i64::from(limit)]).await?.iter().map(upload).collect()
+        self.driver().list(&sql, &[&cutoff, &i64::from(limit)], upload).await
     }
 
     async fn forget_upload(&self, id: Id) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::PostgresStore;
 use super::connection::Parameter;
 use crate::gallery::{GALLERY_BATCH, SCAN, cut};
+use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
 use tintype_domain::search::{Sought, sought, terms};
@@ -104,8 +105,7 @@ impl PostgresStore {
             return Ok((Vec::new(), None));
         }
         let before = before.into_iter().chain(filter.until.map(Id::floor)).min();
-        // "~" sorts after every id.
-        let upper = before.map_or_else(|| "~".to_owned(), |id| id.to_string());
+        let upper = upper(before);
         let lower = filter.from.map_or_else(String::new, |from| Id::floor(from).to_string());
         let (state, ratio) =
             (filter.state.map(|state| state.as_str()), filter.aspect_ratio.map(|ratio| ratio.as_str()));

@@ -38,7 +38,6 @@ async fn end_grants(begun: &driver::Transaction<'_>, account_id: Id, now: Timest
     }
     let expired = "SELECT entry_id, remaining, expires_at FROM expiring_grants
         WHERE account_id = $1 AND lapsed IS NULL AND expires_at <= $2 ORDER BY expires_at, entry_id";
-    let expired = begun.query(expired, &[&account_id, &now]).await?;
-    let grants = expired.iter().map(ledger::grant).collect::<Result<_>>()?;
+    let grants = begun.list(expired, &[&account_id, &now], ledger::grant).await?;
     ledger::end_grants(begun, account_id, grants, now).await
 }

@@ -63,12 +63,11 @@ impl PostgresStore {
         let sql = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms,
                 image_ms, is_available, seen_at
             FROM workers WHERE seen_at > tintype_now($1) - $2 ORDER BY seen_at DESC, id";
-        let rows = Driver::Postgres(self).read(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)]).await?;
         let report = |row: &Row| {
             let is_available = row.get("is_available")?;
             Ok((WorkerReport { is_available, ..worker(row)? }, row.get("seen_at")?))
         };
-        rows.iter().map(report).collect()
+        Driver::Postgres(self).list(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
     }
 
     pub(crate) async fn keep_report(&self, report: WorkerReport) -> Result<()> {
@@ -108,7 +107,7 @@ impl PostgresStore {
             alive("$2", "$3")
         );
         let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        Driver::Postgres(self).read(&sql, &[&array(own), &given, &silence]).await?.iter().map(worker).collect()
+        Driver::Postgres(self).list(&sql, &[&array(own), &given, &silence], worker).await
     }
 
     pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
@@ -119,7 +118,7 @@ impl PostgresStore {
             alive("$1", "$2")
         );
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        Driver::Postgres(self).read(&sql, &[&given, &silence, &forgotten]).await?.iter().map(engine).collect()
+        Driver::Postgres(self).list(&sql, &[&given, &silence, &forgotten], engine).await
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {
