@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
-use super::{Action, Deed, Result};
+use super::{Action, Deed, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
@@ -96,9 +96,7 @@ pub(super) async fn find(begun: &Transaction<'_>, id: Id) -> Done<Option<Endpoin
 }
 
 async fn add(begun: &Transaction<'_>, account_id: Id, new: &NewEndpoint, most: u32) -> Done<EndpointCreation> {
-    // Several that are added at once wait for each other here, and see each other in the next statement.
-    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
-    if begun.lock(account, &[&account_id]).await?.is_none() {
+    if !ledger::lock(begun, account_id).await? {
         return Ok(EndpointCreation::NoAccount);
     }
     let sql = format!(

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::driver::{Driver, Row, SqlStore, Transaction, ids};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
-use super::{CompletedTask, Deed, Result, TaskRecord, audit_log};
+use super::{CompletedTask, Deed, Result, TaskRecord, audit_log, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_domain::words;
@@ -184,18 +184,12 @@ async fn page(driver: Driver<'_>, (found, older): (Vec<Id>, Option<Id>)) -> Resu
     Ok(GalleryPage { records: driver.list(&sql, &[&ids(&found)], record).await?, older })
 }
 
-/// Locks an account that is not deleted, so that concurrent changes of its boards wait for each other; false if there is
-/// none. The statements after this one see all that was committed before the lock, which this one may not.
-async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
-    Ok(begun.lock("SELECT id FROM accounts WHERE id = $1 AND deleted_at IS NULL", &[&account_id]).await?.is_some())
-}
-
 /// The board $1 of the account $2, if the person $3 sees it.
 const SEEN: &str = "id = $1 AND account_id = $2 AND (person_id IS NULL OR person_id = $3)";
 
 /// Locks the account of a board that a person sees, and returns the board's name and owner.
 async fn seen(begun: &Transaction<'_>, account_id: Id, person_id: Id, board: Id) -> Done<Option<(String, Option<Id>)>> {
-    if !lock(begun, account_id).await? {
+    if !ledger::lock(begun, account_id).await? {
         return Ok(None);
     }
     let sql = format!("SELECT name, person_id FROM boards WHERE {SEEN}");
@@ -372,7 +366,7 @@ impl Gallery for SqlStore {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| {
             let id = begun.new_id();
-            if !lock(begun, account_id).await? {
+            if !ledger::lock(begun, account_id).await? {
                 return Ok(BoardWrite::NotFound);
             }
             if is_taken(begun, account_id, owner, &name, id).await? {

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
-use super::{Actor, Deed, PersonCreation, Result, audit_log, people};
+use super::{Actor, Deed, PersonCreation, Result, audit_log, ledger, people};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, TokenHash};
@@ -122,9 +122,7 @@ fn invitation(row: &Row) -> Result<Invitation> {
 
 async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> Done<Option<Id>> {
     let NewInvitation { account_id, person_id, hash, role, places, expires_at } = new;
-    // Those that are made at once wait for each other, and the next statement counts them.
-    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
-    if begun.lock(account, &[account_id]).await?.is_none() {
+    if !ledger::lock(begun, *account_id).await? {
         return Ok(None);
     }
     let sql = "INSERT INTO invitations (id, account_id, person_id, hash, role, places, expires_at)

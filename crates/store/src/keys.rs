@@ -163,8 +163,7 @@ pub(crate) fn api_key(row: &Row) -> Result<ApiKey> {
     })
 }
 
-/// Locks an account and counts its keys, so that those that are added at once wait for each other. Returns why none can
-/// be added, if so.
+/// Locks an account and counts its keys. Returns why none can be added, if so.
 async fn refusal(begun: &Transaction<'_>, account_id: Id, most: Option<u32>) -> Done<Option<KeyCreation>> {
     if !ledger::lock(begun, account_id).await? {
         return Ok(Some(KeyCreation::NotPossible));

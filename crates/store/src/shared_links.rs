@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::tasks::upper;
-use super::{Deed, Result, StoreError, TaskRecord, Tasks};
+use super::{Deed, Result, StoreError, TaskRecord, Tasks, ledger};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -143,8 +143,7 @@ fn link(row: &Row) -> Result<SharedLink> {
 
 async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<SharedLinkCreation> {
     let NewSharedLink { account_id, person_id, target, with_prompts, expires_at } = new;
-    let account = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
-    if begun.lock(account, &[&account_id]).await?.is_none() {
+    if !ledger::lock(begun, account_id).await? {
         return Ok(SharedLinkCreation::NoTarget);
     }
     let full = "SELECT count(*) FROM shared_links WHERE account_id = $1 AND (expires_at IS NULL OR expires_at > $2)
