@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::driver::{Driver, Row, SqlStore, Transaction};
 use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
+use super::tasks::request;
 use super::{
     Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue, QueueDepth,
     Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres, progress,
@@ -35,6 +36,17 @@ pub(super) fn depth(rows: &[Row]) -> Result<QueueDepth> {
         leased: row.number("leased")?,
         oldest: row.get::<Option<Id>>("oldest")?.map(Id::timestamp),
         paused_at: row.get("paused_at")?,
+    })
+}
+
+/// The claim of a task, with a row of the queue and the columns of its request.
+pub(super) fn claim(row: &Row) -> Result<Claim> {
+    Ok(Claim {
+        lease: Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? },
+        account_id: row.get("account_id")?,
+        surface: row.word("surface")?,
+        request: request(row)?,
+        wants_previews: row.get("wants_previews")?,
     })
 }
 

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::connection::{Database, Parameter};
+use super::PostgresStore;
+use super::connection::Parameter;
 use crate::driver::{Row, millis};
-use crate::tasks::{REQUEST, request};
-use crate::{Claim, LONGEST_DELAY, Lease, Result, StoreError};
+use crate::queue::claim;
+use crate::tasks::REQUEST;
+use crate::{Claim, LONGEST_DELAY, Result, StoreError};
 use tintype_domain::model::Id;
+use tintype_system::fault::Effect;
 
 /// Condition for a task `q` that can be claimed. Below the horizon ($2) are only dead tuples. The collation is that of
 /// the index `queue_of_account`, which tells the number of references too.
@@ -116,60 +119,53 @@ fn statement() -> String {
     )
 }
 
-/// Claims up to `max` tasks that name no engine or this one, with up to `max_references` references, of accounts that
-/// are not passed over. `last` is the account that this process served last.
-pub(super) async fn claim(
-    database: &Database,
-    last: &ServedLast,
-    max: usize,
-    engine: &str,
-    max_references: u32,
-    lease: Duration,
-    passed_over: &[Id],
-) -> Result<Vec<Claim>> {
-    let statement = statement();
-    let mut claims = Vec::new();
-    let turns = (engine.to_owned(), max_references);
-    // Accounts with less than their share leave a rest to the others.
-    while claims.len() < max {
-        let most = (max - claims.len()) as i64;
-        let served = served_last(last).get(&turns).cloned().unwrap_or_default();
-        let (horizon, given, lease) = (database.horizon(), database.given_time(), millis(lease));
-        let references = i64::from(max_references);
-        let longest = millis(LONGEST_DELAY);
-        let parameters: [Parameter<'_>; 9] =
-            [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
-        let rows = match database.write(&statement, &parameters).await {
-            // Tasks that are already claimed are returned, so that they are worked on.
-            Err(failure) if !claims.is_empty() => {
-                tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
-                break;
+impl PostgresStore {
+    /// See [`crate::Queue::claim_within`].
+    pub(crate) async fn claim_tasks(
+        &self,
+        max: usize,
+        engine: &str,
+        max_references: u32,
+        lease: Duration,
+        passed_over: &[Id],
+    ) -> Result<Vec<Claim>> {
+        let statement = statement();
+        let turns = (engine.to_owned(), max_references);
+        let (lease, references, longest) = (millis(lease), i64::from(max_references), millis(LONGEST_DELAY));
+        let claim = async {
+            let mut claims = Vec::new();
+            // Accounts with less than their share leave a rest to the others.
+            while claims.len() < max {
+                let most = (max - claims.len()) as i64;
+                let served = self.served_last().get(&turns).cloned().unwrap_or_default();
+                let (horizon, given) = (self.database.horizon(), self.database.given_time());
+                let parameters: [Parameter<'_>; 9] =
+                    [&served, &horizon, &given, &most, &passed_over, &lease, &references, &engine, &longest];
+                let rows = match self.database.write(&statement, &parameters).await {
+                    // Tasks that are already claimed are returned, so that they are worked on.
+                    Err(failure) if !claims.is_empty() => {
+                        tracing::warn!(error = %StoreError::from(failure), "could not claim more tasks");
+                        break;
+                    }
+                    rows => rows?,
+                };
+                let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
+                let Some(row) = rows.last() else { break };
+                self.served_last().insert(turns.clone(), row.get("account_id")?);
+                claims.extend(rows.iter().filter_map(readable));
             }
-            rows => rows?,
+            Ok(claims)
         };
-        let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
-        let Some(row) = rows.last() else { break };
-        served_last(last).insert(turns.clone(), row.get("account_id")?);
-        claims.extend(rows.iter().filter_map(readable));
+        self.write(Effect::Claim, claim).await
     }
-    Ok(claims)
-}
 
-fn served_last(last: &ServedLast) -> MutexGuard<'_, HashMap<(String, u32), String>> {
-    last.lock().unwrap_or_else(PoisonError::into_inner)
+    fn served_last(&self) -> MutexGuard<'_, HashMap<(String, u32), String>> {
+        self.served_last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The claim of a row. A damaged row is skipped, so that the other tasks are worked on; its lease runs out.
 fn readable(row: &Row) -> Option<Claim> {
-    let claim = || -> Result<Claim> {
-        Ok(Claim {
-            lease: Lease { task_id: row.get("task_id")?, epoch: row.get("lease_epoch")? },
-            account_id: row.get("account_id")?,
-            surface: row.word("surface")?,
-            request: request(row)?,
-            wants_previews: row.get("wants_previews")?,
-        })
-    };
     let task = row.get::<String>("task_id").ok();
-    claim().inspect_err(|error| tracing::error!(task, %error, "cannot read a task")).ok()
+    claim(row).inspect_err(|error| tracing::error!(task, %error, "cannot read a task")).ok()
 }

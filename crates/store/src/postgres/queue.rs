@@ -1,4 +1,4 @@
-//! Statements for leasing tasks to workers.
+//! The renewal of leases.
 //!
 //! Statements name rows by an array of ids where a join would say the same: a plan that is made while a table is empty
 //! may join by reading all of its index, and the server keeps the plan when the table is full.
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::{PostgresStore, claim};
+use super::PostgresStore;
 use crate::driver::millis;
-use crate::{Claim, Lease, Result};
+use crate::{Lease, Result};
 use tintype_domain::model::Id;
 use tintype_system::fault::Effect;
 
@@ -36,18 +36,6 @@ const RENEW: &str = "
         WHERE q.task_id = held.task_id AND q.lease_epoch = held.lease_epoch AND q.lease_until IS NOT NULL)";
 
 impl PostgresStore {
-    pub(crate) async fn claim_tasks(
-        &self,
-        max: usize,
-        engine: &str,
-        max_references: u32,
-        lease: Duration,
-        passed_over: &[Id],
-    ) -> Result<Vec<Claim>> {
-        let claim = claim::claim(&self.database, &self.served_last, max, engine, max_references, lease, passed_over);
-        self.write(Effect::Claim, claim).await
-    }
-
     pub(crate) async fn renew_leases(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
         let renew = async {
             let (ids, epochs): (Vec<Id>, Vec<i64>) = leases.iter().map(|lease| (lease.task_id, lease.epoch)).unzip();

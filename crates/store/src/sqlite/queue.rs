@@ -8,11 +8,12 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
-use crate::driver::{Parameter, Row, Transaction, on_sqlite, query};
+use crate::driver::{Parameter, Transaction, on_sqlite, query};
 use crate::endings::{GivenUp, LEASED, Loss};
-use crate::tasks::{REQUEST, request};
+use crate::tasks::REQUEST;
 use crate::{
     Claim, Ended, EndingsElsewhere, LONGEST_DELAY, LONGEST_LEASE, Lease, Rescue, Rescued, Result, StoreError, progress,
+    queue,
 };
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -47,11 +48,11 @@ fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> r
             )?
             .execute(params![task_id, now.saturating_add(lease), now])?;
         let sql = format!(
-            "SELECT lease_epoch, surface, wants_previews, {REQUEST} FROM queue JOIN tasks ON id = task_id
-             WHERE task_id = $1"
+            "SELECT task_id, queue.account_id, lease_epoch, surface, wants_previews, {REQUEST}
+             FROM queue JOIN tasks ON id = task_id WHERE task_id = $1"
         );
         let rows = query(connection, &sql, [task_id])?;
-        match claimed(rows.first(), account_id, task_id) {
+        match rows.first().ok_or(rusqlite::Error::QueryReturnedNoRows.into()).and_then(queue::claim) {
             Ok(claim) => claims.push(claim),
             // A damaged row must not stop the other claims. Its lease expires.
             Err(error) => {
@@ -62,18 +63,6 @@ fn claim(writing: &mut Writing, max: usize, lease: Duration, scope: &Scope) -> r
         *last_served = account_id.as_str().to_owned();
     }
     Ok(claims)
-}
-
-/// The claim of the row of a task.
-fn claimed(row: Option<&Row>, account_id: Id, task_id: Id) -> Result<Claim> {
-    let row = row.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-    Ok(Claim {
-        lease: Lease { task_id, epoch: row.get("lease_epoch")? },
-        account_id,
-        surface: row.word("surface")?,
-        request: request(row)?,
-        wants_previews: row.get("wants_previews")?,
-    })
 }
 
 /// The tasks that a claim may take.
