@@ -509,23 +509,4 @@ pub trait Store:
 {
 }
 
-impl<T> Store for T where
-    T: Accounts
-        + AuditLog
-        + Calls
-        + Deliveries
-        + Endpoints
-        + Fleet
-        + Gallery
-        + Identities
-        + Invitations
-        + Keys
-        + People
-        + Queue
-        + Reports
-        + SharedLinks
-        + Tasks
-        + Upkeep
-        + Uploads
-{
-}
+impl Store for SqlStore {}
