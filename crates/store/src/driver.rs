@@ -580,10 +580,7 @@ impl Driver<'_> {
     {
         match self {
             Self::Sqlite(store) => {
-                let write = move |writing: &mut sqlite::Writing| {
-                    let begun = Transaction::Sqlite(Mutex::new(writing));
-                    at_once(work(&begun)).map_err(StoreError::from)
-                };
+                let write = move |writing: &mut sqlite::Writing| on_sqlite(writing, &mut work);
                 store.write_with(effect, store.right, write).await
             }
             Self::Postgres(store) => {
