@@ -282,32 +282,32 @@ impl Accounts for SqlStore {
     async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;
-        self.driver().change(Effect::CreateAccount, create, Deed::of_creation).await
+        self.change(Effect::CreateAccount, create, Deed::of_creation).await
     }
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create_first(begun, &name, credits, &key).await;
         let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));
-        self.driver().change(Effect::CreateFirstAccount, create, deed).await
+        self.change(Effect::CreateFirstAccount, create, deed).await
     }
 
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
-        let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
+        let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts WHERE name = $1 OR id = $1");
-        self.driver().find(&sql, &[&name_or_id], account).await
+        self.driver.find(&sql, &[&name_or_id], account).await
     }
 
     async fn list_accounts(&self) -> Result<Vec<Account>> {
-        let columns = self.driver().either(ON_SQLITE, ON_POSTGRES);
+        let columns = self.driver.either(ON_SQLITE, ON_POSTGRES);
         let sql = format!("SELECT {columns} FROM accounts ORDER BY name");
-        self.driver().list(&sql, &[], account).await
+        self.driver.list(&sql, &[], account).await
     }
 
     async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted).await;
         let deed = move |account: &Option<Account>| Deed::of_account(wanted, account.as_ref());
-        self.driver().change(Effect::ChangeAccount, change, deed).await
+        self.change(Effect::ChangeAccount, change, deed).await
     }
 
     async fn grant_until(
@@ -323,24 +323,24 @@ impl Accounts for SqlStore {
             async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
         let deed =
             move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance);
-        self.driver().change(Effect::Grant, grant, deed).await
+        self.change(Effect::Grant, grant, deed).await
     }
 
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
-        ledger::list(self.driver(), account_id, limit).await
+        ledger::list(&self.driver, account_id, limit).await
     }
 
     async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
         let (note, noted) = (note.to_owned(), note.to_owned());
         let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
         let deed = move |taking: &Option<Taking>| Deed::of_taking(account_id, amount, &noted, *taking);
-        self.driver().change(Effect::Grant, take, deed).await
+        self.change(Effect::Grant, take, deed).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {
         let sql = "SELECT id, kind, amount, balance, task_id, note, created_at FROM ledger
             WHERE account_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3";
         let before = before.unwrap_or(i64::MAX);
-        self.driver().list(sql, &[&account_id, &before, &i64::from(limit)], entry).await
+        self.driver.list(sql, &[&account_id, &before, &i64::from(limit)], entry).await
     }
 }

@@ -211,7 +211,8 @@ pub trait AuditLog: fmt::Debug + Send + Sync + 'static {
     fn acting(&self, actor: Actor) -> Arc<dyn Store>;
 
     /// This store for a caller with a right: each write checks in its transaction that the right still holds, and fails
-    /// with [`StoreError::Revoked`](super::StoreError::Revoked) otherwise. Reads do not.
+    /// with [`StoreError::Revoked`](super::StoreError::Revoked) otherwise. Reads do not, nor does what only workers and
+    /// sweeps do.
     fn with_right(&self, right: Right) -> Arc<dyn Store>;
 
     /// Entries about one account or all, newest first, older than the entry `before`.
@@ -483,11 +484,11 @@ fn entry(row: &Row) -> Result<AuditEntry> {
 #[async_trait]
 impl AuditLog for SqlStore {
     fn acting(&self, actor: Actor) -> Arc<dyn Store> {
-        self.for_caller(Some(Arc::new(actor)), self.driver().right())
+        Arc::new(Self { actor: Some(Arc::new(actor)), ..self.clone() })
     }
 
     fn with_right(&self, right: Right) -> Arc<dyn Store> {
-        self.for_caller(self.driver().actor(), Some(right))
+        Arc::new(Self { right: Some(right), ..self.clone() })
     }
 
     async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {
@@ -499,13 +500,13 @@ impl AuditLog for SqlStore {
              ) l LEFT JOIN accounts a ON a.id = l.account_id ORDER BY l.id DESC",
             of_account(account_id)
         );
-        self.driver().list(&sql, &[&account_id, &before, &i64::from(limit)], entry).await
+        self.driver.list(&sql, &[&account_id, &before, &i64::from(limit)], entry).await
     }
 
     async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {
         let delete = async move |begun: &Transaction<'_>| {
             Ok(begun.execute("DELETE FROM audit_log WHERE id < $1", &[&Id::floor(cutoff)]).await? as usize)
         };
-        self.driver().write(Effect::DeleteAuditEntries, delete).await
+        self.write(Effect::DeleteAuditEntries, delete).await
     }
 }

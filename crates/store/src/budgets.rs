@@ -42,7 +42,7 @@ fn found(row: Option<&Row>, at: Timestamp) -> Result<Option<Allowance>> {
 }
 
 /// The use of the budget of a key, if it has one.
-pub(crate) async fn allowance(driver: Driver<'_>, key_id: Id) -> Result<Option<Allowance>> {
+pub(crate) async fn allowance(driver: &Driver, key_id: Id) -> Result<Option<Allowance>> {
     let now = driver.now();
     found(driver.read_one(ALLOWANCE, &parameters(&key_id, &bounds(now))).await?.as_ref(), now)
 }

@@ -154,10 +154,10 @@ pub(crate) async fn record(begun: &Transaction<'_>, task_id: Id, key_id: Id, cal
 #[async_trait]
 impl Calls for SqlStore {
     async fn attach_call(&self, key_id: Id, call: Call) -> Result<Attachment> {
-        let (driver, digest) = (self.driver(), call.digest.as_slice());
+        let digest = call.digest.as_slice();
         if let Some(idempotency) = call.idempotency {
             let sql = "SELECT task_id, digest FROM calls WHERE key_id = $1 AND idempotency = $2";
-            let found = driver.read_one(sql, &[&key_id, &idempotency.as_slice()]).await?;
+            let found = self.driver.read_one(sql, &[&key_id, &idempotency.as_slice()]).await?;
             let Some(row) = found else { return Ok(Attachment::None) };
             let same = row.get::<Vec<u8>>("digest")? == digest;
             return Ok(if same { Attachment::Task(row.get("task_id")?) } else { Attachment::OtherChoices });
@@ -171,31 +171,31 @@ impl Calls for SqlStore {
              UPDATE calls SET attempt = $6, holder = $7 FROM free
              WHERE task_id = free.id AND delivered_at IS NULL AND attempt < $3 AND ($5 OR holder IS NULL)
              RETURNING task_id",
-            driver.either("", "FOR UPDATE SKIP LOCKED")
+            self.driver.either("", "FOR UPDATE SKIP LOCKED")
         );
-        let (before, since) = call.reach(driver.now());
+        let (before, since) = call.reach(self.driver.now());
         let (before, attempt) = (i64::from(before), i64::from(call.attempt));
         let parameters: [&dyn Parameter; 7] =
             [&key_id, &digest, &before, &since, &call.counted, &attempt, &call.holder];
-        let rows = driver.statement(Effect::AttachCall, sql, &parameters).await?;
+        let rows = self.statement(Effect::AttachCall, sql, &parameters).await?;
         rows.first().map_or(Ok(Attachment::None), |row| Ok(Attachment::Task(row.get("task_id")?)))
     }
 
     async fn holds_call(&self, task_id: Id, holder: i64) -> Result<bool> {
         let sql = "SELECT 1 FROM calls WHERE task_id = $1 AND holder = $2";
-        Ok(self.driver().read_one(sql, &[&task_id, &holder]).await?.is_some())
+        Ok(self.driver.read_one(sql, &[&task_id, &holder]).await?.is_some())
     }
 
     async fn end_call(&self, task_id: Id, holder: i64, end: CallEnd) -> Result<bool> {
         let sql = "UPDATE calls SET holder = NULL, delivered_at = $3 WHERE task_id = $1 AND holder = $2
             RETURNING task_id";
-        let delivered_at = (end == CallEnd::Delivered).then(|| self.driver().now());
-        let ended = self.driver().statement(Effect::EndCall, sql, &[&task_id, &holder, &delivered_at]).await?;
+        let delivered_at = (end == CallEnd::Delivered).then(|| self.driver.now());
+        let ended = self.statement(Effect::EndCall, sql, &[&task_id, &holder, &delivered_at]).await?;
         Ok(!ended.is_empty())
     }
 
     async fn delete_calls(&self, cutoff: Timestamp) -> Result<usize> {
         let sql = "DELETE FROM calls WHERE task_id < $1 RETURNING task_id";
-        Ok(self.driver().statement(Effect::DeleteCalls, sql, &[&Id::floor(cutoff)]).await?.len())
+        Ok(self.statement(Effect::DeleteCalls, sql, &[&Id::floor(cutoff)]).await?.len())
     }
 }

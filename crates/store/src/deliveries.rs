@@ -320,7 +320,7 @@ fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
 }
 
 /// The claims in these rows.
-async fn claims(driver: Driver<'_>, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
+async fn claims(driver: &Driver, rows: &[Row]) -> Result<Vec<DeliveryClaim>> {
     let mut ends: Vec<Id> = Vec::new();
     for row in rows {
         if row.get::<Option<String>>("data")?.is_none() {
@@ -470,15 +470,15 @@ async fn give_up(begun: &Transaction<'_>, endpoint_id: Id, most: i64) -> Done<us
 }
 
 /// Deletes and gives up as [`Deliveries::trim_deliveries`] says, some rows in each of some transactions.
-async fn trim(driver: Driver<'_>, cutoff: Timestamp, most: i64) -> Result<usize> {
+async fn trim(store: &SqlStore, cutoff: Timestamp, most: i64) -> Result<usize> {
     let delete = async move |begun: &Transaction<'_>| delete(begun, cutoff).await;
-    let mut trimmed = driver.write(Effect::TrimDeliveries, delete).await?;
+    let mut trimmed = store.write(Effect::TrimDeliveries, delete).await?;
     let crowded = "SELECT endpoint_id FROM deliveries WHERE next_attempt_at IS NOT NULL
         GROUP BY endpoint_id HAVING count(*) > $1";
-    for row in driver.read_apart(crowded.into(), &[&most]).await? {
+    for row in store.driver.read_apart(crowded.into(), &[&most]).await? {
         let endpoint_id = row.get("endpoint_id")?;
         let give_up = async move |begun: &Transaction<'_>| give_up(begun, endpoint_id, most).await;
-        trimmed += driver.write(Effect::TrimDeliveries, give_up).await?;
+        trimmed += store.write(Effect::TrimDeliveries, give_up).await?;
     }
     Ok(trimmed)
 }
@@ -487,32 +487,32 @@ async fn trim(driver: Driver<'_>, cutoff: Timestamp, most: i64) -> Result<usize>
 impl Deliveries for SqlStore {
     async fn test_endpoint(&self, id: Id) -> Result<Option<Id>> {
         let test = async move |begun: &Transaction<'_>| test(begun, id).await;
-        self.driver().write(Effect::AddDelivery, test).await
+        self.write(Effect::AddDelivery, test).await
     }
 
     async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
         let replay = async move |begun: &Transaction<'_>| replay(begun, id).await;
         let deed = move |(replayed, account_id): &(Option<Id>, Option<Id>)| Deed::of_replay(id, *replayed, *account_id);
-        Ok(self.driver().change(Effect::AddDelivery, replay, deed).await?.0)
+        Ok(self.change(Effect::AddDelivery, replay, deed).await?.0)
     }
 
     async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {
         let sql = format!("SELECT {DELIVERY} FROM deliveries WHERE id = $1");
-        self.driver().find(&sql, &[&id], delivery).await
+        self.driver.find(&sql, &[&id], delivery).await
     }
 
     async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
         let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
         let sql =
             format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND {older} ORDER BY id DESC LIMIT $3");
-        self.driver().list(&sql, &[&endpoint_id, &before, &i64::from(limit)], delivery).await
+        self.driver.list(&sql, &[&endpoint_id, &before, &i64::from(limit)], delivery).await
     }
 
     async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {
         let after = after.map(|id| id.to_string()).unwrap_or_default();
-        let (time, longest, limit) = (self.driver().time(), millis(LONGEST_WAIT), i64::from(limit));
-        let rows = match self.driver() {
-            Driver::Sqlite(_) => self.driver().read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
+        let (time, longest, limit) = (self.driver.time(), millis(LONGEST_WAIT), i64::from(limit));
+        let rows = match &self.driver {
+            Driver::Sqlite(_) => self.driver.read(&due("$2"), &[&after, &time, &longest, &limit]).await?,
             // On a connection for writing, whose plan uses the indexes.
             Driver::Postgres(store) => {
                 let rows = store.database.write(&due("tintype_now($2)"), &[&after, &time, &longest, &limit]).await?;
@@ -523,21 +523,21 @@ impl Deliveries for SqlStore {
     }
 
     async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>> {
-        let rows = match self.driver() {
+        let rows = match &self.driver {
             Driver::Sqlite(_) => {
                 let wanted = wanted.to_owned();
                 let claim = async move |begun: &Transaction<'_>| claim_each(begun, &wanted, lease).await;
-                self.driver().write(Effect::ClaimDelivery, claim).await?
+                self.write(Effect::ClaimDelivery, claim).await?
             }
             Driver::Postgres(_) => {
                 let (endpoints, rooms) = wanted.iter().map(|(id, room)| (*id, i64::from(*room))).unzip();
                 let (endpoints, rooms): (Each<_, Vec<Id>>, Each<_, Vec<i64>>) = (array(endpoints), array(rooms));
-                let (time, lease, longest) = (self.driver().time(), millis(lease), millis(LONGEST_WAIT));
+                let (time, lease, longest) = (self.driver.time(), millis(lease), millis(LONGEST_WAIT));
                 let parameters: [&dyn Parameter; 5] = [&endpoints, &rooms, &time, &lease, &longest];
-                self.driver().statement(Effect::ClaimDelivery, claim_all(), &parameters).await?
+                self.statement(Effect::ClaimDelivery, claim_all(), &parameters).await?
             }
         };
-        claims(self.driver(), &rows).await
+        claims(&self.driver, &rows).await
     }
 
     async fn end_attempt(&self, delivery: Id, attempt: u32, end: AttemptEnd) -> Result<AttemptWrite> {
@@ -545,13 +545,13 @@ impl Deliveries for SqlStore {
             AttemptEnd::Delivered { status } => delivered(begun, delivery, attempt, status).await,
             AttemptEnd::Failed(failure) => failed(begun, delivery, attempt, failure).await,
         };
-        self.driver().write(Effect::EndDelivery, end).await
+        self.write(Effect::EndDelivery, end).await
     }
 
     async fn trim_deliveries(&self, cutoff: Timestamp, most_waiting: u32) -> Result<usize> {
         let mut all = 0;
         loop {
-            match trim(self.driver(), cutoff, most_waiting.into()).await? {
+            match trim(self, cutoff, most_waiting.into()).await? {
                 0 => return Ok(all),
                 some => all += some,
             }
@@ -560,6 +560,6 @@ impl Deliveries for SqlStore {
 
     async fn waiting_deliveries(&self) -> Result<u64> {
         let sql = "SELECT count(*) AS waiting FROM deliveries WHERE next_attempt_at IS NOT NULL";
-        Ok(self.driver().find(sql, &[], |row| row.number("waiting")).await?.unwrap_or(0))
+        Ok(self.driver.find(sql, &[], |row| row.number("waiting")).await?.unwrap_or(0))
     }
 }

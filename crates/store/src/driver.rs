@@ -14,7 +14,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Audit, Deed, Result, Right, Store, StoreError, audit_log};
+use super::{Actor, Audit, Deed, Result, Right, StoreError, audit_log};
 use crate::failure::{Attempts, Done, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -223,8 +223,8 @@ impl Transaction<'_> {
         Ok(self.query(sql, parameters).await?.iter().map(of_row).collect::<Result<_>>()?)
     }
 
-    /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this one
-    /// has ended. SQLite has one writer at a time anyway.
+    /// [`Transaction::query_opt`] of a `SELECT`, which also keeps other transactions from changing the rows until this
+    /// one has ended. SQLite has one writer at a time anyway.
     pub(crate) async fn lock(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Option<Row>> {
         self.query_opt(&format!("{sql} {}", self.locking("FOR NO KEY UPDATE")), parameters).await
     }
@@ -348,58 +348,37 @@ pub(crate) fn of_account(account_id: Option<Id>) -> &'static str {
 }
 
 /// The database of a store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Driver<'a> {
-    Sqlite(&'a SqliteStore),
-    Postgres(&'a PostgresStore),
+#[derive(Debug, Clone)]
+pub(crate) enum Driver {
+    Sqlite(Arc<SqliteStore>),
+    Postgres(Arc<PostgresStore>),
 }
 
 /// A store in one of the databases, for one caller.
-#[derive(Debug)]
-pub struct SqlStore(Database);
-
-#[derive(Debug)]
-enum Database {
-    Sqlite(SqliteStore),
-    Postgres(PostgresStore),
+#[derive(Debug, Clone)]
+pub struct SqlStore {
+    pub(crate) driver: Driver,
+    /// The one whose changes the audit log records.
+    pub(crate) actor: Option<Arc<Actor>>,
+    /// The right that each write of the caller needs.
+    pub(crate) right: Option<Right>,
 }
 
-impl From<SqliteStore> for SqlStore {
-    fn from(store: SqliteStore) -> Self {
-        Self(Database::Sqlite(store))
-    }
-}
-
-impl From<PostgresStore> for SqlStore {
-    fn from(store: PostgresStore) -> Self {
-        Self(Database::Postgres(store))
+impl From<Driver> for SqlStore {
+    fn from(driver: Driver) -> Self {
+        Self { driver, actor: None, right: None }
     }
 }
 
 impl SqlStore {
-    pub(crate) fn driver(&self) -> Driver<'_> {
-        match &self.0 {
-            Database::Sqlite(store) => Driver::Sqlite(store),
-            Database::Postgres(store) => Driver::Postgres(store),
-        }
-    }
-
-    /// The same store for another caller.
-    pub(crate) fn for_caller(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Arc<dyn Store> {
-        Arc::new(match &self.0 {
-            Database::Sqlite(store) => Self::from(store.of(actor, right)),
-            Database::Postgres(store) => Self::from(store.of(actor, right)),
-        })
-    }
-
     /// Checks a SQLite file for damage.
     ///
     /// # Errors
     /// [`StoreError`] with the first damage found.
     pub fn check_integrity(&self) -> Result<()> {
-        match &self.0 {
-            Database::Sqlite(store) => store.check_integrity(),
-            Database::Postgres(_) => Ok(()),
+        match &self.driver {
+            Driver::Sqlite(store) => store.check_integrity(),
+            Driver::Postgres(_) => Ok(()),
         }
     }
 
@@ -409,9 +388,9 @@ impl SqlStore {
     /// # Errors
     /// [`StoreError`].
     pub fn begin_new_log(&self) -> Result<()> {
-        match &self.0 {
-            Database::Sqlite(store) => store.begin_new_log(),
-            Database::Postgres(_) => Ok(()),
+        match &self.driver {
+            Driver::Sqlite(store) => store.begin_new_log(),
+            Driver::Postgres(_) => Ok(()),
         }
     }
 
@@ -420,9 +399,9 @@ impl SqlStore {
     /// # Errors
     /// A sentence for the operator.
     pub async fn check_durability(&self) -> std::result::Result<(), String> {
-        match &self.0 {
-            Database::Sqlite(_) => Ok(()),
-            Database::Postgres(store) => store.check_durability().await,
+        match &self.driver {
+            Driver::Sqlite(_) => Ok(()),
+            Driver::Postgres(store) => store.check_durability().await,
         }
     }
 
@@ -437,130 +416,32 @@ impl SqlStore {
         expected: &Audit,
         progress: impl Fn(u64),
     ) -> Result<postgres::Import> {
-        match &self.0 {
-            Database::Sqlite(_) => Err(StoreError::Other("only PostgreSQL takes the rows of another database".into())),
-            Database::Postgres(store) => store.import(source, expected, progress).await,
+        match &self.driver {
+            Driver::Sqlite(_) => Err(StoreError::Other("only PostgreSQL takes the rows of another database".into())),
+            Driver::Postgres(store) => store.import(source, expected, progress).await,
         }
-    }
-}
-
-impl Driver<'_> {
-    /// The one whose changes the audit log records.
-    pub(crate) fn actor(self) -> Option<Arc<Actor>> {
-        match self {
-            Self::Sqlite(store) => store.actor.clone(),
-            Self::Postgres(store) => store.actor.clone(),
-        }
-    }
-
-    /// The right that each write needs.
-    pub(crate) fn right(self) -> Option<Right> {
-        match self {
-            Self::Sqlite(store) => store.right,
-            Self::Postgres(store) => store.right,
-        }
-    }
-
-    pub(crate) fn now(self) -> Timestamp {
-        match self {
-            Self::Sqlite(store) => store.clock.now(),
-            Self::Postgres(store) => store.database.now(),
-        }
-    }
-
-    /// The present time as the parameter of a statement, which PostgreSQL's `tintype_now` takes.
-    pub(crate) fn time(self) -> Option<Timestamp> {
-        match self {
-            Self::Sqlite(store) => Some(store.clock.now()),
-            Self::Postgres(store) => store.database.given_time(),
-        }
-    }
-
-    /// Runs one reading statement.
-    pub(crate) async fn read(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        match self {
-            Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),
-            Self::Postgres(store) => {
-                let rows = store.database.read(sql, &for_postgres(parameters)).await?;
-                Ok(rows.into_iter().map(Row::Postgres).collect())
-            }
-        }
-    }
-
-    /// The first row of [`Driver::read`], if any.
-    pub(crate) async fn read_one(self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Option<Row>> {
-        Ok(self.read(sql, parameters).await?.into_iter().next())
-    }
-
-    /// [`Driver::read_one`], as `of_row` reads the row.
-    pub(crate) async fn find<T>(
-        self,
-        sql: &str,
-        parameters: &[&dyn Parameter],
-        of_row: impl FnOnce(&Row) -> Result<T>,
-    ) -> Result<Option<T>> {
-        self.read_one(sql, parameters).await?.as_ref().map(of_row).transpose()
-    }
-
-    /// [`Driver::read`], as `of_row` reads each row.
-    pub(crate) async fn list<T>(
-        self,
-        sql: &str,
-        parameters: &[&dyn Parameter],
-        of_row: impl Fn(&Row) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.read(sql, parameters).await?.iter().map(of_row).collect()
-    }
-
-    /// [`Driver::read`] of many rows, for which SQLite takes a thread of its own.
-    pub(crate) async fn read_apart(self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
-        match self {
-            Self::Sqlite(store) => {
-                let values = owned(parameters)?;
-                store.read_apart(move |connection| query(connection, &sql, &values)).await
-            }
-            Self::Postgres(_) => self.read(&sql, parameters).await,
-        }
-    }
-
-    /// What the database takes, of two that differ.
-    pub(crate) fn either<T>(self, sqlite: T, postgres: T) -> T {
-        match self {
-            Self::Sqlite(_) => sqlite,
-            Self::Postgres(_) => postgres,
-        }
-    }
-
-    /// See [`Transaction::locking`].
-    pub(crate) fn locking(self, clause: &'static str) -> &'static str {
-        self.either("", clause)
-    }
-
-    /// See [`Transaction::among`].
-    pub(crate) fn among(self, number: u32) -> String {
-        self.either(among_json(number), among_array(number))
     }
 
     /// Runs one writing statement, if the right of this store still holds, and returns its rows.
     pub(crate) async fn statement(
-        self,
+        &self,
         effect: impl Into<Option<Effect>>,
         sql: impl Into<Cow<'static, str>>,
         parameters: &[&dyn Parameter],
     ) -> Result<Vec<Row>> {
         let (effect, sql) = (effect.into(), sql.into());
-        match self {
-            Self::Sqlite(store) => {
+        match &self.driver {
+            Driver::Sqlite(store) => {
                 let values = owned(parameters)?;
                 let statement = move |writing: &mut sqlite::Writing| Ok(query(&writing.connection, &sql, &values)?);
-                store.write_with(effect, store.right, statement).await
+                store.write_with(effect, self.right, statement).await
             }
-            Self::Postgres(store) => {
+            Driver::Postgres(store) => {
                 let parameters = for_postgres(parameters);
                 let mut attempts = Attempts::default();
                 let statement = async {
                     loop {
-                        match store.statement(&sql, &parameters).await {
+                        match store.statement(self.right, &sql, &parameters).await {
                             Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
                             outcome => return Ok(outcome?),
                         }
@@ -571,26 +452,26 @@ impl Driver<'_> {
         }
     }
 
-    /// Does `work` in one transaction, if the right of this store still holds. It may be done again: on SQLite
-    /// after another write of the same commit has failed, on PostgreSQL after a deadlock.
-    pub(crate) async fn write<T, W>(self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
+    /// Does `work` in one transaction, if the right of this store still holds. It may be done again: on SQLite after
+    /// another write of the same commit has failed, on PostgreSQL after a deadlock.
+    pub(crate) async fn write<T, W>(&self, effect: impl Into<Option<Effect>>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
     {
-        match self {
-            Self::Sqlite(store) => {
+        match &self.driver {
+            Driver::Sqlite(store) => {
                 let write = move |writing: &mut sqlite::Writing| on_sqlite(writing, &mut work);
-                store.write_with(effect, store.right, write).await
+                store.write_with(effect, self.right, write).await
             }
-            Self::Postgres(store) => {
+            Driver::Postgres(store) => {
                 let mut attempts = Attempts::default();
                 let write = async {
                     loop {
                         let work = async |begun: &postgres::Transaction<'_>| {
                             work(&Transaction::Postgres(&store.database, begun)).await
                         };
-                        match store.transaction(work).await {
+                        match store.transaction(self.right, work).await {
                             Err(Failure::Deadlock(error)) if attempts.again(&error) => {}
                             outcome => return Ok(outcome?),
                         }
@@ -601,15 +482,15 @@ impl Driver<'_> {
         }
     }
 
-    /// [`Driver::write`] of a change that the audit log records in the same transaction, if someone acts and `deed`
+    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and `deed`
     /// finds that it changed something.
-    pub(crate) async fn change<T, W, D>(self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
+    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
     where
         T: Send + Sync + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
         D: Fn(&T) -> Option<Deed> + Send + 'static,
     {
-        let actor = self.actor();
+        let actor = self.actor.clone();
         let recorded = async move |begun: &Transaction<'_>| {
             let outcome = work(begun).await?;
             if let Some(actor) = &actor
@@ -620,5 +501,87 @@ impl Driver<'_> {
             Ok(outcome)
         };
         self.write(effect, recorded).await
+    }
+}
+
+impl Driver {
+    pub(crate) fn now(&self) -> Timestamp {
+        match self {
+            Self::Sqlite(store) => store.clock.now(),
+            Self::Postgres(store) => store.database.now(),
+        }
+    }
+
+    /// The present time as the parameter of a statement, which PostgreSQL's `tintype_now` takes.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::Sqlite(store) => Some(store.clock.now()),
+            Self::Postgres(store) => store.database.given_time(),
+        }
+    }
+
+    /// Runs one reading statement.
+    pub(crate) async fn read(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(store) => store.read(|connection| query(connection, sql, for_sqlite(parameters))),
+            Self::Postgres(store) => {
+                let rows = store.database.read(sql, &for_postgres(parameters)).await?;
+                Ok(rows.into_iter().map(Row::Postgres).collect())
+            }
+        }
+    }
+
+    /// The first row of [`Driver::read`], if any.
+    pub(crate) async fn read_one(&self, sql: &str, parameters: &[&dyn Parameter]) -> Result<Option<Row>> {
+        Ok(self.read(sql, parameters).await?.into_iter().next())
+    }
+
+    /// [`Driver::read_one`], as `of_row` reads the row.
+    pub(crate) async fn find<T>(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl FnOnce(&Row) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.read_one(sql, parameters).await?.as_ref().map(of_row).transpose()
+    }
+
+    /// [`Driver::read`], as `of_row` reads each row.
+    pub(crate) async fn list<T>(
+        &self,
+        sql: &str,
+        parameters: &[&dyn Parameter],
+        of_row: impl Fn(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.read(sql, parameters).await?.iter().map(of_row).collect()
+    }
+
+    /// [`Driver::read`] of many rows, for which SQLite takes a thread of its own.
+    pub(crate) async fn read_apart(&self, sql: String, parameters: &[&dyn Parameter]) -> Result<Vec<Row>> {
+        match self {
+            Self::Sqlite(store) => {
+                let values = owned(parameters)?;
+                store.read_apart(move |connection| query(connection, &sql, &values)).await
+            }
+            Self::Postgres(_) => self.read(&sql, parameters).await,
+        }
+    }
+
+    /// What the database takes, of two that differ.
+    pub(crate) fn either<T>(&self, sqlite: T, postgres: T) -> T {
+        match self {
+            Self::Sqlite(_) => sqlite,
+            Self::Postgres(_) => postgres,
+        }
+    }
+
+    /// See [`Transaction::locking`].
+    pub(crate) fn locking(&self, clause: &'static str) -> &'static str {
+        self.either("", clause)
+    }
+
+    /// See [`Transaction::among`].
+    pub(crate) fn among(&self, number: u32) -> String {
+        self.either(among_json(number), among_array(number))
     }
 }

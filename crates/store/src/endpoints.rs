@@ -157,24 +157,24 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
 impl Endpoints for SqlStore {
     async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
         let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
-        self.driver().change(Effect::ChangeEndpoint, add, Deed::of_new_endpoint).await
+        self.change(Effect::ChangeEndpoint, add, Deed::of_new_endpoint).await
     }
 
     async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE id = $1");
-        self.driver().find(&sql, &[&id], endpoint).await
+        self.driver.find(&sql, &[&id], endpoint).await
     }
 
     async fn list_endpoints(&self, account_id: Option<Id>) -> Result<Vec<Endpoint>> {
         let sql = format!("SELECT {ENDPOINT} FROM endpoints WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().list(&sql, &[&account_id], endpoint).await
+        self.driver.list(&sql, &[&account_id], endpoint).await
     }
 
     async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
         let done = wanted.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &wanted).await;
         let deed = move |endpoint: &Option<Endpoint>| Deed::of_endpoint_change(&done, endpoint.as_ref());
-        self.driver().change(Effect::ChangeEndpoint, change, deed).await
+        self.change(Effect::ChangeEndpoint, change, deed).await
     }
 
     async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
@@ -185,6 +185,6 @@ impl Endpoints for SqlStore {
         let deed = |endpoint: &Option<Endpoint>| {
             endpoint.as_ref().map(|endpoint| Deed::of_endpoint(Action::RemoveEndpoint, endpoint))
         };
-        self.driver().change(Effect::ChangeEndpoint, remove, deed).await
+        self.change(Effect::ChangeEndpoint, remove, deed).await
     }
 }

@@ -195,7 +195,7 @@ pub(super) fn marker(row: Option<&Row>) -> Result<Option<FilesMarker>> {
 #[async_trait]
 impl Fleet for SqlStore {
     async fn report_worker(&self, report: WorkerReport) -> Result<()> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.keep_report(report),
             Driver::Postgres(store) => store.keep_report(report).await?,
         }
@@ -203,7 +203,7 @@ impl Fleet for SqlStore {
     }
 
     async fn withdraw_worker(&self, id: Id) -> Result<()> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.forget_reports(id),
             Driver::Postgres(store) => store.forget_reports(id).await?,
         }
@@ -211,7 +211,7 @@ impl Fleet for SqlStore {
     }
 
     async fn other_workers(&self, own: &[Id]) -> Result<Vec<WorkerReport>> {
-        match self.driver() {
+        match &self.driver {
             // Only one server uses the file, and its workers are all there are.
             Driver::Sqlite(_) => Ok(Vec::new()),
             Driver::Postgres(store) => store.reports_of_others(own).await,
@@ -219,48 +219,48 @@ impl Fleet for SqlStore {
     }
 
     async fn engines(&self) -> Result<Vec<EngineState>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => Ok(store.seen_engines()),
             Driver::Postgres(store) => store.seen_engines().await,
         }
     }
 
     async fn lost(&self, leases: Vec<Lease>) -> Result<Vec<Lease>> {
-        progress::lost(self.driver(), leases).await
+        progress::lost(&self.driver, leases).await
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {
-        let row = self.driver().read_one("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
+        let row = self.driver.read_one("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
         secret(&row.ok_or_else(|| StoreError::Other("the secret that signs cursors is gone".into()))?)
     }
 
     async fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        marker(self.driver().read_one(MARKER, &[]).await?.as_ref())
+        marker(self.driver.read_one(MARKER, &[]).await?.as_ref())
     }
 
     async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
-        let noted = self.driver().statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
+        let noted = self.statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
         Ok(marker(noted.first())?.unwrap_or(wanted))
     }
 
     async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        self.driver().statement(None, sql, &[&&marker.as_bytes()[..]]).await.map(drop)
+        self.statement(None, sql, &[&&marker.as_bytes()[..]]).await.map(drop)
     }
 
     fn now(&self) -> Timestamp {
-        self.driver().now()
+        self.driver.now()
     }
 
     fn is_shared(&self) -> bool {
-        self.driver().either(false, true)
+        self.driver.either(false, true)
     }
 
     async fn ping(&self) -> Result<()> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.check_writes().await,
             Driver::Postgres(store) => store.check_writes().await,
         }

@@ -179,7 +179,7 @@ pub(super) fn cut(mut found: Vec<Id>, unseen: Option<Id>, limit: u32) -> (Vec<Id
 }
 
 /// A page with these tasks.
-async fn page(driver: Driver<'_>, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
+async fn page(driver: &Driver, (found, older): (Vec<Id>, Option<Id>)) -> Result<GalleryPage> {
     let sql = format!("SELECT {} FROM tasks WHERE id {} ORDER BY id DESC", record_columns(), driver.among(1));
     Ok(GalleryPage { records: driver.list(&sql, &[&ids(&found)], record).await?, older })
 }
@@ -291,11 +291,11 @@ impl Gallery for SqlStore {
         before: Option<Id>,
         limit: u32,
     ) -> Result<GalleryPage> {
-        let found = match self.driver() {
+        let found = match &self.driver {
             Driver::Sqlite(store) => store.search(account_id, filter, before, limit)?,
             Driver::Postgres(store) => store.search(account_id, filter, before, limit).await?,
         };
-        let mut page = page(self.driver(), found).await?;
+        let mut page = page(&self.driver, found).await?;
         // It may have been deleted meanwhile.
         page.records.retain(|record| record.removed_at.is_none());
         Ok(page)
@@ -311,20 +311,20 @@ impl Gallery for SqlStore {
         let (newer, older) = (next("> $2 ORDER BY surface, id"), next("< $2 ORDER BY surface DESC, id DESC"));
         let sql = format!("SELECT {newer} AS newer, {older} AS older");
         let both = |row: &Row| Ok([row.get("newer")?, row.get("older")?]);
-        Ok(self.driver().find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
+        Ok(self.driver.find(&sql, &[&account_id, &task], both).await?.unwrap_or_default())
     }
 
     async fn starred(&self, person_id: Id, tasks: &[Id]) -> Result<Vec<Id>> {
-        let among = self.driver().among(1);
+        let among = self.driver.among(1);
         let sql = format!("SELECT task_id FROM stars WHERE task_id {among} AND person_id = $2");
-        self.driver().list(&sql, &[&ids(tasks), &person_id], |row| row.get("task_id")).await
+        self.driver.list(&sql, &[&ids(tasks), &person_id], |row| row.get("task_id")).await
     }
 
     async fn star_tasks(&self, account_id: Id, person_id: Id, tasks: &[Id], starred: bool) -> Result<()> {
-        let (driver, among) = (self.driver(), self.driver().among(1));
+        let among = self.driver.among(1);
         let sql = if starred {
             // Locked, so that no task is erased meanwhile.
-            let locking = driver.locking("FOR SHARE");
+            let locking = self.driver.locking("FOR SHARE");
             format!(
                 "WITH own AS MATERIALIZED (
                      SELECT id FROM tasks WHERE id {among} AND account_id = $2 AND surface = 'web'
@@ -340,7 +340,7 @@ impl Gallery for SqlStore {
                  AND EXISTS (SELECT 1 FROM people WHERE id = $3 AND account_id = $2)"
             )
         };
-        driver.statement(Effect::MarkTasks, sql, &[&ids(tasks), &account_id, &person_id]).await.map(drop)
+        self.statement(Effect::MarkTasks, sql, &[&ids(tasks), &account_id, &person_id]).await.map(drop)
     }
 
     async fn boards(&self, account_id: Id, person_id: Id) -> Result<Vec<Board>> {
@@ -354,12 +354,12 @@ impl Gallery for SqlStore {
             let images = row.some_number("images")?;
             Ok(Board { id: row.get("id")?, name: row.get("name")?, owner: row.get("person_id")?, images })
         };
-        self.driver().list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
+        self.driver.list(sql, &[&account_id, &person_id, &i64::from(MOST_COUNTED)], board).await
     }
 
     async fn sees_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
         let sql = format!("SELECT 1 FROM boards WHERE {SEEN}");
-        Ok(self.driver().read_one(&sql, &[&board, &account_id, &person_id]).await?.is_some())
+        Ok(self.driver.read_one(&sql, &[&board, &account_id, &person_id]).await?.is_some())
     }
 
     async fn create_board(&self, account_id: Id, owner: Option<Id>, name: &str, most: u32) -> Result<BoardWrite> {
@@ -380,7 +380,7 @@ impl Gallery for SqlStore {
             let made = begun.execute(sql, &[&id, &account_id, &name, &owner]).await?;
             Ok(if made > 0 { BoardWrite::Done(id) } else { BoardWrite::NotFound })
         };
-        self.driver().write(Effect::ChangeBoard, create).await
+        self.write(Effect::ChangeBoard, create).await
     }
 
     async fn rename_board(&self, account_id: Id, person_id: Id, board: Id, name: &str) -> Result<BoardWrite> {
@@ -395,7 +395,7 @@ impl Gallery for SqlStore {
             let renamed = begun.execute("UPDATE boards SET name = $2 WHERE id = $1", &[&board, &name]).await?;
             Ok(if renamed > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
         };
-        self.driver().write(Effect::ChangeBoard, rename).await
+        self.write(Effect::ChangeBoard, rename).await
     }
 
     async fn publish_board(&self, account_id: Id, person_id: Id, board: Id, most: u32) -> Result<BoardWrite> {
@@ -415,12 +415,12 @@ impl Gallery for SqlStore {
             let published = begun.execute("UPDATE boards SET person_id = NULL WHERE id = $1", &[&board]).await?;
             Ok(if published > 0 { BoardWrite::Done(board) } else { BoardWrite::NotFound })
         };
-        self.driver().write(Effect::ChangeBoard, publish).await
+        self.write(Effect::ChangeBoard, publish).await
     }
 
     async fn remove_board(&self, account_id: Id, person_id: Id, board: Id) -> Result<bool> {
         let sql = format!("DELETE FROM boards WHERE {SEEN} RETURNING id");
-        let removed = self.driver().statement(Effect::ChangeBoard, sql, &[&board, &account_id, &person_id]).await?;
+        let removed = self.statement(Effect::ChangeBoard, sql, &[&board, &account_id, &person_id]).await?;
         Ok(!removed.is_empty())
     }
 
@@ -449,11 +449,11 @@ impl Gallery for SqlStore {
             }
             Ok(true)
         };
-        self.driver().write(Effect::MarkTasks, change).await
+        self.write(Effect::MarkTasks, change).await
     }
 
     async fn delete_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
-        let (tasks, actor) = (tasks.to_owned(), self.driver().actor());
+        let (tasks, actor) = (tasks.to_owned(), self.actor.clone());
         let delete = async move |begun: &Transaction<'_>| {
             let among = begun.among(1);
             let ended = format!(
@@ -481,7 +481,7 @@ impl Gallery for SqlStore {
             }
             Ok(deleted)
         };
-        self.driver().write(Effect::DeleteTasks, delete).await
+        self.write(Effect::DeleteTasks, delete).await
     }
 
     async fn bin(&self, account_id: Id, author: Option<Id>, before: Option<Id>, limit: u32) -> Result<GalleryPage> {
@@ -495,10 +495,10 @@ impl Gallery for SqlStore {
         let most = if author.is_none() { limit + 1 } else { SCAN };
         let seen = |row: &Row| Ok((row.get("id")?, row.get("fits")?));
         let seen: Vec<(Id, bool)> =
-            self.driver().list(sql, &[&account_id, &author, &upper(before), &i64::from(most)], seen).await?;
+            self.driver.list(sql, &[&account_id, &author, &upper(before), &i64::from(most)], seen).await?;
         let last = seen.last().map(|(id, _)| *id).filter(|_| seen.len() == most as usize);
         let found = seen.into_iter().filter_map(|(id, fits)| fits.then_some(id)).collect();
-        page(self.driver(), cut(found, last, limit)).await
+        page(&self.driver, cut(found, last, limit)).await
     }
 
     async fn restore_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<Vec<Id>> {
@@ -510,7 +510,7 @@ impl Gallery for SqlStore {
             begun.execute(&sql, &[&ids(&back)]).await?;
             Ok(back)
         };
-        self.driver().write(Effect::RestoreTasks, restore).await
+        self.write(Effect::RestoreTasks, restore).await
     }
 
     async fn purge_tasks(&self, account_id: Id, tasks: &[Id], author: Option<Id>) -> Result<usize> {
@@ -521,33 +521,33 @@ impl Gallery for SqlStore {
             begun.execute(&sql, &[&ids(&purged)]).await?;
             Ok(purged.len())
         };
-        self.driver().write(Effect::DeleteTasks, purge).await
+        self.write(Effect::DeleteTasks, purge).await
     }
 
     async fn erase_deleted(&self, deleted_before: Timestamp, ended_before: Option<Timestamp>) -> Result<usize> {
         // Read first: a write that changes nothing would be a commit, too.
         let floor = ended_before.map(Id::floor);
-        if self.driver().read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
+        if self.driver.read(DUE, &[&deleted_before, &ended_before, &floor, &1_i64]).await?.is_empty() {
             return Ok(0);
         }
         let erase = async move |begun: &Transaction<'_>| erase(begun, deleted_before, ended_before).await;
-        self.driver().write(Effect::EraseTasks, erase).await
+        self.write(Effect::EraseTasks, erase).await
     }
 
     async fn erased_tasks(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<CompletedTask>> {
         let sql = "SELECT t.id, t.account_id, coalesce(t.images, '[]') AS images FROM deletions d
             CROSS JOIN tasks t WHERE t.id = d.task_id AND d.erased = TRUE AND d.deleted_at < $1
             ORDER BY d.deleted_at LIMIT $2";
-        self.driver().list(sql, &[&cutoff, &i64::from(limit)], completed).await
+        self.driver.list(sql, &[&cutoff, &i64::from(limit)], completed).await
     }
 
     async fn forget_deletion(&self, task: Id) -> Result<()> {
         let sql = "DELETE FROM deletions WHERE task_id = $1 AND erased";
-        self.driver().statement(Effect::EraseTasks, sql, &[&task]).await.map(drop)
+        self.statement(Effect::EraseTasks, sql, &[&task]).await.map(drop)
     }
 
     async fn index_prompts(&self) -> Result<usize> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.index().await,
             Driver::Postgres(store) => store.index().await,
         }

@@ -75,12 +75,12 @@ async fn link(begun: &Transaction<'_>, person_id: Id, identity: &Identity) -> Do
 #[async_trait]
 impl Identities for SqlStore {
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Person>> {
-        self.driver().find(&find(), &[&identity.issuer, &identity.subject], person).await
+        self.driver.find(&find(), &[&identity.issuer, &identity.subject], person).await
     }
 
     async fn has_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
         let sql = "SELECT 1 FROM person_identities WHERE person_id = $1 AND issuer = $2";
-        Ok(self.driver().read_one(sql, &[&person_id, &issuer]).await?.is_some())
+        Ok(self.driver.read_one(sql, &[&person_id, &issuer]).await?.is_some())
     }
 
     async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
@@ -89,7 +89,7 @@ impl Identities for SqlStore {
         let deed = move |(_, person): &(Linking, Option<Person>)| {
             Deed::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
         };
-        Ok(self.driver().change(Effect::LinkIdentity, link, deed).await?.0)
+        Ok(self.change(Effect::LinkIdentity, link, deed).await?.0)
     }
 
     async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
@@ -103,6 +103,6 @@ impl Identities for SqlStore {
             begun.find(&sql, &[&person_id], person).await
         };
         let deed = move |person: &Option<Person>| Deed::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
-        Ok(self.driver().change(Effect::LinkIdentity, unlink, deed).await?.is_some())
+        Ok(self.change(Effect::LinkIdentity, unlink, deed).await?.is_some())
     }
 }

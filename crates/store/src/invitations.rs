@@ -173,18 +173,18 @@ impl Invitations for SqlStore {
     async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
         let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
         let deed = move |made: &Option<Id>| Deed::of_new_invitation(&new, *made);
-        self.driver().change(Effect::SignIn, create, deed).await
+        self.change(Effect::SignIn, create, deed).await
     }
 
     async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
         let sql = format!("{OPEN} AND i.hash = $2");
-        let found = self.driver().find(&sql, &[&self.driver().now(), &&hash[..]], invitation).await?;
+        let found = self.driver.find(&sql, &[&self.driver.now(), &&hash[..]], invitation).await?;
         Ok(found.filter(|invitation| invitation.works))
     }
 
     async fn list_invitations(&self, account_id: Id) -> Result<Vec<Invitation>> {
         let sql = format!("{OPEN} AND i.account_id = $2 ORDER BY i.id DESC");
-        self.driver().list(&sql, &[&self.driver().now(), &account_id], invitation).await
+        self.driver.list(&sql, &[&self.driver.now(), &account_id], invitation).await
     }
 
     async fn revoke_invitation(&self, account_id: Id, id: Id) -> Result<bool> {
@@ -193,11 +193,11 @@ impl Invitations for SqlStore {
             Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
         };
         let deed = move |revoked: &bool| Deed::of_revoked_invitation(account_id, id, *revoked);
-        self.driver().change(Effect::SignIn, revoke, deed).await
+        self.change(Effect::SignIn, revoke, deed).await
     }
 
     async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {
         let accept = async move |begun: &Transaction<'_>| accept(begun, &new).await;
-        self.driver().write(Effect::ChangePerson, accept).await
+        self.write(Effect::ChangePerson, accept).await
     }
 }

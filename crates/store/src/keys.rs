@@ -281,37 +281,37 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
 #[async_trait]
 impl Keys for SqlStore {
     async fn create_key_within(&self, account_id: Id, key: NewKey, most: Option<u32>) -> Result<KeyCreation> {
-        let made_by = self.driver().actor().and_then(|actor| actor.person_id);
-        let by_operator = self.driver().right().is_none();
+        let made_by = self.actor.clone().and_then(|actor| actor.person_id);
+        let by_operator = self.right.is_none();
         let create =
             async move |begun: &Transaction<'_>| create(begun, account_id, &key, made_by, by_operator, most).await;
-        self.driver().change(Effect::CreateKey, create, Deed::of_new_key).await
+        self.change(Effect::CreateKey, create, Deed::of_new_key).await
     }
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE id = $1");
-        self.driver().find(&sql, &[&id], api_key).await
+        self.driver.find(&sql, &[&id], api_key).await
     }
 
     async fn find_key_by_hash(&self, hash: KeyHash) -> Result<Option<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE hash = $1");
-        self.driver().find(&sql, &[&&hash[..]], api_key).await
+        self.driver.find(&sql, &[&&hash[..]], api_key).await
     }
 
     async fn list_keys(&self, account_id: Option<Id>) -> Result<Vec<ApiKey>> {
         let sql = format!("SELECT {KEY} FROM api_keys WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().list(&sql, &[&account_id], api_key).await
+        self.driver.list(&sql, &[&account_id], api_key).await
     }
 
     async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
-        let by_operator = self.driver().right().is_none();
+        let by_operator = self.right.is_none();
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted, by_operator).await;
         let deed = move |key: &Option<ApiKey>| Deed::of_key(wanted, key.as_ref());
-        self.driver().change(Effect::ChangeKey, change, deed).await
+        self.change(Effect::ChangeKey, change, deed).await
     }
 
     async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
-        budgets::allowance(self.driver(), id).await
+        budgets::allowance(&self.driver, id).await
     }
 
     async fn rotate_key_within(
@@ -327,7 +327,7 @@ impl Keys for SqlStore {
             rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
         };
         let deed = move |new: &KeyCreation| Deed::of_rotation(id, overlap, new);
-        self.driver().change(Effect::RotateKey, rotate, deed).await
+        self.change(Effect::RotateKey, rotate, deed).await
     }
 
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {
@@ -342,10 +342,10 @@ impl Keys for SqlStore {
              locked AS MATERIALIZED (SELECT id FROM api_keys WHERE id IN (SELECT id FROM uses) ORDER BY id {})
              UPDATE api_keys SET last_used_at = uses.at FROM uses JOIN locked ON locked.id = uses.id
              WHERE api_keys.id = uses.id AND (api_keys.last_used_at IS NULL OR api_keys.last_used_at < uses.at)",
-            self.driver().either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))"),
-            self.driver().either("", "FOR NO KEY UPDATE")
+            self.driver.either("json_each($1)", "json_each_text(CAST(CAST($1 AS text) AS json))"),
+            self.driver.either("", "FOR NO KEY UPDATE")
         );
         let latest = serde_json::to_string(&latest).expect("ids and times are always JSON");
-        self.driver().statement(Effect::TouchKeys, sql, &[&latest]).await.map(drop)
+        self.statement(Effect::TouchKeys, sql, &[&latest]).await.map(drop)
     }
 }

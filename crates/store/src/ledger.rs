@@ -283,7 +283,7 @@ pub(crate) async fn end_grants(
 }
 
 /// The grants of an account that expire: those with credits left first, in the order in which tasks spend them.
-pub(crate) async fn list(driver: Driver<'_>, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
+pub(crate) async fn list(driver: &Driver, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
     let sql = "SELECT g.entry_id, g.amount, g.remaining, g.lapsed, g.expires_at, l.note
         FROM expiring_grants g LEFT JOIN ledger l ON l.account_id = g.account_id AND l.id = g.entry_id
         WHERE g.account_id = $1 ORDER BY g.remaining = 0, g.expires_at, g.entry_id LIMIT $2";

@@ -557,7 +557,7 @@ async fn delete_sessions(begun: &Transaction<'_>, which: DeleteSessions) -> Done
     Ok(deleted as usize)
 }
 
-async fn live_sessions(driver: Driver<'_>, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
+async fn live_sessions(driver: &Driver, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
     let sql = format!(
         "SELECT s.hash FROM {ENABLED} JOIN sessions s ON s.person_id = people.id
          WHERE s.hash {} AND s.expires_at > $2",
@@ -577,44 +577,44 @@ impl People for SqlStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;
-        self.driver().change(Effect::ChangePerson, create, Deed::of_new_person).await
+        self.change(Effect::ChangePerson, create, Deed::of_new_person).await
     }
 
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
         let sign_up = async move |begun: &Transaction<'_>| sign_up::sign_up(begun, &new).await;
-        self.driver().write(Effect::SignUp, sign_up).await
+        self.write(Effect::SignUp, sign_up).await
     }
 
     async fn join(&self, new: Newcomer) -> Result<Joining> {
         let join = async move |begun: &Transaction<'_>| sign_up::join(begun, &new).await;
-        self.driver().write(Effect::ChangePerson, join).await
+        self.write(Effect::ChangePerson, join).await
     }
 
     async fn sign_ups_of(&self, source: &str) -> Result<u32> {
-        sign_up::count(self.driver(), source).await
+        sign_up::count(&self.driver, source).await
     }
 
     async fn delete_sign_ups(&self) -> Result<usize> {
-        let (sql, today) = ("DELETE FROM sign_ups WHERE day < $1 RETURNING day", self.driver().now().day());
-        Ok(self.driver().statement(Effect::DeleteSignUps, sql, &[&today]).await?.len())
+        let (sql, today) = ("DELETE FROM sign_ups WHERE day < $1 RETURNING day", self.driver.now().day());
+        Ok(self.statement(Effect::DeleteSignUps, sql, &[&today]).await?.len())
     }
 
     async fn find_person(&self, name_or_id: &str) -> Result<Option<Candidate>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE name = $1 OR id = $1");
         let candidate = |row: &Row| Ok(Candidate { person: person(row)?, password: row.get("password")? });
-        self.driver().find(&sql, &[&name_or_id], candidate).await
+        self.driver.find(&sql, &[&name_or_id], candidate).await
     }
 
     async fn list_people(&self, account_id: Option<Id>) -> Result<Vec<Person>> {
         let sql = format!("SELECT {PERSON} FROM people WHERE {} ORDER BY id", of_account(account_id));
-        self.driver().list(&sql, &[&account_id], person).await
+        self.driver.list(&sql, &[&account_id], person).await
     }
 
     async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
         let made = new.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
         let deed = move |person: &Option<Person>| Deed::of_person(&made, person.as_ref());
-        self.driver().change(Effect::ChangePerson, change, deed).await
+        self.change(Effect::ChangePerson, change, deed).await
     }
 
     async fn remove_person(&self, id: Id) -> Result<bool> {
@@ -623,7 +623,7 @@ impl People for SqlStore {
             begun.find(&sql, &[&id], person).await
         };
         let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
-        Ok(self.driver().change(Effect::ChangePerson, remove, deed).await?.is_some())
+        Ok(self.change(Effect::ChangePerson, remove, deed).await?.is_some())
     }
 
     async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
@@ -635,7 +635,7 @@ impl People for SqlStore {
             begun.find(&sql, &[&person_id], person).await
         };
         let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
-        Ok(self.driver().change(Effect::SignIn, create, deed).await?.is_some())
+        Ok(self.change(Effect::SignIn, create, deed).await?.is_some())
     }
 
     async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
@@ -643,7 +643,7 @@ impl People for SqlStore {
             "SELECT {PERSON} FROM {ENABLED} JOIN sign_in_links l ON l.person_id = people.id
              WHERE l.hash = $1 AND l.expires_at > $2"
         );
-        self.driver().find(&sql, &[&&hash[..], &self.driver().now()], person).await
+        self.driver.find(&sql, &[&&hash[..], &self.driver.now()], person).await
     }
 
     async fn sign_in_by_link(
@@ -653,68 +653,68 @@ impl People for SqlStore {
         new: NewSession,
     ) -> Result<Option<Session>> {
         let sign_in = async move |begun: &Transaction<'_>| sign_in_by_link(begun, &link, code.as_ref(), &new).await;
-        self.driver().write(Effect::SignIn, sign_in).await
+        self.write(Effect::SignIn, sign_in).await
     }
 
     async fn begin_session(&self, person_id: Id, proof: Option<Proof>, new: NewSession) -> Result<Option<Session>> {
         let begin = async move |begun: &Transaction<'_>| begin_session(begun, person_id, proof.as_ref(), &new).await;
-        self.driver().write(Effect::SignIn, begin).await
+        self.write(Effect::SignIn, begin).await
     }
 
     async fn find_factor(&self, person_id: Id) -> Result<Option<Factor>> {
-        second_factor::find(self.driver(), person_id).await
+        second_factor::find(&self.driver, person_id).await
     }
 
     async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
         let add = async move |begun: &Transaction<'_>| second_factor::add(begun, person_id, &new, kept).await;
         let deed = |person: &Option<Person>| Deed::of_found(Action::AddFactor, person.as_ref());
-        Ok(self.driver().change(Effect::ChangePerson, add, deed).await?.is_some())
+        Ok(self.change(Effect::ChangePerson, add, deed).await?.is_some())
     }
 
     async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
         let remove = async move |begun: &Transaction<'_>| second_factor::remove(begun, person_id, removal).await;
         let deed = move |person: &Option<Person>| Deed::of_lost_factor(removal, person.as_ref());
-        Ok(self.driver().change(Effect::ChangePerson, remove, deed).await?.is_some())
+        Ok(self.change(Effect::ChangePerson, remove, deed).await?.is_some())
     }
 
     async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
         let replace = async move |begun: &Transaction<'_>| second_factor::replace_codes(begun, person_id, &codes).await;
         let deed = |person: &Option<Person>| Deed::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
-        Ok(self.driver().change(Effect::ChangePerson, replace, deed).await?.is_some())
+        Ok(self.change(Effect::ChangePerson, replace, deed).await?.is_some())
     }
 
     async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {
         let used = async move |begun: &Transaction<'_>| second_factor::use_code(begun, person_id, &code).await;
-        self.driver().write(Effect::SignIn, used).await
+        self.write(Effect::SignIn, used).await
     }
 
     async fn find_session(&self, hash: TokenHash) -> Result<Option<Session>> {
         let sql = sessions("s.hash = $1 AND s.expires_at > $2");
-        self.driver().find(&sql, &[&&hash[..], &self.driver().now()], session).await
+        self.driver.find(&sql, &[&&hash[..], &self.driver.now()], session).await
     }
 
     async fn live_sessions(&self, hashes: &[TokenHash]) -> Result<Vec<TokenHash>> {
-        live_sessions(self.driver(), hashes).await
+        live_sessions(&self.driver, hashes).await
     }
 
     async fn list_sessions(&self, person_id: Id) -> Result<Vec<Session>> {
         let sql = sessions("people.id = $1 AND s.expires_at > $2 ORDER BY s.seen_at DESC, s.id DESC");
-        self.driver().list(&sql, &[&person_id, &self.driver().now()], session).await
+        self.driver.list(&sql, &[&person_id, &self.driver.now()], session).await
     }
 
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()> {
         let sql = "UPDATE sessions SET seen_at = CASE WHEN seen_at < $2 THEN $2 ELSE seen_at END,
             expires_at = CASE WHEN expires_at < $3 THEN $3 ELSE expires_at END WHERE id = $1";
-        self.driver().statement(Effect::SignIn, sql, &[&id, &self.driver().now(), &expires_at]).await.map(drop)
+        self.statement(Effect::SignIn, sql, &[&id, &self.driver.now(), &expires_at]).await.map(drop)
     }
 
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize> {
         let end = async move |begun: &Transaction<'_>| end_sessions(begun, person_id, which).await;
-        self.driver().write(Effect::SignOut, end).await
+        self.write(Effect::SignOut, end).await
     }
 
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize> {
         let delete = async move |begun: &Transaction<'_>| delete_sessions(begun, which).await;
-        self.driver().write(Effect::SignOut, delete).await
+        self.write(Effect::SignOut, delete).await
     }
 }

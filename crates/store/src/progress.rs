@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tintype_engine::Stage;
 
-use super::driver::{Driver, Parameter, Row, Transaction, array, ids};
+use super::driver::{Driver, Parameter, Row, SqlStore, Transaction, array, ids};
 use super::{AttemptProgress, FoundPreview, Lease, Result, SoughtPreview, Unfinished};
 use crate::failure::Done;
 use tintype_domain::model::{Id, Surface};
@@ -18,7 +18,7 @@ use tintype_system::fault::Effect;
 const HELD: &str = "$2 = (SELECT q.lease_epoch FROM queue q WHERE q.task_id = $1 AND q.lease_until IS NOT NULL)";
 
 /// See [`crate::Queue::report_progress`].
-pub(super) async fn report(driver: Driver<'_>, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
+pub(super) async fn report(store: &SqlStore, mut attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
     attempts.sort_unstable_by_key(|(lease, _)| lease.task_id);
     let report = async move |begun: &Transaction<'_>| {
         for (lease, progress) in &attempts {
@@ -26,7 +26,7 @@ pub(super) async fn report(driver: Driver<'_>, mut attempts: Vec<(Lease, Attempt
         }
         Ok(())
     };
-    driver.write(Effect::ReportProgress, report).await
+    store.write(Effect::ReportProgress, report).await
 }
 
 async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptProgress) -> Done {
@@ -48,7 +48,7 @@ async fn report_one(begun: &Transaction<'_>, lease: &Lease, progress: &AttemptPr
 }
 
 /// See [`crate::Queue::report_previews`].
-pub(super) async fn show(driver: Driver<'_>, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
+pub(super) async fn show(store: &SqlStore, mut previews: Vec<(Lease, Bytes)>) -> Result<()> {
     previews.sort_unstable_by_key(|(lease, _)| lease.task_id);
     let show = async move |begun: &Transaction<'_>| {
         let sql = format!(
@@ -62,11 +62,11 @@ pub(super) async fn show(driver: Driver<'_>, mut previews: Vec<(Lease, Bytes)>) 
         }
         Ok(())
     };
-    driver.write(Effect::ReportProgress, show).await
+    store.write(Effect::ReportProgress, show).await
 }
 
 /// Those of these leases that the queue no longer has.
-pub(super) async fn lost(driver: Driver<'_>, leases: Vec<Lease>) -> Result<Vec<Lease>> {
+pub(super) async fn lost(driver: &Driver, leases: Vec<Lease>) -> Result<Vec<Lease>> {
     let sql =
         format!("SELECT task_id, lease_epoch FROM queue WHERE task_id {} AND lease_until IS NOT NULL", driver.among(1));
     let tasks: Vec<Id> = leases.iter().map(|lease| lease.task_id).collect();
@@ -101,7 +101,7 @@ fn unfinished_where(condition: &str, now: &str) -> String {
 }
 
 /// See [`crate::Tasks::unfinished`].
-pub(super) async fn unfinished(driver: Driver<'_>, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
+pub(super) async fn unfinished(driver: &Driver, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
     let (surface, time) = (surface.as_str(), driver.time());
     let rows = match driver {
         Driver::Sqlite(_) => {
@@ -159,11 +159,7 @@ fn previews_of(sought: &str) -> String {
 }
 
 /// See [`crate::Tasks::find_previews`].
-pub(super) async fn previews(
-    driver: Driver<'_>,
-    surface: Surface,
-    sought: &[SoughtPreview],
-) -> Result<Vec<FoundPreview>> {
+pub(super) async fn previews(driver: &Driver, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
     let surface = surface.as_str();
     let rows = match driver {
         Driver::Sqlite(_) => {

@@ -51,7 +51,7 @@ pub(super) fn claim(row: &Row) -> Result<Claim> {
 }
 
 /// The lowest id from which a scan of the queue finds all tasks.
-fn horizon(driver: Driver<'_>) -> String {
+fn horizon(driver: &Driver) -> String {
     match driver {
         Driver::Sqlite(_) => String::new(),
         Driver::Postgres(store) => store.database.horizon().to_string(),
@@ -72,34 +72,33 @@ impl Queue for SqlStore {
         lease: Duration,
         passed_over: &[Id],
     ) -> Result<Vec<Claim>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.claim_tasks(max, engine, max_references, lease, passed_over).await,
             Driver::Postgres(store) => store.claim_tasks(max, engine, max_references, lease, passed_over).await,
         }
     }
 
     async fn renew(&self, leases: Vec<Lease>, lease: Duration) -> Result<Vec<Lease>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.renew_leases(leases, lease).await,
             Driver::Postgres(store) => store.renew_leases(leases, lease).await,
         }
     }
 
     async fn report_progress(&self, attempts: Vec<(Lease, AttemptProgress)>) -> Result<()> {
-        progress::report(self.driver(), attempts).await
+        progress::report(self, attempts).await
     }
 
     async fn report_previews(&self, previews: Vec<(Lease, Bytes)>) -> Result<()> {
-        progress::show(self.driver(), previews).await
+        progress::show(self, previews).await
     }
 
     async fn release(&self, lease: Lease, delay: Duration) -> Result<LeaseWrite> {
         let sql = "UPDATE queue SET lease_until = NULL, ready_at = $3
             WHERE task_id = $1 AND lease_epoch = $2 AND lease_until IS NOT NULL RETURNING task_id";
-        let ready_at = ready_after(self.driver().now(), delay);
-        let released =
-            self.driver().statement(Effect::Release, sql, &[&lease.task_id, &lease.epoch, &ready_at]).await?;
-        if let Driver::Postgres(store) = self.driver() {
+        let ready_at = ready_after(self.driver.now(), delay);
+        let released = self.statement(Effect::Release, sql, &[&lease.task_id, &lease.epoch, &ready_at]).await?;
+        if let Driver::Postgres(store) = &self.driver {
             store.announcer.announce();
         }
         Ok(done_if(!released.is_empty()))
@@ -115,13 +114,13 @@ impl Queue for SqlStore {
                 _ => Retry::Lost,
             })
         };
-        self.driver().write(Effect::Retry, retry).await
+        self.write(Effect::Retry, retry).await
     }
 
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite> {
         let images = serde_json::to_string(&images).expect("strings are always JSON");
         let complete = async move |begun: &Transaction<'_>| endings::complete(begun, lease, &images).await;
-        self.driver().write(Effect::Complete, complete).await
+        self.write(Effect::Complete, complete).await
     }
 
     async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite> {
@@ -130,13 +129,13 @@ impl Queue for SqlStore {
             let given_up = loss.give_up(begun, LEASED, &[&lease.task_id, &lease.epoch]).await?;
             Ok(done_if(!given_up.failed.is_empty()))
         };
-        self.driver().write(Effect::Fail, fail).await
+        self.write(Effect::Fail, fail).await
     }
 
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal> {
         let error = error.to_owned();
         let refuse = async move |begun: &Transaction<'_>| endings::refuse(begun, lease, &error, rule).await;
-        self.driver().write(Effect::Refuse, refuse).await
+        self.write(Effect::Refuse, refuse).await
     }
 
     async fn fail_unleased(&self, id: Id, cause: FailureCause, error: &str) -> Result<Option<Ended>> {
@@ -150,7 +149,7 @@ impl Queue for SqlStore {
             Ok(ended)
         };
         let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &error);
-        self.driver().change(Effect::FailUnleased, fail, deed).await
+        self.change(Effect::FailUnleased, fail, deed).await
     }
 
     async fn cancel(
@@ -165,24 +164,24 @@ impl Queue for SqlStore {
         let cancel = async move |begun: &Transaction<'_>| {
             endings::cancel(begun, (account_id, surface), id, author, &failure).await
         };
-        self.driver().write(Effect::Cancel, cancel).await
+        self.write(Effect::Cancel, cancel).await
     }
 
     async fn queue_depth(&self) -> Result<QueueDepth> {
-        depth(&self.driver().read(DEPTH, &[&horizon(self.driver())]).await?)
+        depth(&self.driver.read(DEPTH, &[&horizon(&self.driver)]).await?)
     }
 
     async fn waiting_for_engines(&self) -> Result<Vec<WaitingForEngine>> {
         let sql = format!(
             "SELECT engine, count(*) AS tasks, CAST(max(reference_count) AS bigint) AS most FROM queue {}
              WHERE engine > '' AND task_id >= $1 AND lease_until IS NULL GROUP BY engine ORDER BY engine",
-            self.driver().either("INDEXED BY queue_named", "")
+            self.driver.either("INDEXED BY queue_named", "")
         );
         let waiting = |row: &Row| {
             let (tasks, references) = (row.number("tasks")?, row.number("most")?);
             Ok(WaitingForEngine { engine: row.get("engine")?, tasks, references })
         };
-        self.driver().list(&sql, &[&horizon(self.driver())], waiting).await
+        self.driver.list(&sql, &[&horizon(&self.driver)], waiting).await
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
@@ -192,7 +191,7 @@ impl Queue for SqlStore {
             let (id, account_id) = (row.get("task_id")?, row.get("account_id")?);
             Ok(WaitingTask { id, account_id, engine: row.get("engine")? })
         };
-        self.driver().list(sql, &[&horizon(self.driver()), &i64::from(limit)], waiting).await
+        self.driver.list(sql, &[&horizon(&self.driver), &i64::from(limit)], waiting).await
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {
@@ -202,7 +201,7 @@ impl Queue for SqlStore {
             let now = begun.now();
             Ok(begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now))
         };
-        self.driver().change(None, pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
+        self.change(None, pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
@@ -210,41 +209,41 @@ impl Queue for SqlStore {
             begun.find("DELETE FROM queue_pause RETURNING paused_at", &[], |row| row.get("paused_at")).await
         };
         let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        self.driver().change(None, resume, deed).await
+        self.change(None, resume, deed).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {
-        self.driver().find("SELECT paused_at FROM queue_pause", &[], |row| row.get("paused_at")).await
+        self.driver.find("SELECT paused_at FROM queue_pause", &[], |row| row.get("paused_at")).await
     }
 
     async fn tasks_elsewhere(&self) {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
             Driver::Postgres(store) => store.announcer.heard().await,
         }
     }
 
     fn announce_ending(&self, task_id: Id) {
-        if let Driver::Postgres(store) = self.driver() {
+        if let Driver::Postgres(store) = &self.driver {
             store.announcer.announce_ending(task_id);
         }
     }
 
     async fn endings_elsewhere(&self) -> EndingsElsewhere {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.written_elsewhere().await,
             Driver::Postgres(store) => store.announcer.heard_endings().await,
         }
     }
 
     fn announce_news(&self, news: String) {
-        if let Driver::Postgres(store) = self.driver() {
+        if let Driver::Postgres(store) = &self.driver {
             store.announcer.announce_news(news);
         }
     }
 
     async fn news_elsewhere(&self) -> String {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(_) => std::future::pending().await,
             Driver::Postgres(store) => store.announcer.heard_news().await,
         }

@@ -320,7 +320,7 @@ fn find_people(account_id: Option<Id>, position: &str) -> String {
 }
 
 /// The place of a text in another, from 1, is what this function gives.
-fn position(driver: Driver<'_>) -> &'static str {
+fn position(driver: &Driver) -> &'static str {
     driver.either("instr", "strpos")
 }
 
@@ -332,14 +332,14 @@ impl Reports for SqlStore {
                  (SELECT count(*) FROM api_keys k WHERE k.account_id = accounts.id AND k.suspended_at IS NOT NULL
                   AND k.revoked_at IS NULL) AS suspended_keys
              FROM accounts WHERE name > $2 AND {}(lower(name), lower($1)) > 0 ORDER BY name LIMIT $3",
-            self.driver().either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
-            position(self.driver())
+            self.driver.either(accounts::ON_SQLITE, accounts::ON_POSTGRES),
+            position(&self.driver)
         );
         let summary = |row: &Row| {
             let (suspended_keys, people) = (row.number("suspended_keys")?, row.number("people")?);
             Ok(AccountSummary { account: account(row)?, suspended_keys, people })
         };
-        self.driver().list(&sql, &[&text, &after, &i64::from(limit)], summary).await
+        self.driver.list(&sql, &[&text, &after, &i64::from(limit)], summary).await
     }
 
     async fn find_people(
@@ -349,9 +349,9 @@ impl Reports for SqlStore {
         after: &str,
         limit: u32,
     ) -> Result<Vec<FoundPerson>> {
-        let sql = find_people(account_id, position(self.driver()));
+        let sql = find_people(account_id, position(&self.driver));
         let found = |row: &Row| Ok(FoundPerson { person: person(row)?, account: row.get("account")? });
-        self.driver().list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
+        self.driver.list(&sql, &[&account_id, &text.to_lowercase(), &after, &i64::from(limit)], found).await
     }
 
     async fn entries(
@@ -367,7 +367,7 @@ impl Reports for SqlStore {
             ORDER BY id DESC LIMIT $6";
         let EntryFilter { kind, from, until } = filter;
         let (kind, before) = (kind.map(EntryKind::as_str), before.unwrap_or(i64::MAX));
-        self.driver().list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
+        self.driver.list(sql, &[&account_id, &before, &kind, &from, &until, &i64::from(limit)], entry).await
     }
 
     async fn usage(&self, account_id: Id, since: Timestamp, after: i64) -> Result<Vec<DayUsage>> {
@@ -376,12 +376,12 @@ impl Reports for SqlStore {
             GROUP BY 1 ORDER BY 1";
         let usage =
             |row: &Row| Ok(DayUsage { day: midnight(row.get("day")?), used: row.get("used")?, last: row.get("last")? });
-        self.driver().list(sql, &[&account_id, &since, &DAY_MS, &after], usage).await
+        self.driver.list(sql, &[&account_id, &since, &DAY_MS, &after], usage).await
     }
 
     async fn usage_by(&self, by: UsageBy, filter: UsageFilter) -> Result<Vec<UsageRow>> {
         let UsageFilter { account_id, from, until } = filter;
-        let rows = self.driver().read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
+        let rows = self.driver.read_apart(usage_by(by, account_id), &[&account_id, &from, &until]).await?;
         rows.iter().map(usage_row).collect()
     }
 
@@ -390,7 +390,7 @@ impl Reports for SqlStore {
             WHERE id >= $1 AND id < $2 AND status <> 'processing' AND cause IS DISTINCT FROM 'cancelled'";
         let (first, end) = (Id::floor(begin), Id::floor(begin.saturating_add(HOUR)));
         let mut hour = Hour::default();
-        for row in self.driver().read(sql, &[&first, &end]).await? {
+        for row in self.driver.read(sql, &[&first, &end]).await? {
             match row.get("error")? {
                 Some(sentence) => hour.count_failed(TaskFailure { cause: cause(&row)?, sentence }),
                 None => {
@@ -403,7 +403,7 @@ impl Reports for SqlStore {
     }
 
     async fn workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => Ok(store.seen_workers()),
             Driver::Postgres(store) => store.seen_workers().await,
         }
@@ -420,7 +420,7 @@ impl Reports for SqlStore {
         let struck = |row: &Row| {
             Ok(StruckKey { key: api_key(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
         };
-        self.driver().list(&sql, &[&i64::from(limit)], struck).await
+        self.driver.list(&sql, &[&i64::from(limit)], struck).await
     }
 
     async fn struck_people(&self, limit: u32) -> Result<Vec<StruckPerson>> {
@@ -434,7 +434,7 @@ impl Reports for SqlStore {
         let struck = |row: &Row| {
             Ok(StruckPerson { person: person(row)?, account: row.get("account")?, strikes: row.number("strikes")? })
         };
-        self.driver().list(&sql, &[&i64::from(limit)], struck).await
+        self.driver.list(&sql, &[&i64::from(limit)], struck).await
     }
 }
 

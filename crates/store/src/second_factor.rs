@@ -8,7 +8,7 @@ use tintype_domain::model::Id;
 use tintype_domain::person::{Person, TokenHash};
 use tintype_domain::second_factor::{Factor, FactorCode, FactorSecret, NewFactor};
 
-pub(crate) async fn find(driver: Driver<'_>, person_id: Id) -> Result<Option<Factor>> {
+pub(crate) async fn find(driver: &Driver, person_id: Id) -> Result<Option<Factor>> {
     let sql = "SELECT factor_secret, factor_step, (SELECT count(*) FROM recovery_codes WHERE person_id = $1) AS codes
         FROM people WHERE id = $1 AND factor_secret IS NOT NULL";
     let Some(row) = driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };

@@ -176,12 +176,12 @@ impl SharedLinks for SqlStore {
     async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
         let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
         let deed = move |made: &SharedLinkCreation| Deed::of_new_shared_link(&new, *made);
-        self.driver().change(Effect::ChangeSharedLink, create, deed).await
+        self.change(Effect::ChangeSharedLink, create, deed).await
     }
 
     async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
         let sql = format!("{WORKING} AND l.id = $2");
-        self.driver().find(&sql, &[&self.driver().now(), &id], link).await
+        self.driver.find(&sql, &[&self.driver.now(), &id], link).await
     }
 
     async fn find_shared_task(&self, link: Id, task: Id) -> Result<Option<TaskRecord>> {
@@ -189,7 +189,7 @@ impl SharedLinks for SqlStore {
             "{WORKING} AND l.id = $2 AND (l.task_id = $3 OR EXISTS (
                  SELECT 1 FROM board_tasks o WHERE o.board_id = l.board_id AND o.task_id = $3))"
         );
-        let shows = self.driver().read_one(&sql, &[&self.driver().now(), &link, &task]).await?;
+        let shows = self.driver.read_one(&sql, &[&self.driver.now(), &link, &task]).await?;
         let record = if shows.is_some() { self.inspect_task(task).await? } else { None };
         Ok(record.filter(|record| record.removed_at.is_none()))
     }
@@ -205,13 +205,13 @@ impl SharedLinks for SqlStore {
             "{WORKING} AND l.account_id = $2 AND (CAST($3 AS text) IS NULL OR l.person_id = $3) AND l.id < $4
              ORDER BY l.id DESC LIMIT $5"
         );
-        let now = self.driver().now();
-        self.driver().list(&sql, &[&now, &account_id, &maker, &upper(before), &i64::from(limit)], link).await
+        let now = self.driver.now();
+        self.driver.list(&sql, &[&now, &account_id, &maker, &upper(before), &i64::from(limit)], link).await
     }
 
     async fn count_view(&self, link: Id) -> Result<()> {
         let sql = "UPDATE shared_links SET views = views + 1 WHERE id = $1";
-        self.driver().statement(Effect::ChangeSharedLink, sql, &[&link]).await.map(drop)
+        self.statement(Effect::ChangeSharedLink, sql, &[&link]).await.map(drop)
     }
 
     async fn revoke_shared_link(&self, account_id: Id, link: Id, maker: Option<Id>) -> Result<bool> {
@@ -222,17 +222,17 @@ impl SharedLinks for SqlStore {
             Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
         };
         let deed = move |target: &Option<Target>| target.map(|target| Deed::of_revoked_link(account_id, target));
-        Ok(self.driver().change(Effect::ChangeSharedLink, revoke, deed).await?.is_some())
+        Ok(self.change(Effect::ChangeSharedLink, revoke, deed).await?.is_some())
     }
 
     async fn delete_expired_links(&self) -> Result<usize> {
-        let now = self.driver().now();
+        let now = self.driver.now();
         // Read first: a write that changes nothing would be a commit, too.
         let due = "SELECT 1 FROM shared_links WHERE expires_at <= $1 LIMIT 1";
-        if self.driver().read_one(due, &[&now]).await?.is_none() {
+        if self.driver.read_one(due, &[&now]).await?.is_none() {
             return Ok(0);
         }
         let sql = "DELETE FROM shared_links WHERE expires_at <= $1 RETURNING id";
-        Ok(self.driver().statement(Effect::ChangeSharedLink, sql, &[&now]).await?.len())
+        Ok(self.statement(Effect::ChangeSharedLink, sql, &[&now]).await?.len())
     }
 }

@@ -92,7 +92,7 @@ pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joinin
 }
 
 /// Attempts to sign up from a source today, in UTC.
-pub(crate) async fn count(driver: Driver<'_>, source: &str) -> Result<u32> {
+pub(crate) async fn count(driver: &Driver, source: &str) -> Result<u32> {
     let sql = "SELECT count FROM sign_ups WHERE source = $1 AND day = $2";
     Ok(driver.find(sql, &[&source, &driver.now().day()], |row| row.number("count")).await?.unwrap_or(0))
 }

@@ -89,7 +89,7 @@ const PAGE_ON_POSTGRES: &str = "FROM tasks
     ORDER BY surface DESC, id DESC LIMIT $4";
 
 async fn page<T>(
-    driver: Driver<'_>,
+    driver: &Driver,
     (account_id, surface): (Id, Surface),
     before: Option<Id>,
     limit: u32,
@@ -156,8 +156,8 @@ impl Tasks for SqlStore {
         request: GenerateRequest,
         max_unfinished: u32,
     ) -> Result<Submission> {
-        let right = origin.right.or(self.driver().right());
-        match self.driver() {
+        let right = origin.right.or(self.right);
+        match &self.driver {
             Driver::Sqlite(store) => {
                 // The right is checked like that of every write.
                 let origin = Origin { right: None, ..origin };
@@ -194,20 +194,20 @@ impl Tasks for SqlStore {
              FROM tasks LEFT JOIN progress p ON p.task_id = id AND status = 'processing' AND p.lease_epoch =
                  (SELECT q.lease_epoch FROM queue q WHERE q.task_id = p.task_id AND q.lease_until IS NOT NULL)
              WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
-            self.driver().either("$4", "tintype_now($4)")
+            self.driver.either("$4", "tintype_now($4)")
         );
-        let time = self.driver().time();
+        let time = self.driver.time();
         let polled = |row: &Row| Ok((task(row)?, progress::of_attempt(row)?));
-        self.driver().find(&sql, &[&id, &account_id, &surface.as_str(), &time], polled).await
+        self.driver.find(&sql, &[&id, &account_id, &surface.as_str(), &time], polled).await
     }
 
     async fn list_tasks(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Task>> {
-        page(self.driver(), (account_id, surface), before, limit, TASK, task).await
+        page(&self.driver, (account_id, surface), before, limit, TASK, task).await
     }
 
     async fn list_task_ids(&self, account_id: Id, surface: Surface, before: Option<Id>, limit: u32) -> Result<Vec<Id>> {
         // Reads only the index, which is much cheaper than the list.
-        page(self.driver(), (account_id, surface), before, limit, "id", |row| row.get("id")).await
+        page(&self.driver, (account_id, surface), before, limit, "id", |row| row.get("id")).await
     }
 
     async fn list_records(
@@ -217,7 +217,7 @@ impl Tasks for SqlStore {
         before: Option<Id>,
         limit: u32,
     ) -> Result<Vec<TaskRecord>> {
-        page(self.driver(), (account_id, surface), before, limit, &record_columns(), record).await
+        page(&self.driver, (account_id, surface), before, limit, &record_columns(), record).await
     }
 
     async fn find_record(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<TaskRecord>> {
@@ -225,18 +225,17 @@ impl Tasks for SqlStore {
             "SELECT {} FROM tasks WHERE id = $1 AND account_id = $2 AND surface = $3 AND removed_at IS NULL",
             record_columns()
         );
-        self.driver().find(&sql, &[&id, &account_id, &surface.as_str()], record).await
+        self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], record).await
     }
 
     async fn count_unfinished(&self, account_id: Id, surface: Surface) -> Result<u64> {
-        let sql = self.driver().either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
-        let counted =
-            self.driver().find(sql, &[&account_id, &surface.as_str()], |row| row.number("unfinished")).await?;
+        let sql = self.driver.either(UNFINISHED_ON_SQLITE, UNFINISHED_ON_POSTGRES);
+        let counted = self.driver.find(sql, &[&account_id, &surface.as_str()], |row| row.number("unfinished")).await?;
         Ok(counted.unwrap_or(0))
     }
 
     async fn unfinished(&self, accounts: &[Id], surface: Surface) -> Result<Vec<Unfinished>> {
-        progress::unfinished(self.driver(), accounts, surface).await
+        progress::unfinished(&self.driver, accounts, surface).await
     }
 
     async fn find_preview(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Bytes>> {
@@ -244,23 +243,23 @@ impl Tasks for SqlStore {
             JOIN queue q ON q.task_id = p.task_id AND q.lease_epoch = p.lease_epoch AND q.lease_until IS NOT NULL
             JOIN tasks t ON t.id = p.task_id
             WHERE p.task_id = $1 AND t.account_id = $2 AND t.surface = $3 AND t.removed_at IS NULL";
-        let png = self.driver().find(sql, &[&id, &account_id, &surface.as_str()], |row| row.get("png")).await?;
+        let png = self.driver.find(sql, &[&id, &account_id, &surface.as_str()], |row| row.get("png")).await?;
         Ok(png.map(|png: Vec<u8>| png.into()))
     }
 
     async fn find_previews(&self, surface: Surface, sought: &[SoughtPreview]) -> Result<Vec<FoundPreview>> {
-        progress::previews(self.driver(), surface, sought).await
+        progress::previews(&self.driver, surface, sought).await
     }
 
     async fn inspect_task(&self, id: Id) -> Result<Option<TaskRecord>> {
         let sql = format!("SELECT {} FROM tasks WHERE id = $1", record_columns());
-        self.driver().find(&sql, &[&id], record).await
+        self.driver.find(&sql, &[&id], record).await
     }
 
     async fn recent_tasks(&self, account_id: Option<Id>, limit: u32) -> Result<Vec<Task>> {
         let Some(account_id) = account_id else {
             let sql = format!("SELECT {TASK} FROM tasks WHERE removed_at IS NULL ORDER BY id DESC LIMIT $1");
-            return self.driver().list(&sql, &[&i64::from(limit)], task).await;
+            return self.driver.list(&sql, &[&i64::from(limit)], task).await;
         };
         let mut tasks = self.list_tasks(account_id, Surface::Api, None, limit).await?;
         tasks.extend(self.list_tasks(account_id, Surface::Web, None, limit).await?);
@@ -271,12 +270,12 @@ impl Tasks for SqlStore {
 
     async fn completed_tasks(&self, after: Option<Id>, limit: u32) -> Result<Vec<CompletedTask>> {
         let after = after.map_or_else(String::new, |id| id.to_string());
-        let sql = completed_after(self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
-        self.driver().list(&sql, &[&after, &i64::from(limit)], completed).await
+        let sql = completed_after(self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES));
+        self.driver.list(&sql, &[&after, &i64::from(limit)], completed).await
     }
 
     async fn task_files(&self, wanted: &[Id]) -> Result<Vec<TaskFiles>> {
-        let among = self.driver().among(1);
+        let among = self.driver.among(1);
         let sql = format!(
             "SELECT id, status = 'processing' AS is_processing, coalesce(images, '[]') AS images, updated_at,
                  CASE WHEN EXISTS (SELECT 1 FROM deletions d WHERE d.task_id = tasks.id AND NOT d.erased)
@@ -284,9 +283,9 @@ impl Tasks for SqlStore {
              FROM tasks WHERE id {among}
              UNION ALL SELECT id, name IS NULL AND removed_at IS NULL,
                  CASE WHEN name IS NULL THEN '[]' ELSE {} END, updated_at, removed_at FROM uploads WHERE id {among}",
-            self.driver().either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
+            self.driver.either(NAME_ON_SQLITE, NAME_ON_POSTGRES)
         );
-        self.driver().list(&sql, &[&ids(wanted)], task_files).await
+        self.driver.list(&sql, &[&ids(wanted)], task_files).await
     }
 }
 

@@ -149,35 +149,35 @@ fn take(sweeps: &str, now: &str) -> String {
 #[async_trait]
 impl Upkeep for SqlStore {
     async fn rescue(&self, which: Rescue, last_error: &str) -> Result<Rescued> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.rescue_tasks(which, last_error).await,
             Driver::Postgres(store) => store.rescue_tasks(which, last_error).await,
         }
     }
 
     async fn expire(&self, cutoff: Timestamp, error: &str) -> Result<Vec<Ended>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.expire_tasks(cutoff, error).await,
             Driver::Postgres(store) => store.expire_tasks(cutoff, error).await,
         }
     }
 
     async fn fail_beyond(&self, max_references: u32, error: &str) -> Result<Vec<Ended>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.fail_tasks_beyond(max_references, error).await,
             Driver::Postgres(store) => store.fail_tasks_beyond(max_references, error).await,
         }
     }
 
     async fn lapse_grants(&self) -> Result<usize> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.lapse_all_grants().await,
             Driver::Postgres(store) => store.lapse_all_grants().await,
         }
     }
 
     async fn fail_unmatched(&self, engines: &[(String, u32)], error: &str) -> Result<Vec<Ended>> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.fail_unmatched_tasks(engines, error).await,
             Driver::Postgres(store) => store.fail_unmatched_tasks(engines, error).await,
         }
@@ -188,7 +188,7 @@ impl Upkeep for SqlStore {
         let mut last = String::new();
         loop {
             let sql = "SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1000";
-            let page = self.driver().read(sql, &[&last]).await?;
+            let page = self.driver.read(sql, &[&last]).await?;
             let Some(row) = page.last() else { return Ok(all) };
             last = row.get("id")?;
             for row in &page {
@@ -198,16 +198,16 @@ impl Upkeep for SqlStore {
     }
 
     async fn remove_tasks_of(&self, account_id: Id, cutoff: Timestamp) -> Result<usize> {
-        let due = self.driver().either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES);
+        let due = self.driver.either(REMOVABLE_ON_SQLITE, REMOVABLE_ON_POSTGRES);
         let floor = Id::floor(cutoff);
         // Read first: a write that changes nothing would be a commit, too.
-        if self.driver().read_one(due, &[&cutoff, &floor, &account_id, &1_i64]).await?.is_none() {
+        if self.driver.read_one(due, &[&cutoff, &floor, &account_id, &1_i64]).await?.is_none() {
             return Ok(0);
         }
         let mut all = 0;
         loop {
             let remove = async move |begun: &Transaction<'_>| remove(begun, account_id, cutoff).await;
-            let (some, has_more) = self.driver().write(Effect::RemoveTasks, remove).await?;
+            let (some, has_more) = self.write(Effect::RemoveTasks, remove).await?;
             all += some;
             if !has_more {
                 return Ok(all);
@@ -216,14 +216,14 @@ impl Upkeep for SqlStore {
     }
 
     async fn take_sweep(&self, sweeps: &[String], hold: Duration) -> Result<Option<String>> {
-        let wanted = self.driver().either(
+        let wanted = self.driver.either(
             "(SELECT value AS name, key AS place FROM json_each($1)) wanted",
             "unnest(CAST($1 AS text[])) WITH ORDINALITY AS wanted (name, place)",
         );
         let list = Each { sqlite: serde_json::to_string(sweeps).expect("strings are always JSON"), postgres: sweeps };
-        let sql = take(wanted, self.driver().either("$2", "tintype_now($2)"));
-        let (time, hold, longest) = (self.driver().time(), millis(hold), millis(LONGEST_PAUSE));
-        let taken = self.driver().statement(None, sql, &[&list, &time, &hold, &longest]).await?;
+        let sql = take(wanted, self.driver.either("$2", "tintype_now($2)"));
+        let (time, hold, longest) = (self.driver.time(), millis(hold), millis(LONGEST_PAUSE));
+        let taken = self.statement(None, sql, &[&list, &time, &hold, &longest]).await?;
         taken.first().map(|row| row.get("name")).transpose()
     }
 
@@ -237,11 +237,11 @@ impl Upkeep for SqlStore {
                 ON CONFLICT (name) DO UPDATE SET due_at = excluded.due_at";
             begun.execute(sql, &[&sweep, &begun.now().saturating_add(pause)]).await.map(drop)
         };
-        self.driver().write(None, postpone).await
+        self.write(None, postpone).await
     }
 
     async fn audit(&self) -> Result<Audit> {
-        match self.driver() {
+        match &self.driver {
             Driver::Sqlite(store) => store.audit_credits(),
             Driver::Postgres(store) => store.audit_credits().await,
         }
@@ -259,10 +259,10 @@ impl Upkeep for SqlStore {
              AND l.account_id = $1 AND l.kind = 'refund' AND l.created_at > $2 AND l.created_at <= $4
              AND t.cause IS DISTINCT FROM 'cancelled'
              ORDER BY l.account_id DESC, l.created_at DESC LIMIT 1 OFFSET CAST($3 AS bigint) - 1",
-            self.driver().either("INDEXED BY refunds_of_account", "")
+            self.driver.either("INDEXED BY refunds_of_account", "")
         );
         let parameters: [&dyn Parameter; 4] = [&account_id, &since, &i64::from(nth), &until];
-        self.driver().find(&sql, &parameters, |row| row.get("created_at")).await
+        self.driver.find(&sql, &parameters, |row| row.get("created_at")).await
     }
 
     async fn erase_failed_prompts(&self, cutoff: Timestamp, most: u64) -> Result<usize> {
@@ -273,11 +273,11 @@ impl Upkeep for SqlStore {
             WHERE task_id < $1 OR kept > CAST($2 AS bigint) GROUP BY account_id";
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let mut all = 0;
-        for row in self.driver().read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
+        for row in self.driver.read_apart(due.to_owned(), &[&Id::floor(cutoff), &most]).await? {
             let (account_id, latest) = (row.get("account_id")?, row.get("latest")?);
             loop {
                 let erase = async move |begun: &Transaction<'_>| erase(begun, account_id, latest).await;
-                match self.driver().write(Effect::EraseTasks, erase).await? {
+                match self.write(Effect::EraseTasks, erase).await? {
                     0 => break,
                     some => all += some,
                 }

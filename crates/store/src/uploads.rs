@@ -135,28 +135,28 @@ impl Uploads for SqlStore {
             let added = begun.execute(sql, &[&id, &account_id, &surface, &now, &most, &person_id, &is_mask]).await?;
             Ok((added > 0).then_some(id))
         };
-        self.driver().write(Effect::BeginUpload, begin).await
+        self.write(Effect::BeginUpload, begin).await
     }
 
     async fn finish_upload(&self, id: Id, picture: UploadedPicture) -> Result<bool> {
         let sql = "UPDATE uploads SET name = $2, width = $3, height = $4, updated_at = $5
             WHERE id = $1 AND name IS NULL AND removed_at IS NULL RETURNING id";
         let UploadedPicture { name, width, height } = picture;
-        let (width, height, now) = (i64::from(width), i64::from(height), self.driver().now());
-        let finished = self.driver().statement(Effect::FinishUpload, sql, &[&id, &name, &width, &height, &now]).await?;
+        let (width, height, now) = (i64::from(width), i64::from(height), self.driver.now());
+        let finished = self.statement(Effect::FinishUpload, sql, &[&id, &name, &width, &height, &now]).await?;
         Ok(!finished.is_empty())
     }
 
     async fn count_uploads(&self, account_id: Id) -> Result<u32> {
         let sql = "SELECT count(*) AS uploads FROM uploads WHERE account_id = $1 AND removed_at IS NULL";
-        Ok(self.driver().find(sql, &[&account_id], |row| row.number("uploads")).await?.unwrap_or(0))
+        Ok(self.driver.find(sql, &[&account_id], |row| row.number("uploads")).await?.unwrap_or(0))
     }
 
     async fn held_upload(&self, account_id: Id, surface: Surface, id: Id) -> Result<Option<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE id = $1 AND account_id = $2 AND surface = $3 AND name IS NOT NULL"
         );
-        self.driver().find(&sql, &[&id, &account_id, &surface.as_str()], upload).await
+        self.driver.find(&sql, &[&id, &account_id, &surface.as_str()], upload).await
     }
 
     async fn list_uploads(
@@ -170,7 +170,7 @@ impl Uploads for SqlStore {
             "SELECT {COLUMNS} FROM uploads WHERE account_id = $1 AND surface = $2 AND id < $3
              AND removed_at IS NULL AND name IS NOT NULL ORDER BY id DESC LIMIT $4"
         );
-        self.driver().list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], upload).await
+        self.driver.list(&sql, &[&account_id, &surface.as_str(), &upper(before), &i64::from(limit)], upload).await
     }
 
     async fn remove_upload(&self, account_id: Id, surface: Surface, id: Id, author: Option<Id>) -> Result<bool> {
@@ -183,28 +183,28 @@ impl Uploads for SqlStore {
             let (surface, now) = (surface.as_str(), begun.now());
             begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await
         };
-        let actor = self.driver().actor();
+        let actor = self.actor.clone();
         let deed = move |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
-        Ok(self.driver().change(Effect::RemoveUploads, remove, deed).await?.is_some())
+        Ok(self.change(Effect::RemoveUploads, remove, deed).await?.is_some())
     }
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {
         let sql = "UPDATE uploads SET removed_at = $3 WHERE removed_at IS NULL
             AND id < CASE WHEN name IS NULL OR surface = 'api' THEN CAST($2 AS text) ELSE CAST($1 AS text) END
             RETURNING id";
-        let (finished, begun, now) = (Id::floor(finished_before), Id::floor(begun_before), self.driver().now());
-        Ok(self.driver().statement(Effect::RemoveUploads, sql, &[&finished, &begun, &now]).await?.len())
+        let (finished, begun, now) = (Id::floor(finished_before), Id::floor(begun_before), self.driver.now());
+        Ok(self.statement(Effect::RemoveUploads, sql, &[&finished, &begun, &now]).await?.len())
     }
 
     async fn removed_uploads(&self, cutoff: Timestamp, limit: u32) -> Result<Vec<Upload>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM uploads WHERE removed_at < $1 AND name IS NOT NULL ORDER BY removed_at LIMIT $2"
         );
-        self.driver().list(&sql, &[&cutoff, &i64::from(limit)], upload).await
+        self.driver.list(&sql, &[&cutoff, &i64::from(limit)], upload).await
     }
 
     async fn forget_upload(&self, id: Id) -> Result<()> {
         let sql = "DELETE FROM uploads WHERE id = $1 AND removed_at IS NOT NULL";
-        self.driver().statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)
+        self.statement(Effect::RemoveUploads, sql, &[&id]).await.map(drop)
     }
 }

@@ -3,9 +3,8 @@
 //! A method is one transaction. The rules of credits are in `domain::ledger`: a transaction locks an account, loads it,
 //! and writes what they decide (`ledger.rs`). Locks are taken in one order, so that transactions do not wait in a
 //! circle: people, rows of the queue, one account, keys, endpoints. A write by the right of a key locks that key first;
-//! if that ends in a deadlock, `Driver::write` repeats it.
+//! if that ends in a deadlock, `SqlStore::write` repeats it.
 
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +14,8 @@ use self::claim::ServedLast;
 pub(crate) use self::connection::{Database, Parameter, Transaction};
 use self::listen_notify::Announcer;
 use self::submit::Submitter;
-use super::{Actor, Cause, OpenError, Result, Right, Schema, SqlStore, StoreError, driver};
+use super::driver::{self, Driver};
+use super::{Cause, OpenError, Result, Right, Schema, SqlStore, StoreError};
 use crate::failure::Done;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
@@ -45,24 +45,6 @@ pub use self::schema::SCHEMA;
 /// A database on a PostgreSQL server.
 #[derive(Debug)]
 pub(crate) struct PostgresStore {
-    parts: Arc<Parts>,
-    /// The one whose changes the audit log records.
-    pub(crate) actor: Option<Arc<Actor>>,
-    /// The right that each write needs.
-    pub(crate) right: Option<Right>,
-}
-
-impl Deref for PostgresStore {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.parts
-    }
-}
-
-/// The parts that the stores of all actors share.
-#[derive(Debug)]
-pub(crate) struct Parts {
     pub(crate) database: Arc<Database>,
     faults: Faults,
     pub(crate) announcer: Announcer,
@@ -126,7 +108,7 @@ pub async fn open_with(
     let once = upkeep::once(&database).await;
     let ahead_ms = once.map_err(|error| schema::unusable(&database, error.into()))?;
     let upkeep = tokio::spawn(upkeep::keep(database.clone(), ahead_ms));
-    let parts = Parts {
+    let store = PostgresStore {
         submitter: Submitter::new(database.clone(), faults.clone()),
         ping: tokio::sync::Mutex::default(),
         served_last: ServedLast::default(),
@@ -135,7 +117,7 @@ pub async fn open_with(
         database,
         faults,
     };
-    Ok(PostgresStore { parts: Arc::new(parts), actor: None, right: None }.into())
+    Ok(Driver::Postgres(Arc::new(store)).into())
 }
 
 /// [`open`] for a database that has the current schema already; `None` for any other one, which
@@ -152,11 +134,6 @@ pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<O
 }
 
 impl PostgresStore {
-    /// The same store for another caller.
-    pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
-        Self { parts: self.parts.clone(), actor, right }
-    }
-
     /// Checks that an acknowledged write survives a power cut.
     ///
     /// # Errors
@@ -184,10 +161,14 @@ impl PostgresStore {
         outcome
     }
 
-    /// Runs `work` in one transaction, if the right by which this store acts still holds.
-    pub(crate) async fn transaction<T>(&self, work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>) -> Done<T> {
+    /// Runs `work` in one transaction, if `right` still holds.
+    pub(crate) async fn transaction<T>(
+        &self,
+        right: Option<Right>,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> Done<T>,
+    ) -> Done<T> {
         let work = async |begun: &Transaction<'_>| {
-            if let Some(right) = &self.right
+            if let Some(right) = right
                 && !right.holds(&driver::Transaction::Postgres(&self.database, begun), true).await?
             {
                 return Err(StoreError::Revoked.into());
@@ -197,11 +178,16 @@ impl PostgresStore {
         self.database.transaction(work).await
     }
 
-    /// Runs one writing statement, if the right by which this store acts still holds.
-    pub(crate) async fn statement(&self, sql: &str, parameters: &[Parameter<'_>]) -> Done<Vec<tokio_postgres::Row>> {
-        if self.right.is_none() {
+    /// Runs one writing statement, if `right` still holds.
+    pub(crate) async fn statement(
+        &self,
+        right: Option<Right>,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Done<Vec<tokio_postgres::Row>> {
+        if right.is_none() {
             return self.database.write(sql, parameters).await;
         }
-        self.transaction(async |begun: &Transaction<'_>| Ok(begun.query(sql, parameters).await?)).await
+        self.transaction(right, async |begun: &Transaction<'_>| Ok(begun.query(sql, parameters).await?)).await
     }
 }

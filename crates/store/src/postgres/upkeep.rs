@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio_postgres::IsolationLevel;
 
-use super::connection::Database;
+use super::connection::{Database, Transaction};
 use super::sweep::Sweep;
 use super::{PostgresStore, ledger};
-use crate::driver::{self, Driver};
+use crate::driver;
 use crate::endings::Loss;
-use crate::{Audit, Ended, Rescue, Rescued, Result, audit, progress};
+use crate::{Audit, Ended, Rescue, Rescued, Result, StoreError, audit, progress};
 use tintype_domain::model::{FailureCause, Id};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -112,8 +112,11 @@ impl PostgresStore {
         let rescued =
             self.write(Effect::Rescue, Sweep::rescue(&self.database, which, loss).run(&self.database)).await?;
         // The tasks are rescued all the same.
-        let forget = async |begun: &driver::Transaction<'_>| progress::forget_ended(begun).await;
-        if let Err(error) = Driver::Postgres(self).write(None, forget).await {
+        let forget = async |begun: &Transaction<'_>| {
+            progress::forget_ended(&driver::Transaction::Postgres(&self.database, begun)).await
+        };
+        if let Err(failure) = self.database.transaction(forget).await {
+            let error = StoreError::from(failure);
             tracing::debug!(%error, "could not delete the progress of attempts that have ended; \
                 the next sweep tries again");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
-use crate::driver::{Driver, Row, array, millis};
+use crate::driver::{Row, millis};
 use crate::{ENGINE_SILENCE, EngineState, Result, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -58,6 +58,16 @@ fn engine(row: &Row) -> Result<EngineState> {
 }
 
 impl PostgresStore {
+    /// Runs one reading statement; `of_row` reads each row.
+    async fn list<T>(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        of_row: impl Fn(&Row) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.database.read(sql, parameters).await?.into_iter().map(|row| of_row(&Row::Postgres(row))).collect()
+    }
+
     /// The last report of each worker that has not been forgotten, with its time, the latest first.
     pub(crate) async fn seen_workers(&self) -> Result<Vec<(WorkerReport, Timestamp)>> {
         let sql = "SELECT id, engine, max_references::bigint AS max_references, masks, slots::bigint AS slots, mean_ms,
@@ -67,7 +77,7 @@ impl PostgresStore {
             let is_available = row.get("is_available")?;
             Ok((WorkerReport { is_available, ..worker(row)? }, row.get("seen_at")?))
         };
-        Driver::Postgres(self).list(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
+        self.list(sql, &[&self.database.given_time(), &millis(ENGINE_SILENCE)], report).await
     }
 
     pub(crate) async fn keep_report(&self, report: WorkerReport) -> Result<()> {
@@ -107,7 +117,7 @@ impl PostgresStore {
             alive("$2", "$3")
         );
         let (given, silence) = (self.database.given_time(), millis(WORKER_SILENCE));
-        Driver::Postgres(self).list(&sql, &[&array(own), &given, &silence], worker).await
+        self.list(&sql, &[&own, &given, &silence], worker).await
     }
 
     pub(crate) async fn seen_engines(&self) -> Result<Vec<EngineState>> {
@@ -118,7 +128,7 @@ impl PostgresStore {
             alive("$1", "$2")
         );
         let (given, silence, forgotten) = (self.database.given_time(), millis(WORKER_SILENCE), millis(ENGINE_SILENCE));
-        Driver::Postgres(self).list(&sql, &[&given, &silence, &forgotten], engine).await
+        self.list(&sql, &[&given, &silence, &forgotten], engine).await
     }
 
     pub(crate) async fn check_writes(&self) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
@@ -11,8 +10,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use self::writer::Writer;
 pub(crate) use self::writer::Writing;
-use super::driver::{SqlStore, Transaction, on_sqlite};
-use super::{Actor, Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
+use super::driver::{Driver, SqlStore, Transaction, on_sqlite};
+use super::{Cause, OpenError, Result, Right, Schema, StoreError, WorkerReport};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::{Effect, Faults, Point};
@@ -37,32 +36,14 @@ pub use self::schema::SCHEMA;
 use self::schema::{check_write_permission, is_a_fragment, migrate};
 pub use self::snapshot::Snapshot;
 
-/// A database in one SQLite file.
-#[derive(Debug)]
-pub(crate) struct SqliteStore {
-    parts: Arc<Parts>,
-    /// The one whose changes the audit log records.
-    pub(crate) actor: Option<Arc<Actor>>,
-    /// The right that each write needs.
-    pub(crate) right: Option<Right>,
-}
-
-impl Deref for SqliteStore {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        &self.parts
-    }
-}
-
-impl fmt::Debug for Parts {
+impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("path", &self.readers.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("path", &self.readers.path).finish_non_exhaustive()
     }
 }
 
-/// The parts that the stores of all actors share.
-pub(crate) struct Parts {
+/// A database in one SQLite file.
+pub(crate) struct SqliteStore {
     writer: Writer,
     readers: Readers,
     /// Held while a long read runs.
@@ -135,7 +116,7 @@ pub fn open_with(
     let writing = Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
     let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
     let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
-    let parts = Arc::new(Parts {
+    let store = SqliteStore {
         writer,
         readers,
         long_reads: Arc::new(tokio::sync::Semaphore::new(1)),
@@ -143,16 +124,11 @@ pub fn open_with(
         faults,
         workers: Mutex::default(),
         data_version: AtomicI64::new(0),
-    });
-    Ok(SqliteStore { parts, actor: None, right: None }.into())
+    };
+    Ok(Driver::Sqlite(Arc::new(store)).into())
 }
 
 impl SqliteStore {
-    /// The same store for another caller.
-    pub(crate) fn of(&self, actor: Option<Arc<Actor>>, right: Option<Right>) -> Self {
-        Self { parts: self.parts.clone(), actor, right }
-    }
-
     /// Checks the file for damage.
     ///
     /// # Errors
@@ -161,13 +137,14 @@ impl SqliteStore {
         integrity(self.read(|connection| connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)))?)
     }
 
+    /// Writes between the two fault points of `effect`, whatever the rights of the caller.
     pub(crate) async fn write<T, E, F>(&self, effect: Effect, mut write: F) -> Result<T>
     where
         T: Send + 'static,
         E: Into<StoreError>,
         F: FnMut(&mut Writing) -> std::result::Result<T, E> + Send + 'static,
     {
-        self.write_with(effect, self.right, move |writing| write(writing).map_err(Into::into)).await
+        self.write_with(effect, None, move |writing| write(writing).map_err(Into::into)).await
     }
 
     /// Writes between the two fault points of `effect`, if there is one, if `right` holds.
@@ -223,16 +200,16 @@ impl SqliteStore {
     /// Reads what takes long on a thread of its own, one such read at a time: the threads that answer stay free, and so
     /// does the other half of two cores.
     pub(crate) async fn read_apart<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let turn = self.long_reads.clone().acquire_owned().await;
         let turn = turn.map_err(|error| StoreError::Other(Cause::new(error)))?;
-        let parts = self.parts.clone();
+        let store = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             // Until the read has ended, even if its caller has gone.
             let _turn = turn;
-            parts.readers.read(query)
+            store.readers.read(query)
         });
         let read = read.await;
         Ok(read.map_err(|error| StoreError::Other(Cause::new(error)))??)
