@@ -165,8 +165,8 @@ async fn create(begun: &Transaction<'_>, name: &str, credits: i64, rank: Rank) -
 
 async fn create_first(begun: &Transaction<'_>, name: &str, credits: i64, key: &NewKey) -> Done<Option<Account>> {
     // Processes that start at the same time wait here for the first of them.
-    if let Some(sql) = begun.either(None, Some("SELECT pg_advisory_xact_lock($1)")) {
-        begun.query(sql, &[&LOCK]).await?;
+    if let Transaction::Postgres(..) = begun {
+        begun.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     }
     if begun.query_opt("SELECT 1 FROM accounts LIMIT 1", &[]).await?.is_some() {
         return Ok(None);

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::pin::pin;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -158,10 +158,15 @@ pub(crate) enum Transaction<'a> {
     Postgres(&'a postgres::Database, &'a postgres::Transaction<'a>),
 }
 
+/// The writer of SQLite. The lock never waits: a transaction runs one statement at a time.
+fn held<'a, 'b>(writing: &'a Mutex<&'b mut sqlite::Writing>) -> MutexGuard<'a, &'b mut sqlite::Writing> {
+    writing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Transaction<'_> {
     pub(crate) fn now(&self) -> Timestamp {
         match self {
-            Self::Sqlite(writing) => writing.lock().unwrap_or_else(PoisonError::into_inner).clock.now(),
+            Self::Sqlite(writing) => held(writing).clock.now(),
             Self::Postgres(database, _) => database.now(),
         }
     }
@@ -169,7 +174,7 @@ impl Transaction<'_> {
     /// The present time of the monotonic clock.
     pub(crate) fn elapsed(&self) -> Duration {
         match self {
-            Self::Sqlite(writing) => writing.lock().unwrap_or_else(PoisonError::into_inner).clock.elapsed(),
+            Self::Sqlite(writing) => held(writing).clock.elapsed(),
             Self::Postgres(database, _) => database.clock.elapsed(),
         }
     }
@@ -177,7 +182,7 @@ impl Transaction<'_> {
     pub(crate) fn new_id(&self) -> Id {
         match self {
             Self::Sqlite(writing) => {
-                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+                let writing = held(writing);
                 writing.ids.next(writing.clock.now())
             }
             Self::Postgres(database, _) => database.new_id(),
@@ -187,10 +192,7 @@ impl Transaction<'_> {
     /// Runs a statement and returns its rows.
     pub(crate) async fn query(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<Vec<Row>> {
         match self {
-            Self::Sqlite(writing) => {
-                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(query(&writing.connection, sql, for_sqlite(parameters))?)
-            }
+            Self::Sqlite(writing) => Ok(query(&held(writing).connection, sql, for_sqlite(parameters))?),
             Self::Postgres(_, begun) => {
                 let rows = begun.query(sql, &for_postgres(parameters)).await?;
                 Ok(rows.into_iter().map(Row::Postgres).collect())
@@ -233,8 +235,7 @@ impl Transaction<'_> {
     pub(crate) async fn execute(&self, sql: &str, parameters: &[&dyn Parameter]) -> Done<u64> {
         match self {
             Self::Sqlite(writing) => {
-                let writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
-                Ok(prepare(&writing.connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
+                Ok(prepare(&held(writing).connection, sql, for_sqlite(parameters))?.raw_execute()? as u64)
             }
             Self::Postgres(_, begun) => Ok(begun.execute(sql, &for_postgres(parameters)).await?),
         }
@@ -266,7 +267,7 @@ impl Transaction<'_> {
     /// Keeps no prompt that this transaction erases in the write-ahead log.
     pub(crate) fn erases(&self) {
         if let Self::Sqlite(writing) = self {
-            writing.lock().unwrap_or_else(PoisonError::into_inner).empties_log = true;
+            held(writing).empties_log = true;
         }
     }
 }

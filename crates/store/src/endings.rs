@@ -80,8 +80,9 @@ impl Lost {
     /// Takes the task out of the queue. SQLite counts those of each account.
     async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
         begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
-        if let Some(sql) = begun.either(Some("UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1"), None) {
-            begun.execute(sql, &[&self.account_id]).await?;
+        if let Transaction::Sqlite(_) = begun {
+            let count = "UPDATE accounts SET unfinished = unfinished - 1 WHERE id = $1";
+            begun.execute(count, &[&self.account_id]).await?;
         }
         Ok(())
     }

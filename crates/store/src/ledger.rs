@@ -131,8 +131,8 @@ pub(crate) async fn record(
     now: Timestamp,
 ) -> Done<i64> {
     let NewEntry { kind, amount, task_id, key_id, grant_id, note } = entry;
-    if let Some(sql) = begun.either(Some("UPDATE accounts SET balance = $2 WHERE id = $1"), None) {
-        begun.execute(sql, &[&account_id, &balance]).await?;
+    if let Transaction::Sqlite(_) = begun {
+        begun.execute("UPDATE accounts SET balance = $2 WHERE id = $1", &[&account_id, &balance]).await?;
     }
     let sql = "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id, note, key_id, grant_id)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";

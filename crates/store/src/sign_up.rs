@@ -25,9 +25,9 @@ const ADD_OWNER: &str = "
 
 /// Waits for another sign-up with the identity that may be under way, in any process.
 async fn wait(begun: &Transaction<'_>, Identity { issuer, subject }: &Identity) -> Done {
-    let wait = Some("SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))");
-    if let Some(sql) = begun.either(None, wait) {
-        begun.query(sql, &[issuer, subject]).await?;
+    if let Transaction::Postgres(..) = begun {
+        let wait = "SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))";
+        begun.query(wait, &[issuer, subject]).await?;
     }
     Ok(())
 }

@@ -111,9 +111,10 @@ impl Order {
             }
         };
         let count = async {
-            match begun.either(Some("UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1"), None) {
-                Some(sql) => begun.execute(sql, &[&self.account_id]).await,
-                None => Ok(0),
+            let count = "UPDATE accounts SET unfinished = unfinished + 1 WHERE id = $1";
+            match begun {
+                Transaction::Sqlite(_) => begun.execute(count, &[&self.account_id]).await,
+                Transaction::Postgres(..) => Ok(0),
             }
         };
         let queue = self.queue(begun, id, ledger::to_json(&debit.parts));
