@@ -172,12 +172,12 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
     {
-        let Some(right) = right else { return self.writer.run(write).await };
+        let Some(right) = right else { return self.writer.write(write).await };
         let write = move |writing: &mut Writing| {
             let holds = on_sqlite(writing, async |begun: &Transaction<'_>| right.holds(begun, true).await)?;
             holds.then(|| write(writing)).transpose()
         };
-        self.writer.run(write).await?.ok_or(StoreError::Revoked)
+        self.writer.write(write).await?.ok_or(StoreError::Revoked)
     }
 
     /// Checkpoints the write-ahead log and truncates it. After a failed sync the kernel may report pages of the log as

@@ -118,22 +118,15 @@ impl Writer {
         Ok(Self { writes: Some(writes), thread: Some(thread) })
     }
 
-    /// [`Writer::run`] of statements alone.
-    pub(super) async fn write<T, F>(&self, mut write: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnMut(&mut Writing) -> rusqlite::Result<T> + Send + 'static,
-    {
-        self.run(move |writing| Ok(write(writing)?)).await
-    }
-
     /// Runs `write` and returns its result once it is durable. A failed write has no effect, neither on the database
     /// nor on other writes of its batch.
-    pub(super) async fn run<T, F>(&self, write: F) -> Result<T>
+    pub(super) async fn write<T, E, F>(&self, mut write: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&mut Writing) -> Result<T> + Send + 'static,
+        E: Into<StoreError>,
+        F: FnMut(&mut Writing) -> std::result::Result<T, E> + Send + 'static,
     {
+        let write = move |writing: &mut Writing| write(writing).map_err(Into::into);
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { write, outcome: None, reply });
         let writes = self.writes.as_ref().expect("only drop takes the sender");
@@ -381,7 +374,7 @@ mod tests {
         // Blocks the writer until all three writes are in its inbox and therefore in one batch.
         let held = writer.write(move |_| {
             gate.recv().expect_err("nothing is sent");
-            Ok(())
+            Ok::<_, StoreError>(())
         });
         let lost = writer.write(|writing| {
             writing.connection.execute("INSERT INTO kept VALUES ('lost')", [])?;
