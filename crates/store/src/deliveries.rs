@@ -303,7 +303,7 @@ fn claim_columns(now: &str) -> String {
 /// The delivery of an attempt that has just begun; `tasks` are those whose ends are told.
 fn claimed(row: &Row, tasks: &HashMap<Id, Task>) -> Result<DeliveryClaim> {
     let event_id: Id = row.get("event_id")?;
-    let invalid = |what: &str| StoreError::Other(format!("a delivery has no {what} that can be read").into());
+    let invalid = |what: &str| StoreError::other(format!("a delivery has no {what} that can be read"));
     let data = match row.get::<Option<String>>("data")? {
         Some(text) => serde_json::from_str(&text).map_err(|_| invalid("data"))?,
         None => event::of_task(tasks.get(&event_id).ok_or_else(|| invalid("task"))?),

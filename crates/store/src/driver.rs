@@ -76,7 +76,7 @@ pub(crate) enum Row {
 
 /// The error for a column with a value that this code never writes.
 fn odd(column: &str, error: impl std::fmt::Display) -> StoreError {
-    StoreError::Other(format!("the column {column} contains an invalid value: {error}").into())
+    StoreError::other(format!("the column {column} contains an invalid value: {error}"))
 }
 
 impl Row {
@@ -90,7 +90,7 @@ impl Row {
             Self::Sqlite(columns, values) => {
                 let place = columns.iter().position(|name| name == column);
                 let value = place.and_then(|place| values.get(place)).map(ValueRef::from);
-                let value = value.ok_or_else(|| StoreError::Other(format!("no column is called {column}").into()))?;
+                let value = value.ok_or_else(|| StoreError::other(format!("no column is called {column}")))?;
                 T::column_result(value).map_err(|error| odd(column, error))
             }
         }
@@ -418,7 +418,7 @@ impl SqlStore {
         progress: impl Fn(u64),
     ) -> Result<postgres::Import> {
         match &self.driver {
-            Driver::Sqlite(_) => Err(StoreError::Other("only PostgreSQL takes the rows of another database".into())),
+            Driver::Sqlite(_) => Err(StoreError::other("only PostgreSQL takes the rows of another database")),
             Driver::Postgres(store) => store.import(source, expected, progress).await,
         }
     }

@@ -97,7 +97,7 @@ impl Lost {
         );
         let parameters: [&dyn Parameter; 5] = [&self.task_id, &begun.now(), &self.held_since, first, second];
         let ended = begun.find(&sql, &parameters, |row| row.get("updated_at")).await?;
-        Ok(ended.ok_or_else(|| StoreError::Other(format!("task {} is gone", self.task_id).into()))?)
+        Ok(ended.ok_or_else(|| StoreError::other(format!("task {} is gone", self.task_id)))?)
     }
 
     /// Fails and refunds the task; `None` if its row is damaged.

@@ -22,8 +22,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// [`StoreError::Other`] for this reason.
-    pub(super) fn other(reason: impl Error + Send + Sync + 'static) -> Self {
+    /// [`StoreError::Other`] for an error or a sentence.
+    pub(super) fn other(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(Cause::new(reason))
     }
 }

@@ -184,7 +184,7 @@ pub trait Fleet: std::fmt::Debug + Send + Sync + 'static {
 pub(super) const MARKER: &str = "SELECT value FROM secrets WHERE name = 'files'";
 
 fn secret<T: TryFrom<Vec<u8>>>(row: &Row) -> Result<T> {
-    let damaged = |_| StoreError::Other("a random value of this installation is damaged".into());
+    let damaged = |_| StoreError::other("a random value of this installation is damaged");
     row.get::<Vec<u8>>("value")?.try_into().map_err(damaged)
 }
 
@@ -231,7 +231,7 @@ impl Fleet for SqlStore {
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {
         let row = self.driver.read_one("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
-        secret(&row.ok_or_else(|| StoreError::Other("the secret that signs cursors is gone".into()))?)
+        secret(&row.ok_or_else(|| StoreError::other("the secret that signs cursors is gone"))?)
     }
 
     async fn files_marker(&self) -> Result<Option<FilesMarker>> {

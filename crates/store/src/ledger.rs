@@ -102,13 +102,11 @@ pub(crate) async fn holding(begun: &Transaction<'_>, account_id: Id, most: u32) 
     };
     let grants = async { begun.list(GRANTS, &[&account_id], grant).await };
     let (account, grants) = try_join!(biased; account, grants)?;
-    let account = account.ok_or_else(|| StoreError::Other(format!("there is no account {account_id}").into()))?;
+    let account = account.ok_or_else(|| StoreError::other(format!("there is no account {account_id}")))?;
     // Logical replication, for one, copies no sequence.
     if account.get("is_behind")? {
         let advice = "set it to the highest id of the ledger";
-        return Err(
-            StoreError::Other(format!("the sequence ledger_id_seq is behind the ledger: {advice}").into()).into()
-        );
+        return Err(StoreError::other(format!("the sequence ledger_id_seq is behind the ledger: {advice}")).into());
     }
     Ok(Holding {
         balance: account.get("balance")?,
@@ -139,7 +137,7 @@ pub(crate) async fn record(
     let kind = kind.as_str();
     let parameters: [&dyn Parameter; 9] = [&account_id, &kind, amount, &balance, &now, task_id, note, key_id, grant_id];
     let added = begun.find(sql, &parameters, |row| row.get("id")).await?;
-    Ok(added.ok_or_else(|| StoreError::Other("the ledger took no entry".into()))?)
+    Ok(added.ok_or_else(|| StoreError::other("the ledger took no entry"))?)
 }
 
 /// Grants a new account its first credits, if any.
@@ -228,7 +226,7 @@ async fn give_back(
     taken: &str,
     now: Timestamp,
 ) -> Done {
-    let parts = from_json(taken).map_err(|error| StoreError::Other(format!("queue.taken: {error}").into()))?;
+    let parts = from_json(taken).map_err(|error| StoreError::other(format!("queue.taken: {error}")))?;
     let grants: Vec<i64> = parts.iter().map(|part| part.grant).collect();
     let grants = Each { sqlite: serde_json::to_string(&grants).expect("numbers are always JSON"), postgres: grants };
     let rows = begun.query(&state(begun), &[&account_id, &grants, &now]).await?;
@@ -246,7 +244,7 @@ async fn give_back(
         // The entry of the refund may have a grant already.
         let sql = "SELECT id FROM ledger WHERE task_id = $1 AND kind = 'charge'";
         // A damaged ledger, which must not look like a broken connection: that would stop the sweeps of other accounts.
-        let missing = || StoreError::Other(format!("task {task_id} was never charged").into());
+        let missing = || StoreError::other(format!("task {task_id} was never charged"));
         let charge = begun.find(sql, &[&task_id], |row| row.get("id")).await?.ok_or_else(missing)?;
         add_grant(begun, charge, account_id, expired, now).await?;
     }

@@ -13,7 +13,7 @@ pub(crate) async fn find(driver: &Driver, person_id: Id) -> Result<Option<Factor
         FROM people WHERE id = $1 AND factor_secret IS NOT NULL";
     let Some(row) = driver.read_one(sql, &[&person_id]).await? else { return Ok(None) };
     let secret = FactorSecret::from_bytes(&row.get::<Vec<u8>>("factor_secret")?);
-    let secret = secret.ok_or_else(|| StoreError::Other("a second factor has a secret of another length".into()))?;
+    let secret = secret.ok_or_else(|| StoreError::other("a second factor has a secret of another length"))?;
     Ok(Some(Factor { secret, step: row.get("factor_step")?, recovery_codes: row.number("codes")? }))
 }
 

@@ -132,7 +132,7 @@ fn link(row: &Row) -> Result<SharedLink> {
         id: row.get("id")?,
         account_id: row.get("account_id")?,
         person_id: row.get("person_id")?,
-        target: target.ok_or_else(|| StoreError::Other("a shared link shows nothing".into()))?,
+        target: target.ok_or_else(|| StoreError::other("a shared link shows nothing"))?,
         title: row.get("title")?,
         is_private: row.get("is_private")?,
         with_prompts: row.get("with_prompts")?,

@@ -49,7 +49,7 @@ impl Order {
             // One that was deleted takes the rights of its keys and people with it.
             return Err(match self.origin.right {
                 Some(_) => StoreError::Revoked.into(),
-                None => StoreError::Other("there is no such account".into()).into(),
+                None => StoreError::other("there is no such account").into(),
             });
         }
         let (account, budget, repeats, is_allowed) = try_join!(

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::connect::{BY_INDEX, describe, session};
 use super::hosts::{EncryptedConnection, Hosts};
 use crate::failure::{Done, Failure};
-use crate::{Cause, Result, StoreError};
+use crate::{Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
 
@@ -76,7 +76,7 @@ impl Database {
             });
             let pool = Pool::builder(manager(&config, &hosts)).max_size(MAX_CONNECTIONS);
             let pool = pool.post_create(prepare).runtime(Runtime::Tokio1);
-            pool.build().map_err(|error| StoreError::Other(Cause::new(error)))
+            pool.build().map_err(StoreError::other)
         };
         let (writers, readers) = (pool(BY_INDEX)?, pool("")?);
         // Until the clock of the server has been read.
@@ -126,13 +126,13 @@ impl Database {
     fn silent(&self) -> StoreError {
         let (name, seconds, needed) = (self.name(), POOL_WAIT.as_secs(), 2 * MAX_CONNECTIONS + 1);
         let pooler = format!("a pooler does so that allows each process fewer than its {needed} connections");
-        StoreError::Other(format!("{name} did not respond for {seconds} s; {pooler}").into())
+        StoreError::other(format!("{name} did not respond for {seconds} s; {pooler}"))
     }
 
     /// Two connections without settings, in a pool of their own, which ends with them; waits while the server restarts.
     pub(super) async fn bare_pair(&self) -> Result<(Client, Client)> {
         let pool = Pool::builder(manager(&self.config, &self.hosts)).max_size(2).runtime(Runtime::Tokio1).build();
-        let pool = pool.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let pool = pool.map_err(StoreError::other)?;
         Ok((self.client(&pool).await?, self.client(&pool).await?))
     }
 
@@ -148,7 +148,7 @@ impl Database {
                 Some(Ok(client)) => return Ok(client),
                 Some(Err(error)) => error,
                 None if pool.status().size < pool.status().max_size => return Err(self.silent()),
-                None => return Err(StoreError::Other(too_few_connections().into())),
+                None => return Err(StoreError::other(too_few_connections())),
             };
             let waited = self.clock.elapsed().saturating_sub(begun);
             // A manual clock stands still, so the wait would never end; tests with one do not restart the server.
@@ -236,7 +236,7 @@ impl Database {
 
     /// Awaits the response to `work`, for `limit` at the most.
     async fn answered<T>(&self, limit: Duration, work: impl Future<Output = Done<T>>) -> Done<T> {
-        let silent = || StoreError::Other(format!("the server did not respond for {} s", limit.as_secs()).into());
+        let silent = || StoreError::other(format!("the server did not respond for {} s", limit.as_secs()));
         self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())))
     }
 
@@ -354,6 +354,6 @@ fn too_few_connections() -> String {
 fn unreachable(error: PoolError) -> StoreError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => error.into(),
-        error => StoreError::Other(Cause::new(error)),
+        error => StoreError::other(error),
     }
 }

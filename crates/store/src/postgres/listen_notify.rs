@@ -202,7 +202,7 @@ async fn listen(database: &Database, shared: &Shared, failures: &mut u32) -> Res
                 hear(shared, &me, notification.payload());
             }
         }
-        Err(StoreError::Other("the connection was closed".into()))
+        Err(StoreError::other("the connection was closed"))
     };
     let announcing = async {
         let channel = in_time(database, set_up(database, &client)).await?;
@@ -274,7 +274,7 @@ async fn stay_in_touch(database: &Database, client: &tokio_postgres::Client) -> 
 }
 
 async fn in_time<T>(database: &Database, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let silent = || Err(StoreError::Other("the server does not respond".into()));
+    let silent = || Err(StoreError::other("the server does not respond"));
     database.within(HEARTBEAT_TIMEOUT, work).await.unwrap_or_else(silent)
 }
 

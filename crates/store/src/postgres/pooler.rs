@@ -30,7 +30,7 @@ pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
         Some(Err(failure)) => Err(unusable(database, failure)),
         None => {
             let error = format!("two sessions at the same time got no answer within {} s", LIMIT.as_secs());
-            Err(unusable(database, StoreError::Other(error.into()).into()))
+            Err(unusable(database, StoreError::other(error).into()))
         }
     }
 }
@@ -40,7 +40,7 @@ pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
     let (one, two) = (database.reader().await?, database.reader().await?);
     match database.within(LIMIT, have_sessions(&one, &two)).await {
         Some(Ok(true)) => Ok(()),
-        Some(Ok(false)) => Err(StoreError::Other(OpenError::Pooled(database.name()).to_string().into())),
+        Some(Ok(false)) => Err(StoreError::other(OpenError::Pooled(database.name()).to_string())),
         Some(Err(_)) | None => {
             // A statement may still run there.
             drop((Client::take(one), Client::take(two)));

@@ -204,7 +204,7 @@ impl SqliteStore {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let turn = self.long_reads.clone().acquire_owned().await;
-        let turn = turn.map_err(|error| StoreError::Other(Cause::new(error)))?;
+        let turn = turn.map_err(StoreError::other)?;
         let store = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             // Until the read has ended, even if its caller has gone.
@@ -212,7 +212,7 @@ impl SqliteStore {
             store.readers.read(query)
         });
         let read = read.await;
-        Ok(read.map_err(|error| StoreError::Other(Cause::new(error)))??)
+        Ok(read.map_err(StoreError::other)??)
     }
 
     pub(crate) fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
@@ -222,7 +222,7 @@ impl SqliteStore {
 
 /// Turns the answer of SQLite's integrity check into a result.
 fn integrity(found: String) -> Result<()> {
-    if found == "ok" { Ok(()) } else { Err(StoreError::Other(found.into())) }
+    if found == "ok" { Ok(()) } else { Err(StoreError::other(found)) }
 }
 
 /// The path at which a restore keeps the database until all result files are restored. While this file exists and the

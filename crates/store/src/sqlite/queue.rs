@@ -129,7 +129,7 @@ fn give_up(
     let give_up = |writing: &mut Writing| {
         on_sqlite(writing, async |begun: &Transaction<'_>| loss.give_up(begun, condition, parameters).await)
     };
-    let damaged = || StoreError::Other("its row in the queue has no task that is processing".into());
+    let damaged = || StoreError::other("its row in the queue has no task that is processing");
     let given_up = in_savepoint(writing, give_up).and_then(|given_up| match given_up {
         GivenUp { queued: 0, failed } if failed.is_empty() => Err(damaged()),
         given_up => Ok(given_up),

@@ -130,8 +130,8 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Pending { write, outcome: None, reply });
         let writes = self.writes.as_ref().expect("only drop takes the sender");
-        writes.send(job).map_err(|_| StoreError::Other("the writer has stopped".into()))?;
-        answer.await.unwrap_or_else(|_| Err(StoreError::Other("the writer has stopped".into())))
+        writes.send(job).map_err(|_| StoreError::other("the writer has stopped"))?;
+        answer.await.unwrap_or_else(|_| Err(StoreError::other("the writer has stopped")))
     }
 }
 
@@ -205,7 +205,7 @@ fn run_batch(writing: &mut Writing, batch: &mut Vec<Box<dyn Write>>, inbox: &Rec
     for write in batch {
         write.run_in_savepoint(writing);
         if writing.connection.is_autocommit() {
-            return Err(StoreError::Other("the transaction was rolled back".into()));
+            return Err(StoreError::other("the transaction was rolled back"));
         }
     }
     Ok(())
