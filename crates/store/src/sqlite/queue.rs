@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 
 use super::SqliteStore;
 use super::writer::{Writing, in_savepoint};
@@ -173,8 +173,9 @@ pub(super) fn rescue(writing: &mut Writing, which: Rescue, loss: &Loss) -> Resul
     Ok(rescued)
 }
 
-/// Fails and refunds tasks, each for itself: those that a statement selects, with the parameter ?1 and up to ?2.
-fn fail_all(writing: &mut Writing, sql: &str, bound: impl rusqlite::ToSql, loss: &Loss) -> Result<Vec<Ended>> {
+/// Fails and refunds up to [`SWEEP_BATCH`] tasks, each for itself: those that a statement selects, with the parameter
+/// ?1 and up to ?2.
+pub(super) fn fail(writing: &mut Writing, sql: &str, bound: &impl ToSql, loss: &Loss) -> Result<Vec<Ended>> {
     let mut tasks: Vec<Id> = writing
         .connection
         .prepare_cached(sql)?
@@ -186,29 +187,6 @@ fn fail_all(writing: &mut Writing, sql: &str, bound: impl rusqlite::ToSql, loss:
         all.add(give_up(writing, loss, "q.task_id = $1", id, &[&id])?);
     }
     Ok(all.failed)
-}
-
-/// Fails and refunds up to [`SWEEP_BATCH`] overdue tasks.
-pub(super) fn expire(writing: &mut Writing, cutoff: Timestamp, loss: &Loss) -> Result<Vec<Ended>> {
-    // Ids start with the time of creation, so the cutoff becomes a range of ids.
-    let bound = Id::floor(Timestamp::from_millis(cutoff.as_millis().saturating_add(1)));
-    fail_all(writing, "SELECT task_id FROM queue WHERE task_id < ?1 LIMIT ?2", bound, loss)
-}
-
-/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks with more references than this.
-pub(super) fn fail_beyond(writing: &mut Writing, max_references: u32, loss: &Loss) -> Result<Vec<Ended>> {
-    let beyond = "SELECT task_id FROM queue INDEXED BY queue_with_references
-        WHERE reference_count > 0 AND reference_count > ?1 AND lease_until IS NULL LIMIT ?2";
-    fail_all(writing, beyond, max_references, loss)
-}
-
-/// Fails and refunds up to [`SWEEP_BATCH`] waiting tasks whose engine is not in `engines`, an object of JSON, or takes
-/// fewer references than they have.
-pub(super) fn fail_unmatched(writing: &mut Writing, engines: &str, loss: &Loss) -> Result<Vec<Ended>> {
-    let unmatched = "SELECT task_id FROM queue INDEXED BY queue_named
-        WHERE lease_until IS NULL AND engine > ''
-            AND reference_count > coalesce((SELECT value FROM json_each(?1) WHERE key = engine), -1) LIMIT ?2";
-    fail_all(writing, unmatched, engines, loss)
 }
 
 impl SqliteStore {
