@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction, of_account};
+use super::tasks::upper;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
@@ -492,15 +493,14 @@ impl AuditLog for SqlStore {
     }
 
     async fn audit_entries(&self, account_id: Option<Id>, before: Option<Id>, limit: u32) -> Result<Vec<AuditEntry>> {
-        let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
         let sql = format!(
             "SELECT l.*, a.name AS account FROM (
                  SELECT id, actor, person_id, via, source, action, account_id, subject, detail FROM audit_log
-                 WHERE {} AND {older} ORDER BY id DESC LIMIT $3
+                 WHERE {} AND id < $2 ORDER BY id DESC LIMIT $3
              ) l LEFT JOIN accounts a ON a.id = l.account_id ORDER BY l.id DESC",
             of_account(account_id)
         );
-        self.driver.list(&sql, &[&account_id, &before, &i64::from(limit)], entry).await
+        self.driver.list(&sql, &[&account_id, &upper(before), &i64::from(limit)], entry).await
     }
 
     async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize> {

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 
 use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, array, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
-use super::tasks::{TASK, task};
+use super::tasks::{TASK, task, upper};
 use super::{Action, Actor, Deed, Result, StoreError, audit_log};
 use crate::failure::Done;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
@@ -502,10 +502,9 @@ impl Deliveries for SqlStore {
     }
 
     async fn list_deliveries(&self, endpoint_id: Id, before: Option<Id>, limit: u32) -> Result<Vec<Delivery>> {
-        let older = if before.is_some() { "id < $2" } else { "CAST($2 AS text) IS NULL" };
         let sql =
-            format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND {older} ORDER BY id DESC LIMIT $3");
-        self.driver.list(&sql, &[&endpoint_id, &before, &i64::from(limit)], delivery).await
+            format!("SELECT {DELIVERY} FROM deliveries WHERE endpoint_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+        self.driver.list(&sql, &[&endpoint_id, &upper(before), &i64::from(limit)], delivery).await
     }
 
     async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>> {

@@ -150,12 +150,6 @@ pub struct Newcomer {
     pub source: String,
 }
 
-impl Newcomer {
-    pub(super) fn name_with(&self, id: Id) -> String {
-        with_id(&self.name, id)
-    }
-}
-
 impl std::fmt::Debug for Newcomer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Newcomer").field("account_id", &self.account_id).finish_non_exhaustive()
@@ -183,14 +177,8 @@ impl Credential {
     }
 }
 
-impl SignUp {
-    /// The name for a person whose own name is taken.
-    pub(super) fn name_with(&self, id: Id) -> String {
-        with_id(&self.name, id)
-    }
-}
-
-fn with_id(name: &str, id: Id) -> String {
+/// The name for a person whose own name is taken.
+pub(super) fn with_id(name: &str, id: Id) -> String {
     let id = id.as_str().to_lowercase();
     let rest = MAX_NAME_CHARS - id.len() - 1;
     format!("{}-{id}", name.chars().take(rest).collect::<String>())

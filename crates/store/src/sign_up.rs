@@ -2,7 +2,7 @@
 
 use super::driver::{Driver, Transaction};
 use super::identities::{identify, with_identity};
-use super::people::{SIGN_UP_NOTE, create};
+use super::people::{SIGN_UP_NOTE, create, with_id};
 use super::{Actor, Credential, Deed, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError};
 use super::{accounts, audit_log, ledger};
 use crate::failure::Done;
@@ -51,7 +51,7 @@ pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<Signi
     let name = match &new.credential {
         _ if taken.is_none() => new.name.clone(),
         Credential::Password(_) => return Ok(SigningUp::NameTaken),
-        Credential::Identity(_) => new.name_with(id),
+        Credential::Identity(_) => with_id(&new.name, id),
     };
     // A name of an account may be taken where that of a person is not; only the operator sees it.
     if accounts::insert(begun, account_id, &name, "FALSE").await?.is_none() {
@@ -81,7 +81,7 @@ pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joinin
     }
     let id: Id = begun.new_id();
     let created = match create(begun, id, new.account_id, &new.name, new.role).await? {
-        PersonCreation::NameTaken => create(begun, id, new.account_id, &new.name_with(id), new.role).await?,
+        PersonCreation::NameTaken => create(begun, id, new.account_id, &with_id(&new.name, id), new.role).await?,
         creation => creation,
     };
     let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };

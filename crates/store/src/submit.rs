@@ -1,7 +1,5 @@
 //! Submits: one transaction charges and queues a task.
 
-use std::time::Duration;
-
 use tokio::try_join;
 
 use super::driver::{Parameter, Transaction};
@@ -26,11 +24,6 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Whether it must not start any more; `now` is by the monotonic clock.
-    pub(crate) fn is_over(&self, now: Duration) -> bool {
-        self.start.is_over(now)
-    }
-
     /// The task that it makes.
     pub(crate) fn task(&self, id: Id) -> Task {
         Task {
@@ -63,7 +56,7 @@ impl Order {
             return Err(StoreError::Revoked.into());
         } else if repeats {
             return Ok(Submission::Repeated);
-        } else if self.is_over(begun.elapsed()) {
+        } else if self.start.is_over(begun.elapsed()) {
             return Ok(Submission::NotStarted);
         }
         match account.charge(self.request.cost(), self.max_unfinished, budget, begun.now()) {

@@ -163,7 +163,7 @@ impl Tasks for SqlStore {
                 let origin = Origin { right: None, ..origin };
                 let order = Order { account_id, origin, surface, request, max_unfinished, start };
                 let submit = move |writing: &mut sqlite::Writing| {
-                    if order.is_over(writing.clock.elapsed()) {
+                    if order.start.is_over(writing.clock.elapsed()) {
                         return Ok(Submission::NotStarted);
                     }
                     on_sqlite(writing, async |begun: &Transaction<'_>| order.submit(begun, begun.new_id()).await)

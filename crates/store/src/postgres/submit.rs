@@ -45,7 +45,7 @@ impl Submitter {
     async fn run(&self, order: &Order, place: SubmitTurn) -> Result<Submission> {
         let id = self.database.new_id();
         let failure = loop {
-            if order.is_over(self.database.clock.elapsed()) {
+            if order.start.is_over(self.database.clock.elapsed()) {
                 return Ok(Submission::NotStarted);
             }
             match self.send(order, id).await {

@@ -47,10 +47,6 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
     }
 }
 
-fn candidates(filter: &GalleryFilter, has_words: bool) -> String {
-    format!("SELECT t.id, {FITS} FROM {}", source(filter, has_words))
-}
-
 /// All of these terms, in the language of FTS5. A term has letters and digits only.
 fn matching(words: &[Sought]) -> String {
     let term = |one: &Sought| format!("\"{}\"{}", one.term, if one.is_beginning { "*" } else { "" });
@@ -72,7 +68,8 @@ fn search(
     }
     let until = filter.until.map(Id::floor);
     let before = before.into_iter().chain(until).min();
-    let mut statement = connection.prepare_cached(&candidates(filter, !words.is_empty()))?;
+    let sql = format!("SELECT t.id, {FITS} FROM {}", source(filter, !words.is_empty()));
+    let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(named_params! {
         ":account": account_id,
         ":state": filter.state.map(|state| state.as_str()),
