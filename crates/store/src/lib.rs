@@ -95,9 +95,6 @@ pub use self::uploads::{NewUpload, Upload, UploadedPicture, Uploads};
 /// set back, and counts as due.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
-pub(crate) const EXIT_FAULT: i32 = 70;
-
 /// A submit whose transaction has not begun this long after the last byte of its request never begins.
 pub const START_WITHIN: Duration = Duration::from_secs(5);
 

@@ -33,7 +33,7 @@ use self::connection::{Readers, connect};
 pub(crate) use self::gallery::overwrite_words;
 pub use self::moved::{mark_as_moved, take_back};
 pub use self::schema::SCHEMA;
-use self::schema::{check_write_permission, is_a_fragment, migrate};
+use self::schema::{check_write_permission, is_a_fragment, migrate, unusable};
 pub use self::snapshot::Snapshot;
 
 impl fmt::Debug for SqliteStore {
@@ -97,24 +97,22 @@ pub fn open_with(
     faults: Faults,
     schema: &Schema,
 ) -> std::result::Result<SqlStore, OpenError> {
-    let unusable =
-        |error: &dyn fmt::Display| OpenError::Unusable { name: schema::name(path), error: error.to_string() };
-    if is_a_fragment(path).map_err(|error| unusable(&error))? {
-        return Err(unusable(&"the file is not a database"));
+    if is_a_fragment(path).map_err(|error| unusable(path, error))? {
+        return Err(unusable(path, "the file is not a database"));
     }
-    check_write_permission(path).map_err(|error| unusable(&error))?;
+    check_write_permission(path).map_err(|error| unusable(path, error))?;
     let unfinished = restoring(path);
     if unfinished.exists() && !path.exists() {
         let advice = format!("remove {} and the result files beside it, and restore again", unfinished.display());
         return Err(OpenError::Unrestored { path: path.display().to_string(), advice });
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-    let mut connection = connect(path, flags).map_err(|error| unusable(&error))?;
+    let mut connection = connect(path, flags).map_err(|error| unusable(path, error))?;
     migrate(&mut connection, path, schema)?;
     let ids = IdSource::default();
     let (last_served, empties_log) = (HashMap::new(), false);
     let writing = Writing { connection, clock: clock.clone(), ids, last_served, faults: faults.clone(), empties_log };
-    let writer = Writer::start(writing).map_err(|error| unusable(&error))?;
+    let writer = Writer::start(writing).map_err(|error| unusable(path, error))?;
     let readers = Readers { path: path.to_owned(), idle: Mutex::default() };
     let store = SqliteStore {
         writer,

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags};
 
 use super::connection::connect;
-use super::schema::{APPLICATION_ID, SCHEMA, check_current, name, state};
+use super::schema::{APPLICATION_ID, SCHEMA, check_current, state, unusable};
+use super::writer;
 use crate::OpenError;
 
 /// Application id of a database that was moved: "tinm" in ASCII.
@@ -27,14 +28,12 @@ pub(super) fn destination(connection: &Connection) -> rusqlite::Result<String> {
 pub fn mark_as_moved(database: &Path, to: &str) -> Result<(), OpenError> {
     let mut connection = open(database)?;
     check_current(&connection, database)?;
-    let mut write = || -> rusqlite::Result<()> {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let marked = writer::alone(&mut connection, |connection| {
         let row = (ROW, to.as_bytes());
-        transaction.execute("INSERT OR REPLACE INTO secrets (name, value) VALUES (?1, ?2)", row)?;
-        transaction.pragma_update(None, "application_id", MOVED_ID)?;
-        transaction.commit()
-    };
-    write().map_err(|error| unusable(database, &error))
+        connection.execute("INSERT OR REPLACE INTO secrets (name, value) VALUES (?1, ?2)", row)?;
+        connection.pragma_update(None, "application_id", MOVED_ID)
+    });
+    marked.map_err(|error| unusable(database, error))
 }
 
 /// Removes the mark. Returns whether there was one.
@@ -46,20 +45,15 @@ pub fn take_back(database: &Path) -> Result<bool, OpenError> {
     if !matches!(state(&connection, database, &SCHEMA), Err(OpenError::Moved { .. })) {
         return Ok(false);
     }
-    let mut write = || -> rusqlite::Result<()> {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        transaction.execute("DELETE FROM secrets WHERE name = ?1", [ROW])?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.commit()
-    };
-    write().map_err(|error| unusable(database, &error))?;
+    let unmarked = writer::alone(&mut connection, |connection| {
+        connection.execute("DELETE FROM secrets WHERE name = ?1", [ROW])?;
+        connection.pragma_update(None, "application_id", APPLICATION_ID)
+    });
+    unmarked.map_err(|error| unusable(database, error))?;
     Ok(true)
 }
 
-fn open(database: &Path) -> Result<Connection, OpenError> {
-    connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| unusable(database, &error))
-}
-
-fn unusable(database: &Path, error: &rusqlite::Error) -> OpenError {
-    OpenError::Unusable { name: name(database), error: error.to_string() }
+/// A connection to a database file, whatever it contains.
+pub(super) fn open(database: &Path) -> Result<Connection, OpenError> {
+    connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| unusable(database, error))
 }

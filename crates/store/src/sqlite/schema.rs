@@ -1,5 +1,6 @@
 //! The schema of a database file: its owner, its version, its creation and its migrations.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
@@ -71,9 +72,14 @@ pub(super) fn name(path: &Path) -> String {
     format!("database {}", path.display())
 }
 
+/// The error for a file that the system or SQLite refuses.
+pub(super) fn unusable(path: &Path, error: impl Display) -> OpenError {
+    OpenError::Unusable { name: name(path), error: error.to_string() }
+}
+
 /// Creates the schema in an empty file, or brings an earlier one up to date.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, schema: &Schema) -> Result<(), OpenError> {
-    let unusable = |error: rusqlite::Error| OpenError::Unusable { name: name(path), error: error.to_string() };
+    let unusable = |error: rusqlite::Error| unusable(path, error);
     let found = state(connection, path, schema)?;
     // A copy made by `Snapshot::take` is not in WAL mode.
     use_wal(connection).map_err(unusable)?;
@@ -110,7 +116,7 @@ pub(super) enum SchemaState {
 
 /// The state of a file, or the reason why this program cannot use it.
 pub(super) fn state(connection: &Connection, path: &Path, schema: &Schema) -> Result<SchemaState, OpenError> {
-    let unusable = |error: rusqlite::Error| OpenError::Unusable { name: name(path), error: error.to_string() };
+    let unusable = |error: rusqlite::Error| unusable(path, error);
     // One transaction, so that a database that another process is creating is visible completely or not at all.
     let snapshot = connection.unchecked_transaction().map_err(unusable)?;
     let read = |sql| pragma(&snapshot, sql).map_err(unusable);

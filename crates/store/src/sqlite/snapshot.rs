@@ -1,15 +1,14 @@
 //! Snapshots: copies of the database, taken while others write, and read-only access to them.
 
-use std::fmt::{self, Display};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 
-use super::connection::connect;
-use super::moved::take_back;
-use super::schema::{SCHEMA, SchemaState, check_current, check_permission, is_a_fragment, name, state};
+use super::moved::{open, take_back};
+use super::schema::{SCHEMA, SchemaState, check_current, check_permission, is_a_fragment, name, state, unusable};
 use super::{companions, integrity};
 use crate::driver::query;
 use crate::tasks::{NAME_ON_SQLITE, completed, completed_after};
@@ -36,8 +35,7 @@ impl Snapshot {
     /// # Errors
     /// [`OpenError`]; the content of `copy` is then undefined.
     pub fn take(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
-        let unusable = |error: rusqlite::Error| unusable(database, &error);
-        let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(unusable)?;
+        let connection = open(database)?;
         check_current(&connection, database)?;
         copy_into(&connection, copy)
     }
@@ -47,8 +45,7 @@ impl Snapshot {
     /// # Errors
     /// [`OpenError`]; the content of `copy` is then undefined.
     pub fn take_moved(database: &Path, copy: &Path) -> std::result::Result<(), OpenError> {
-        let connection = connect(database, OpenFlags::SQLITE_OPEN_READ_WRITE);
-        copy_into(&connection.map_err(|error| unusable(database, &error))?, copy)?;
+        copy_into(&open(database)?, copy)?;
         take_back(copy).map(drop)
     }
 
@@ -69,21 +66,21 @@ impl Snapshot {
         let [log, index, _] = companions(path);
         match (std::fs::metadata(&log).is_ok_and(|log| log.len() > 0), index.exists()) {
             (_, true) if log.exists() => Self::open_as(path, None),
-            (true, _) => Err(unusable(path, &"the last server was killed; the next one reads its log")),
+            (true, _) => Err(unusable(path, "the last server was killed; the next one reads its log")),
             (false, _) => Self::open(path),
         }
     }
 
     fn open_as(path: &Path, query: Option<&str>) -> std::result::Result<Self, OpenError> {
-        if is_a_fragment(path).map_err(|error| unusable(path, &error))? {
-            return Err(unusable(path, &"the file is not a database"));
+        if is_a_fragment(path).map_err(|error| unusable(path, error))? {
+            return Err(unusable(path, "the file is not a database"));
         }
-        check_permission(path).map_err(|error| unusable(path, &error))?;
-        let absolute = std::path::absolute(path).map_err(|error| unusable(path, &error))?;
-        let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, &"not a path"))?;
+        check_permission(path).map_err(|error| unusable(path, error))?;
+        let absolute = std::path::absolute(path).map_err(|error| unusable(path, error))?;
+        let mut url = url::Url::from_file_path(&absolute).map_err(|()| unusable(path, "not a path"))?;
         url.set_query(query);
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, &error))?;
+        let connection = Connection::open_with_flags(url.as_str(), flags).map_err(|error| unusable(path, error))?;
         let current = match state(&connection, path, &SCHEMA)? {
             SchemaState::Current => true,
             SchemaState::Older(_) => false,
@@ -161,10 +158,6 @@ impl Snapshot {
         let rows = query(&self.connection, &completed_after(NAME_ON_SQLITE), parameters)?;
         rows.iter().map(completed).collect()
     }
-}
-
-fn unusable(path: &Path, error: &dyn Display) -> OpenError {
-    OpenError::Unusable { name: name(path), error: error.to_string() }
 }
 
 /// A path as an SQLite parameter: its bytes, which need not be UTF-8.

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use super::connection::BUSY_TIMEOUT;
-use crate::{EXIT_FAULT, Result, StoreError};
+use crate::{Result, StoreError};
 use tintype_domain::model::IdSource;
 use tintype_system::clock::Clock;
 use tintype_system::fault::{Effect, Faults, Point};
@@ -41,6 +41,8 @@ pub(crate) struct Writing {
     pub(crate) empties_log: bool,
 }
 
+/// Exit code after an internal error of this program (`EX_SOFTWARE` of sysexits.h).
+const EXIT_FAULT: i32 = 70;
 /// Exit code when the state of the disk is unknown (`EX_IOERR` of sysexits.h).
 const EXIT_IO_ERROR: i32 = 74;
 
@@ -318,7 +320,7 @@ fn checkpoint(writing: &mut Writing) {
     writing.empties_log &= !is_emptied;
 }
 
-/// Runs `write` in a transaction of its own, for set-up before the writer thread exists.
+/// Runs `write` in a transaction of its own, where there is no writer thread.
 pub(super) fn alone<T>(
     connection: &mut Connection,
     write: impl FnOnce(&Connection) -> rusqlite::Result<T>,
