@@ -188,8 +188,8 @@ fn secret<T: TryFrom<Vec<u8>>>(row: &Row) -> Result<T> {
     row.get::<Vec<u8>>("value")?.try_into().map_err(damaged)
 }
 
-pub(super) fn marker(row: Option<&Row>) -> Result<Option<FilesMarker>> {
-    row.map(|row| Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))).transpose()
+pub(super) fn marker(row: &Row) -> Result<FilesMarker> {
+    Ok(FilesMarker::from(secret::<[u8; 16]>(row)?))
 }
 
 #[async_trait]
@@ -230,19 +230,19 @@ impl Fleet for SqlStore {
     }
 
     async fn cursor_secret(&self) -> Result<[u8; 32]> {
-        let row = self.driver.read_one("SELECT value FROM secrets WHERE name = 'cursor'", &[]).await?;
-        secret(&row.ok_or_else(|| StoreError::other("the secret that signs cursors is gone"))?)
+        let found = self.driver.find("SELECT value FROM secrets WHERE name = 'cursor'", &[], secret).await?;
+        found.ok_or_else(|| StoreError::other("the secret that signs cursors is gone"))
     }
 
     async fn files_marker(&self) -> Result<Option<FilesMarker>> {
-        marker(self.driver.read_one(MARKER, &[]).await?.as_ref())
+        self.driver.find(MARKER, &[], marker).await
     }
 
     async fn claim_files(&self, wanted: FilesMarker) -> Result<FilesMarker> {
         let sql = "INSERT INTO secrets (name, value) VALUES ('files', $1)
             ON CONFLICT (name) DO UPDATE SET value = secrets.value RETURNING value";
         let noted = self.statement(None, sql, &[&&wanted.as_bytes()[..]]).await?;
-        Ok(marker(noted.first())?.unwrap_or(wanted))
+        noted.first().map_or(Ok(wanted), marker)
     }
 
     async fn adopt_files(&self, marker: FilesMarker) -> Result<()> {

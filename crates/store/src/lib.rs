@@ -459,26 +459,20 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
 
     /// Waits until another process may have queued a task. This is only a hint: the method may return late, without
     /// reason, or never.
-    async fn tasks_elsewhere(&self) {
-        std::future::pending().await
-    }
+    async fn tasks_elsewhere(&self);
 
     /// Tells other processes soon that this one has ended a task. This is only a hint, which may be lost.
-    fn announce_ending(&self, _task_id: Id) {}
+    fn announce_ending(&self, task_id: Id);
 
     /// Waits until other processes have ended tasks.
-    async fn endings_elsewhere(&self) -> EndingsElsewhere {
-        std::future::pending().await
-    }
+    async fn endings_elsewhere(&self) -> EndingsElsewhere;
 
     /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`. This
     /// is only a hint, which may be lost.
-    fn announce_news(&self, _news: String) {}
+    fn announce_news(&self, news: String);
 
     /// Waits for what another process tells.
-    async fn news_elsewhere(&self) -> String {
-        std::future::pending().await
-    }
+    async fn news_elsewhere(&self) -> String;
 }
 
 /// Most bytes of [`Queue::announce_news`]; PostgreSQL carries up to 8,000 with the name of the process.

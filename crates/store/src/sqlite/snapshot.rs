@@ -124,7 +124,7 @@ impl Snapshot {
     /// [`crate::StoreError`].
     pub fn files_marker(&self) -> Result<Option<FilesMarker>> {
         let no_parameters: [&dyn ToSql; 0] = [];
-        fleet::marker(query(&self.connection, fleet::MARKER, no_parameters)?.first())
+        query(&self.connection, fleet::MARKER, no_parameters)?.first().map(fleet::marker).transpose()
     }
 
     /// Rows of a table in the order of its first columns, the key, starting after the key `after`, or with the first
