@@ -1,13 +1,15 @@
-//! The parts that all pipelines of Stable Diffusion share: the UNet, either of two decoders, and the scheduler.
+//! All that the pipelines of Stable Diffusion share: the UNet, either of two decoders, and the scheduler.
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
-use tintype_engine::Picture;
+use tintype_engine::{Picture, PromptSyntax};
 
+use super::encoders::ClipEncoder;
 use super::family::planes;
 use super::mask::repainted;
-use super::{Denoiser, Embedding, Guide, Latent, decode, encoder_of_pictures, single_file};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, encoder_of_pictures, single_file};
 use crate::config::Config;
 use crate::graph::Graph;
 use crate::models::tiny_vae::TinyVae;
@@ -21,12 +23,12 @@ use crate::weights::Weights;
 use crate::{Error, Result};
 
 /// The most pictures of a batch. More take no less time each.
-pub(super) const MAX_BATCH: usize = 8;
+const MAX_BATCH: usize = 8;
 
 /// The part of the noise that a reference gets, from 0 to 1: what `diffusers` does for Stable Diffusion unless it is told
 /// otherwise, and what the makers of the turbo models advise.
-pub(super) const STRENGTH: f64 = 0.8;
-pub(super) const HALF_STRENGTH: f64 = 0.5;
+const STRENGTH: f64 = 0.8;
+const HALF_STRENGTH: f64 = 0.5;
 /// The least part of the noise. Less would not show.
 const LEAST_STRENGTH: f64 = 0.02;
 
@@ -50,14 +52,14 @@ pub(super) fn encodes(weights: &Weights) -> bool {
 
 /// The decoder of a model with its weights.
 #[derive(Debug)]
-pub(super) struct Decoder {
+struct Decoder {
     kind: Kind,
     weights: Weights,
 }
 
 impl Decoder {
     /// Reads the configuration of the decoder for the latent pictures of a UNet, and compares its weights.
-    pub(super) fn read(config: &Config, weights: Weights, unet: &Unet) -> Result<Self> {
+    fn read(config: &Config, weights: Weights, unet: &Unet) -> Result<Self> {
         let kind = match config.text("_class_name", "AutoencoderKL")? {
             "AutoencoderTiny" => Kind::Tiny(TinyVae::read(config)?),
             _ => {
@@ -134,16 +136,11 @@ impl Decoder {
     }
 
     /// Pixels of the picture for each pixel of the latent picture, along a side.
-    pub(super) fn factor(&self) -> usize {
+    fn factor(&self) -> usize {
         match &self.kind {
             Kind::Large(vae) => vae.factor(),
             Kind::Tiny(vae) => vae.factor(),
         }
-    }
-
-    /// Whether it takes less time than a step.
-    pub(super) fn is_quick(&self) -> bool {
-        matches!(self.kind, Kind::Tiny(_))
     }
 
     fn graph(&self, height: usize, width: usize) -> Result<Graph> {
@@ -154,7 +151,7 @@ impl Decoder {
     }
 
     /// Whether its files hold an encoder, too.
-    pub(super) fn encodes(&self) -> bool {
+    fn encodes(&self) -> bool {
         encodes(&self.weights)
     }
 
@@ -189,7 +186,7 @@ impl Decoder {
     }
 
     /// One of the latent pictures that an encoded picture stands for.
-    pub(super) fn draw(&self, encoded: &Latent, noise: &mut Noise) -> Vec<f32> {
+    fn draw(&self, encoded: &Latent, noise: &mut Noise) -> Vec<f32> {
         if matches!(self.kind, Kind::Tiny(_)) {
             return encoded.numbers.clone();
         }
@@ -198,7 +195,7 @@ impl Decoder {
         means.iter().zip(deviations).zip(noise).map(|((mean, deviation), noise)| mean + deviation * noise).collect()
     }
 
-    pub(super) fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
         let (scaling, shift) = match &self.kind {
             Kind::Large(vae) => (vae.scaling, vae.shift),
             Kind::Tiny(vae) => (vae.scaling, 0.0),
@@ -210,11 +207,11 @@ impl Decoder {
 /// The UNet of a model with all that turns its answers into pictures.
 #[derive(Debug)]
 pub(super) struct Body {
-    pub unet: Unet,
+    unet: Unet,
     weights: Weights,
     /// The tokens of a chunk of a prompt.
     tokens: usize,
-    pub decoder: Decoder,
+    decoder: Decoder,
     scheduler: Config,
 }
 
@@ -247,9 +244,42 @@ impl Body {
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, decoder, ..self })
     }
 
+    /// The traits of a model. For each way in which one may have been made there are a family, the steps and the guidance:
+    /// `[usual, distilled, consistent, turbo]`. Nothing in a folder says how many steps suit the model, so its other fields
+    /// must: a guidance input is that of LCM, and so is its scheduler, where its weights were merged into another model.
+    pub(super) fn traits(&self, index: &Config, ways: [(&'static str, usize, f32); 4]) -> Result<Traits> {
+        let [usual, distilled, consistent, turbo] = ways;
+        let takes_guidance = self.unet.guidance.is_some();
+        let class = self.scheduler.text("_class_name", "")?;
+        let ((family, steps, guidance), strength) =
+            if takes_guidance || index.text("_class_name", "")? == "LatentConsistencyModelPipeline" {
+                (distilled, STRENGTH)
+            } else if self.is_consistent()? {
+                (consistent, STRENGTH)
+            } else if self.is_turbo()? {
+                (turbo, HALF_STRENGTH)
+            } else {
+                (usual, STRENGTH)
+            };
+        Ok(Traits {
+            family,
+            references: usize::from(self.decoder.encodes()),
+            begins_with_reference: true,
+            masks: self.decoder.encodes(),
+            steps,
+            calls: if TWICE.contains(&class) { 2 } else { 1 },
+            guidance,
+            side_multiple: self.decoder.factor(),
+            trained_pixels: self.unet.area * self.decoder.factor().pow(2),
+            batch: MAX_BATCH,
+            negative: !takes_guidance,
+            strength,
+        })
+    }
+
     /// Whether the model was made to take a single step. Nothing says so, but the turbo models are trained at 512 pixels,
     /// predict noise, and begin at the very last time step of the training.
-    pub(super) fn is_turbo(&self) -> Result<bool> {
+    fn is_turbo(&self) -> Result<bool> {
         let scheduler = &self.scheduler;
         let is_euler = scheduler.text("_class_name", "")?.starts_with("Euler");
         let begins_last = scheduler.text("timestep_spacing", "")? == "trailing";
@@ -257,13 +287,8 @@ impl Body {
         Ok(is_euler && begins_last && predicts_noise && self.unet.area <= TURBO_AREA)
     }
 
-    /// How often a step asks the model.
-    pub(super) fn calls(&self) -> Result<usize> {
-        Ok(if TWICE.contains(&self.scheduler.text("_class_name", "")?) { 2 } else { 1 })
-    }
-
     /// Whether the scheduler takes the few steps of a latent consistency model, whose weights may be merged into another.
-    pub(super) fn is_consistent(&self) -> Result<bool> {
+    fn is_consistent(&self) -> Result<bool> {
         Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")
     }
 
@@ -274,13 +299,8 @@ impl Body {
         Ok(((steps as f64 + 0.5) / all as f64).max(1.0 / steps as f64).min(1.0))
     }
 
-    pub(super) fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
-        let factor = self.decoder.factor();
-        [self.unet.channels, height / factor, width / factor]
-    }
-
     /// Encodes a reference picture for a latent picture of a shape. The part that a mask marks becomes grey.
-    pub(super) fn look(
+    fn look(
         &self,
         sessions: &Sessions,
         reference: &Picture,
@@ -300,7 +320,7 @@ impl Body {
     }
 
     /// A scheduler. For a picture that begins with a reference, `strength` is the part of the noise that it gets.
-    pub(super) fn scheduler_for(&self, steps: usize, strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
+    fn scheduler_for(&self, steps: usize, strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
         let Some(strength) = strength else { return self.scheduler(steps, 1.0) };
         let strength = strength.clamp(LEAST_STRENGTH, 1.0);
         if self.is_consistent()? {
@@ -317,29 +337,110 @@ impl Body {
     fn scheduler(&self, steps: usize, strength: f64) -> Result<Box<dyn Scheduler>> {
         scheduler(&self.scheduler, steps, strength)
     }
+}
 
-    /// Loads the UNet for one size and one batch.
-    pub(super) fn denoiser<'a>(
+/// The text encoders of CLIP before a UNet.
+pub(super) trait TextEncoders: Debug + Send {
+    /// The first one. Others may only differ in their padding.
+    fn first(&self) -> &ClipEncoder;
+
+    fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding>;
+
+    /// As [`Family::zeros_for_nothing`].
+    fn zeros_for_nothing(&self) -> bool {
+        false
+    }
+}
+
+/// A model whose UNet makes a latent picture of what its text encoders say.
+#[derive(Debug)]
+pub(super) struct LatentDiffusion<T> {
+    pub traits: Traits,
+    pub text: T,
+    pub body: Body,
+}
+
+impl<T: TextEncoders> Family for LatentDiffusion<T> {
+    fn traits(&self) -> &Traits {
+        &self.traits
+    }
+
+    fn latent_shape(&self, width: usize, height: usize) -> [usize; 3] {
+        let factor = self.body.decoder.factor();
+        [self.body.unet.channels, height / factor, width / factor]
+    }
+
+    fn tokens(&self, prompt: &str, syntax: PromptSyntax) -> Result<Vec<i32>> {
+        Ok(self.text.first().tokens(prompt, syntax)?.into_iter().flat_map(|chunk| chunk.ids).collect())
+    }
+
+    fn embed(&self, sessions: &Sessions, prompt: &str, syntax: PromptSyntax) -> Result<Embedding> {
+        self.text.embed(sessions, prompt, syntax)
+    }
+
+    fn takes_weighted_prompts(&self) -> bool {
+        true
+    }
+
+    fn zeros_for_nothing(&self) -> bool {
+        self.text.zeros_for_nothing()
+    }
+
+    fn look(&self, sessions: &Sessions, reference: &Picture, shape: [usize; 3]) -> Result<Latent> {
+        self.body.look(sessions, reference, None, shape)
+    }
+
+    fn sees_masks(&self) -> bool {
+        self.body.unet.sees_masks()
+    }
+
+    fn look_around(
+        &self,
+        sessions: &Sessions,
+        reference: &Picture,
+        mask: &Picture,
+        shape: [usize; 3],
+    ) -> Result<Latent> {
+        self.body.look(sessions, reference, Some(mask), shape)
+    }
+
+    fn first(&self, reference: &Latent, noise: &mut Noise) -> Vec<f32> {
+        self.body.decoder.draw(reference, noise)
+    }
+
+    fn scheduler(&self, steps: usize, _: [usize; 3], strength: Option<f64>) -> Result<Box<dyn Scheduler>> {
+        self.body.scheduler_for(steps, strength)
+    }
+
+    fn denoiser<'a>(
         &'a self,
         sessions: &Sessions,
         batch: usize,
         shape: [usize; 3],
-        guide: &Guide,
+        guide: &'a Guide,
     ) -> Result<Box<dyn Denoiser + 'a>> {
         let [_, height, width] = shape;
+        let Body { unet, weights, tokens: in_chunk, decoder, .. } = &self.body;
         // A long prompt has several chunks of them.
-        let chunk = batch * self.tokens * self.unet.context;
-        let tokens = guide.prompt.states.len() / chunk * self.tokens;
-        let examples = [(2, [10, 14, self.tokens]), (3, [22, 26, 2 * self.tokens])];
+        let chunk = batch * in_chunk * unet.context;
+        let tokens = guide.prompt.states.len() / chunk * in_chunk;
+        let examples = [(2, [10, 14, *in_chunk]), (3, [22, 26, 2 * in_chunk])];
         let examples = examples.each_ref().map(|(batch, sizes)| (*batch, sizes.as_slice()));
         let wanted = Wanted { part: "unet", batch, sizes: &[height, width, tokens], examples };
-        let session = sessions
-            .of(wanted, |batch, sizes| self.unet.graph(&self.weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
-        let guidance = self.unet.guidance.map(|size| embed_guidance(guide.guidance, size));
+        let session = sessions.of(wanted, |batch, sizes| unet.graph(weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
+        let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
-        let [height, width] = [height, width].map(|side| side * self.decoder.factor());
+        let [height, width] = [height, width].map(|side| side * decoder.factor());
         let sizes = [height, width, 0, 0, height, width];
-        Ok(Box::new(Loaded { unet: &self.unet, session, shape, batch, tokens, guidance, sizes }))
+        Ok(Box::new(Loaded { unet, session, shape, batch, tokens, guidance, sizes }))
+    }
+
+    fn decodes_quickly(&self) -> bool {
+        matches!(self.body.decoder.kind, Kind::Tiny(_))
+    }
+
+    fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
+        self.body.decoder.decode(sessions, latent)
     }
 }
 

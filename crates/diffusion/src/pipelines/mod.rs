@@ -34,8 +34,7 @@ use encoders::ClipParts;
 use family::{Denoiser, Family};
 use preview::Sketcher;
 use single_file::Single;
-use stable_diffusion::{Parts, StableDiffusion};
-use stable_diffusion_xl::StableDiffusionXl;
+use stable_diffusion::Parts;
 
 pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
@@ -269,7 +268,7 @@ pub fn masks(folder: &Path) -> bool {
     let encodes = || {
         let index = Config::read(&folder.join("model_index.json")).ok()?;
         let class = index.text("_class_name", "").ok()?;
-        if !has_clip(class) {
+        if !is_stable_diffusion(class) {
             return None;
         }
         let weights = Weights::open_part(&folder.join("vae"), "diffusion_pytorch_model").ok()?;
@@ -284,13 +283,14 @@ pub fn masks(folder: &Path) -> bool {
 /// If the index cannot be read.
 pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     if folder.is_file() {
-        return class_of_file(folder).map(has_clip);
+        return class_of_file(folder).map(is_stable_diffusion);
     }
-    Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(has_clip)
+    Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(is_stable_diffusion)
 }
 
-/// Whether the text encoders of a class of pipelines are those of CLIP.
-fn has_clip(class: &str) -> bool {
+/// Whether a class of pipelines is one of Stable Diffusion 1, 2 or XL: with text encoders of CLIP, and a UNet that makes
+/// several pictures at a time.
+pub fn is_stable_diffusion(class: &str) -> bool {
     USUAL.contains(&class) || XL.contains(&class)
 }
 
@@ -310,7 +310,7 @@ fn check_additions(options: &Options, class: &str) -> Result<()> {
         format!("{path}: {what} for Stable Diffusion 1, 2 and XL: leave it out, or use such a model")
     };
     match (options.embeddings.first(), &options.vae) {
-        _ if has_clip(class) => Ok(()),
+        _ if is_stable_diffusion(class) => Ok(()),
         (Some(TextualInversion { path, .. }), _) => {
             Err(Error::Embedding(stray(path, "embeddings of textual inversion are")))
         }
@@ -356,8 +356,8 @@ impl Pipeline {
                 if matches!(single, Single::Xl(_)) { &WITH_LORAS_XL } else { &WITH_LORAS },
             )?;
             let family: Box<dyn Family> = match single {
-                Single::Usual(parts) => Box::new(StableDiffusion::open(*parts, &mut suit)?),
-                Single::Xl(parts) => Box::new(StableDiffusionXl::open(*parts, &mut suit)?),
+                Single::Usual(parts) => Box::new(stable_diffusion::open(*parts, &mut suit)?),
+                Single::Xl(parts) => Box::new(stable_diffusion_xl::open(*parts, &mut suit)?),
             };
             return Ok(Self::of(family, sessions, suit.options.prompts));
         }
@@ -369,11 +369,11 @@ impl Pipeline {
         let family: Box<dyn Family> = match class {
             class if USUAL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?];
-                Box::new(StableDiffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
+                Box::new(stable_diffusion::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
             class if XL.contains(&class) => {
                 let encoders = [encoder("text_encoder", "tokenizer")?, encoder("text_encoder_2", "tokenizer_2")?];
-                Box::new(StableDiffusionXl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
+                Box::new(stable_diffusion_xl::open(Parts::of_folder(folder, index, encoders)?, &mut suit)?)
             }
             "Flux2KleinPipeline" => Box::new(flux2_klein::Flux2Klein::open(folder, &index, &mut suit)?),
             "ZImagePipeline" => Box::new(z_image::ZImage::open(folder, &mut suit)?),
