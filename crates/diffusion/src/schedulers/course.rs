@@ -3,22 +3,27 @@
 use serde_json::{Value, json};
 
 use super::levels::{Levels, level};
-use super::{Spacing, Training};
+use super::{Prediction, Spacing, Training};
 use crate::Result;
 use crate::config::Config;
+
+/// With fewer steps than this, the last ones are of a lower order.
+const FEW: usize = 15;
 
 /// The steps that a picture takes from noise.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// Whole time steps, the latest first.
+    /// Whole time steps, the latest first, without those that are skipped.
     pub times: Vec<f32>,
-    /// The deviation of the noise before each step and after the last one.
+    /// The deviation of the noise before each step and after the last one, those that are skipped included.
     pub sigmas: Vec<f64>,
+    pub skipped: usize,
+    prediction: Prediction,
 }
 
 impl Course {
     /// Reads it from a configuration. `end` is its `final_sigmas_type` if it names none.
-    pub(super) fn read(config: &Config, training: &Training, steps: usize, end: &str) -> Result<Self> {
+    pub(super) fn read(config: &Config, training: &Training, [steps, skipped]: [usize; 2], end: &str) -> Result<Self> {
         config.only("use_flow_sigmas", &json!(false))?;
         let last = match config.text("final_sigmas_type", end)? {
             "zero" => 0.0,
@@ -41,7 +46,40 @@ impl Course {
             }
         };
         sigmas.push(last);
-        Ok(Self { times: times.into_iter().map(|time| time as f32).collect(), sigmas })
+        let times = times.into_iter().skip(skipped).map(|time| time as f32).collect();
+        Ok(Self { times, sigmas, skipped, prediction: training.prediction })
+    }
+
+    /// Whether there are so few steps that the last ones may have to be of a lower order.
+    pub(super) fn is_short(&self) -> bool {
+        self.sigmas.len() - 1 < FEW
+    }
+
+    /// The half of the logarithm of signal to noise before a step, of all steps.
+    pub(super) fn lambda(&self, at: usize) -> f64 {
+        -self.sigmas[at].ln()
+    }
+
+    /// As [`super::Scheduler::noisy_at`].
+    pub(super) fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        let [signal, level] = parts(self.sigmas[self.skipped + step]).map(|part| part as f32);
+        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
+    }
+
+    /// As [`super::Scheduler::picture`].
+    pub(super) fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let sigma = self.sigmas[self.skipped + step];
+        let [signal, _] = parts(sigma);
+        let numbers = answer.iter().zip(sample).map(|(answer, x)| (f64::from(*answer), f64::from(*x)));
+        numbers.map(|(answer, x)| self.prediction.picture(sigma, answer, x / signal) as f32).collect()
+    }
+}
+
+/// The order of the solver.
+pub(super) fn order(config: &Config) -> Result<usize> {
+    match config.number_or("solver_order", 2)? {
+        order @ ..=3 => Ok(order),
+        _ => Err(config.wrong("solver_order", "1, 2 and 3 are supported")),
     }
 }
 

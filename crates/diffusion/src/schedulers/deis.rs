@@ -2,20 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::course::{Course, parts};
-use super::{Prediction, Scheduler, Training};
+use super::course::{Course, order, parts};
+use super::{Scheduler, Training};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// With fewer steps than this, the last ones are of a lower order.
-const FEW: usize = 15;
-
 #[derive(Debug)]
 pub(super) struct Deis {
     course: Course,
-    skipped: usize,
-    prediction: Prediction,
     order: usize,
     lowers_final: bool,
     /// The latest noises, the newest first.
@@ -23,28 +18,17 @@ pub(super) struct Deis {
 }
 
 impl Deis {
-    pub(super) fn new(config: &Config, training: Training, [steps, skipped]: [usize; 2]) -> Result<Self> {
+    pub(super) fn new(config: &Config, training: Training, steps: [usize; 2]) -> Result<Self> {
         config.one_of("algorithm_type", &["deis", "dpmsolver", "dpmsolver++"])?;
         config.one_of("solver_type", &["logrho", "midpoint", "heun", "bh1", "bh2"])?;
-        let order = config.number_or("solver_order", 2)?;
-        if order > 3 {
-            return Err(config.wrong("solver_order", "1, 2 and 3 are supported"));
-        }
+        let order = order(config)?;
         let course = Course::read(config, &training, steps, "sigma_min")?;
-        Ok(Self {
-            course: Course { times: course.times[skipped..].to_vec(), ..course },
-            skipped,
-            prediction: training.prediction,
-            order,
-            lowers_final: config.flag("lower_order_final", true)?,
-            noises: VecDeque::new(),
-        })
+        Ok(Self { course, order, lowers_final: config.flag("lower_order_final", true)?, noises: VecDeque::new() })
     }
 
     fn order(&self, at: usize) -> usize {
-        let all = self.course.sigmas.len() - 1;
-        let lowers = self.lowers_final && all < FEW;
-        let most = match all - at {
+        let lowers = self.lowers_final && self.course.is_short();
+        let most = match self.course.sigmas.len() - 1 - at {
             left @ 1..=2 if lowers => left.min(self.order),
             _ => self.order,
         };
@@ -76,18 +60,17 @@ impl Scheduler for Deis {
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let [signal, level] = parts(self.course.sigmas[self.skipped + step]).map(|part| part as f32);
-        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
+        self.course.noisy_at(step, picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.prediction.pictures(self.course.sigmas[self.skipped + step], answer, sample)
+        self.course.picture(step, answer, sample)
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
-        let at = self.skipped + step;
+        let at = self.course.skipped + step;
         let ([from, deviation], [to, _]) = (parts(self.course.sigmas[at]), parts(self.course.sigmas[at + 1]));
-        let pictures = self.picture(step, answer, sample);
+        let pictures = self.course.picture(step, answer, sample);
         let noise = |(x, picture): (&f32, f32)| ((f64::from(*x) - from * f64::from(picture)) / deviation) as f32;
         self.noises.truncate(self.order - 1);
         self.noises.push_front(sample.iter().zip(pictures).map(noise).collect());

@@ -5,22 +5,15 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::course::{Course, parts};
-use super::{Prediction, Scheduler, Training};
+use super::course::{Course, order, parts};
+use super::{Scheduler, Training};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
-/// With fewer steps than this, the last ones are of a lower order.
-const FEW: usize = 15;
-
 #[derive(Debug)]
 pub(super) struct Dpm {
-    times: Vec<f32>,
-    /// Deviations of the noise, one more than there are steps, those that are skipped included.
-    sigmas: Vec<f64>,
-    skipped: usize,
-    prediction: Prediction,
+    course: Course,
     order: usize,
     has_noise: bool,
     is_heun: bool,
@@ -63,10 +56,7 @@ impl Dpm {
         in_groups: bool,
     ) -> Result<Self> {
         config.only("variance_type", &Value::Null)?;
-        let order = config.number_or("solver_order", 2)?;
-        if order > 3 {
-            return Err(config.wrong("solver_order", "1, 2 and 3 are supported"));
-        }
+        let order = order(config)?;
         let has_noise = match config.text("algorithm_type", "dpmsolver++")? {
             "dpmsolver++" | "deis" => false,
             "sde-dpmsolver++" => true,
@@ -77,14 +67,11 @@ impl Dpm {
             "heun" => true,
             _ => return Err(config.wrong("solver_type", "midpoint and heun are supported")),
         };
-        let Course { times, sigmas } = Course::read(config, &training, steps, "zero")?;
-        let ends_at_zero = sigmas[steps] == 0.0;
+        let course = Course::read(config, &training, [steps, skipped], "zero")?;
+        let ends_at_zero = course.sigmas[steps] == 0.0;
         let groups = in_groups.then(|| Groups::read(config, order, steps, ends_at_zero)).transpose()?;
         Ok(Self {
-            times: times[skipped..].to_vec(),
-            sigmas,
-            skipped,
-            prediction: training.prediction,
+            course,
             order,
             has_noise,
             is_heun,
@@ -100,39 +87,32 @@ impl Dpm {
         if let Some(groups) = &self.groups {
             return groups.orders[at].min(self.pictures.len());
         }
-        let all = self.sigmas.len() - 1;
-        let lowers = self.lowers_final && all < FEW;
-        let most = match all - at {
+        let lowers = self.lowers_final && self.course.is_short();
+        let most = match self.course.sigmas.len() - 1 - at {
             1 if self.ends_with_euler || lowers => 1,
             2 if lowers => 2,
             _ => self.order,
         };
         most.min(self.pictures.len())
     }
-
-    /// The half of the logarithm of signal to noise before a step.
-    fn lambda(&self, at: usize) -> f64 {
-        -self.sigmas[at].ln()
-    }
 }
 
 impl Scheduler for Dpm {
     fn times(&self) -> &[f32] {
-        &self.times
+        &self.course.times
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let [signal, level] = parts(self.sigmas[self.skipped + step]).map(|part| part as f32);
-        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
+        self.course.noisy_at(step, picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.prediction.pictures(self.sigmas[self.skipped + step], answer, sample)
+        self.course.picture(step, answer, sample)
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
-        let at = self.skipped + step;
-        let foreseen = self.picture(step, answer, sample);
+        let at = self.course.skipped + step;
+        let foreseen = self.course.picture(step, answer, sample);
         self.pictures.truncate(self.order - 1);
         self.pictures.push_front(foreseen);
         let order = self.order(at);
@@ -169,8 +149,8 @@ struct Leap {
 impl Leap {
     fn new(dpm: &Dpm, at: usize, order: usize) -> Self {
         let begin = if dpm.groups.is_some() { order - 1 } else { 0 };
-        let ([_, from], [signal, to]) = (parts(dpm.sigmas[at - begin]), parts(dpm.sigmas[at + 1]));
-        let length = dpm.lambda(at + 1) - dpm.lambda(at - begin);
+        let ([_, from], [signal, to]) = (parts(dpm.course.sigmas[at - begin]), parts(dpm.course.sigmas[at + 1]));
+        let length = dpm.course.lambda(at + 1) - dpm.course.lambda(at - begin);
         // With noise, a step goes twice as far down, and up again.
         let way = if dpm.has_noise { 2.0 * length } else { length };
         let part = 1.0 - (-way).exp();
@@ -179,7 +159,7 @@ impl Leap {
         let bend = (part - way) / (way * way) + if dpm.has_noise { -0.5 } else { 0.5 };
         // `diffusers` counts the bend twice where steps are taken in groups, and pictures are to equal its own.
         let bend = if dpm.groups.is_some() { 2.0 * bend } else { bend };
-        let away = |age: usize| (dpm.lambda(at - age) - dpm.lambda(at - begin)) / length;
+        let away = |age: usize| (dpm.course.lambda(at - age) - dpm.course.lambda(at - begin)) / length;
         let mut others: Vec<_> = (0..order).filter(|age| *age != begin).map(|age| (age, away(age))).collect();
         others.sort_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
         Self {

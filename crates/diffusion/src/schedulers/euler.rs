@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::levels::{Levels, level};
+use super::levels::{Levels, initial_scale, level, scaled};
 use super::{Prediction, Scheduler, Spacing, Training};
 use crate::Result;
 use crate::config::Config;
@@ -14,7 +14,7 @@ pub(super) struct Euler {
     /// Standard deviations of the noise, one more than there are steps.
     sigmas: Vec<f64>,
     prediction: Prediction,
-    leading: bool,
+    spacing: Spacing,
     ancestral: bool,
 }
 
@@ -41,13 +41,7 @@ impl Euler {
         }
         let sigmas = sigmas.into_iter().skip(skipped).chain([last]).collect();
         let times = times.into_iter().skip(skipped).map(|time| time as f32).collect();
-        Ok(Self {
-            times,
-            sigmas,
-            prediction: training.prediction,
-            leading: training.spacing == Spacing::Leading,
-            ancestral,
-        })
+        Ok(Self { times, sigmas, prediction: training.prediction, spacing: training.spacing, ancestral })
     }
 }
 
@@ -57,13 +51,11 @@ impl Scheduler for Euler {
     }
 
     fn initial_scale(&self) -> f32 {
-        let most = self.sigmas.iter().copied().fold(0.0, f64::max);
-        (if self.leading { (most * most + 1.0).sqrt() } else { most }) as f32
+        initial_scale(&self.sigmas, self.spacing)
     }
 
     fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
-        let scale = (self.sigmas[step].powi(2) + 1.0).sqrt().recip();
-        sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+        scaled(self.sigmas[step], sample)
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {

@@ -1,6 +1,7 @@
 //! Choices of noise levels besides those at even time steps. A level is the deviation of the noise beside a picture that
 //! keeps its scale.
 
+use super::Spacing;
 use crate::Result;
 use crate::config::Config;
 
@@ -55,6 +56,18 @@ impl Levels {
 /// The deviation of the noise in a picture of which this part of the variance is left.
 pub(super) fn level(alpha: f64) -> f64 {
     ((1.0 - alpha) / alpha).sqrt()
+}
+
+/// As [`super::Scheduler::initial_scale`], for these levels.
+pub(super) fn initial_scale(levels: &[f64], spacing: Spacing) -> f32 {
+    let most = levels.iter().copied().fold(0.0, f64::max);
+    (if spacing == Spacing::Leading { (most * most + 1.0).sqrt() } else { most }) as f32
+}
+
+/// A sample with this level of noise, scaled to a variance of 1.
+pub(super) fn scaled(level: f64, sample: &[f32]) -> Vec<f32> {
+    let scale = (level.powi(2) + 1.0).sqrt().recip();
+    sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
 }
 
 /// The time step of a level, between those of the training, whose levels rise. Their logarithms have 32 bits, as where

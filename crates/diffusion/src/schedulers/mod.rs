@@ -21,7 +21,6 @@ use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
 
-use course::parts;
 use levels::{level, time_of};
 use second_order::{Second, SecondOrder};
 
@@ -82,13 +81,6 @@ impl Prediction {
             Self::Velocity => answer * -sigma / (sigma * sigma + 1.0).sqrt() + sample / (sigma * sigma + 1.0),
             Self::Sample => answer,
         }
-    }
-
-    /// The pictures that the answers to a sample of variance 1 stand for, where the noise has this deviation beside them.
-    fn pictures(self, sigma: f64, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        let [signal, _] = parts(sigma);
-        let numbers = answer.iter().zip(sample).map(|(answer, x)| (f64::from(*answer), f64::from(*x)));
-        numbers.map(|(answer, x)| self.picture(sigma, answer, x / signal) as f32).collect()
     }
 }
 

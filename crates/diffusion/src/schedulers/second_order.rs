@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use super::levels::Levels;
+use super::levels::{Levels, initial_scale, scaled};
 use super::{Prediction, Scheduler, Spacing, Training};
 use crate::Result;
 use crate::config::Config;
@@ -41,7 +41,7 @@ pub(super) struct SecondOrder {
     /// The noise levels at which the model is asked, and the last one, at which it is not.
     sigmas: Vec<f64>,
     prediction: Prediction,
-    leading: bool,
+    spacing: Spacing,
     second: Second,
     /// The sample and its slope before a step.
     before: Option<(Vec<f32>, Vec<f64>)>,
@@ -86,7 +86,7 @@ impl SecondOrder {
             times: all_times.into_iter().skip(2 * skipped).map(|time| time as f32).collect(),
             sigmas: all_sigmas.into_iter().skip(2 * skipped).chain([0.0]).collect(),
             prediction: training.prediction,
-            leading: training.spacing == Spacing::Leading,
+            spacing: training.spacing,
             second,
             before: None,
         })
@@ -99,13 +99,11 @@ impl Scheduler for SecondOrder {
     }
 
     fn initial_scale(&self) -> f32 {
-        let most = self.sigmas.iter().copied().fold(0.0, f64::max);
-        (if self.leading { (most * most + 1.0).sqrt() } else { most }) as f32
+        initial_scale(&self.sigmas, self.spacing)
     }
 
     fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
-        let scale = (self.sigmas[step].powi(2) + 1.0).sqrt().recip();
-        sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+        scaled(self.sigmas[step], sample)
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use super::course::{Course, parts};
-use super::{Prediction, Scheduler, Training};
+use super::course::{Course, order, parts};
+use super::{Scheduler, Training};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -14,8 +14,6 @@ use crate::noise::Noise;
 #[derive(Debug)]
 pub(super) struct UniPc {
     course: Course,
-    skipped: usize,
-    prediction: Prediction,
     order: usize,
     /// The function B of the paper is h itself, and not e^h - 1.
     is_first: bool,
@@ -32,16 +30,13 @@ impl UniPc {
     pub(super) fn new(config: &Config, training: Training, [steps, skipped]: [usize; 2]) -> Result<Self> {
         config.only("predict_x0", &json!(true))?;
         config.only("solver_p", &Value::Null)?;
-        let order = config.number_or("solver_order", 2)?;
-        if order > 3 {
-            return Err(config.wrong("solver_order", "1, 2 and 3 are supported"));
-        }
+        let order = order(config)?;
         let is_first = match config.text("solver_type", "bh2")? {
             "bh1" => true,
             "bh2" | "midpoint" | "heun" | "logrho" => false,
             _ => return Err(config.wrong("solver_type", "bh1 and bh2 are supported")),
         };
-        let course = Course::read(config, &training, steps, "zero")?;
+        let course = Course::read(config, &training, [steps, skipped], "zero")?;
         let lowers_final = config.flag("lower_order_final", true)?;
         // The logarithm of signal to noise is infinite there.
         let ends_at_zero = course.sigmas[steps] == 0.0;
@@ -57,32 +52,17 @@ impl UniPc {
                 steps.ok_or_else(|| config.wrong("disable_corrector", "a list of steps is needed"))?
             }
         };
-        Ok(Self {
-            course: Course { times: course.times[skipped..].to_vec(), ..course },
-            skipped,
-            prediction: training.prediction,
-            order,
-            is_first,
-            lowers_final,
-            uncorrected,
-            pictures: VecDeque::new(),
-            last: None,
-        })
-    }
-
-    /// The half of the logarithm of signal to noise before a step.
-    fn lambda(&self, at: usize) -> f64 {
-        -self.course.sigmas[at].ln()
+        Ok(Self { course, order, is_first, lowers_final, uncorrected, pictures: VecDeque::new(), last: None })
     }
 
     /// Takes the step after `from`. The picture that is foreseen after it, if it is known, corrects the sample.
     fn go(&self, from: usize, order: usize, sample: &[f32], after: Option<&[f32]>) -> Vec<f32> {
         let ([_, before], [signal, noise]) = (parts(self.course.sigmas[from]), parts(self.course.sigmas[from + 1]));
-        let length = self.lambda(from + 1) - self.lambda(from);
+        let length = self.course.lambda(from + 1) - self.course.lambda(from);
         let first = (-length).exp_m1();
         let scale = if self.is_first { -length } else { first };
         let mut ratios: Vec<f64> =
-            (1..order).map(|age| (self.lambda(from - age) - self.lambda(from)) / length).collect();
+            (1..order).map(|age| (self.course.lambda(from - age) - self.course.lambda(from)) / length).collect();
         let weights = match (after, order) {
             (None, 1) => Vec::new(),
             (None, 2) | (Some(_), 1) => vec![0.5],
@@ -135,17 +115,16 @@ impl Scheduler for UniPc {
     }
 
     fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let [signal, level] = parts(self.course.sigmas[self.skipped + step]).map(|part| part as f32);
-        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
+        self.course.noisy_at(step, picture, noise)
     }
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.prediction.pictures(self.course.sigmas[self.skipped + step], answer, sample)
+        self.course.picture(step, answer, sample)
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
-        let at = self.skipped + step;
-        let foreseen = self.picture(step, answer, sample);
+        let at = self.course.skipped + step;
+        let foreseen = self.course.picture(step, answer, sample);
         let last = self.last.take().filter(|_| !self.uncorrected.contains(&(at as u64 - 1)));
         if let Some((before, order)) = last {
             sample.copy_from_slice(&self.go(at - 1, order, &before, Some(&foreseen)));
