@@ -4,6 +4,7 @@ pub mod clock;
 pub mod data_dir;
 pub mod disk;
 pub mod fault;
+pub mod locked;
 pub mod output;
 pub mod owner;
 pub mod sandbox;
