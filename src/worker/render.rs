@@ -219,8 +219,7 @@ impl EngineRenderer {
         Ok(Self { shared, info, engine, policy, references, decoder, reference_ports })
     }
 
-    /// The pictures of a task at a size that the engine renders natively. An engine with a limit of pictures gets several
-    /// briefs.
+    /// The pictures of a task at a size that the engine renders natively.
     async fn pictures(
         &self,
         claim: &Claim,
@@ -231,24 +230,19 @@ impl EngineRenderer {
         let request = &claim.request;
         let RenderControl { time_limit, progress, cancel } = control;
         let seeds: Vec<u64> = request.seeds(claim.lease.task_id).map(u64::from).collect();
-        let mut pictures = Vec::with_capacity(seeds.len());
-        for seeds in seeds.chunks(self.info.max_pictures.unwrap_or(seeds.len()).max(1)) {
-            let (prompt, references, mask) = (request.prompt.clone(), references.clone(), mask.clone());
-            let part = progress.part(pictures.len(), seeds.len(), usize::from(request.n));
-            // Tasks with different seeds can share a batch.
-            let mut settings = RenderSettings { seed: None, ..request.settings.render.clone() };
-            // Below 1 some engines would render what it names, and the policy has judged the prompt alone.
-            if settings.guidance_scale.is_some_and(|scale| scale < 1.0) {
-                settings.negative_prompt = None;
-            }
-            let seeds_now = seeds.to_vec();
-            let brief = Brief { prompt, width, height, seeds: seeds_now, settings, references, mask, time_limit };
-            let rendered = self.engine.render(brief, part, cancel.clone()).await?;
-            if rendered.len() != seeds.len() {
-                let cause = format!("the engine rendered {} pictures instead of {}", rendered.len(), seeds.len());
-                return Err(EngineError::Temporary(cause));
-            }
-            pictures.extend(rendered);
+        let count = seeds.len();
+        // Tasks with different seeds can share a batch.
+        let mut settings = RenderSettings { seed: None, ..request.settings.render.clone() };
+        // Below 1 some engines would render what it names, and the policy has judged the prompt alone.
+        if settings.guidance_scale.is_some_and(|scale| scale < 1.0) {
+            settings.negative_prompt = None;
+        }
+        let prompt = request.prompt.clone();
+        let brief = Brief { prompt, width, height, seeds, settings, references, mask, time_limit };
+        let pictures = self.engine.render(brief, progress, cancel).await?;
+        if pictures.len() != count {
+            let cause = format!("the engine rendered {} pictures instead of {count}", pictures.len());
+            return Err(EngineError::Temporary(cause));
         }
         Ok(pictures)
     }

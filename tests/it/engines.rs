@@ -9,9 +9,7 @@ use serde_json::json;
 use tintype::worker::Worker;
 use tintype_config::LEASE;
 use tintype_domain::model::{FailureCause, TaskId};
-use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Sizes, Stage,
-};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Sizes, Stage};
 use tokio::sync::Notify;
 
 use crate::rigs::service::{Caller, Service};
@@ -75,21 +73,8 @@ impl Engine for TestEngine {
 }
 
 fn info() -> EngineInfo {
-    EngineInfo {
-        name: "test".into(),
-        description: "an engine that a test controls".into(),
-        sizes: Sizes::Any,
-        max_references: 4,
-        masks: false,
-        settings: Vec::new(),
-        loras: LoraSource::Nowhere,
-        weighted_prompts: false,
-        quality: false,
-        max_pictures: None,
-        typical_duration: Duration::from_secs(1),
-        attempt_limit: None,
-        slots: 2,
-    }
+    let info = EngineInfo::new("test", "an engine that a test controls", Duration::from_secs(1));
+    EngineInfo { max_references: 4, slots: 2, ..info }
 }
 
 fn worker(service: &Service, info: EngineInfo, engine: &Arc<TestEngine>) -> Arc<Worker> {
@@ -261,18 +246,6 @@ async fn pictures_of_another_size_become_the_size_of_the_ratio() {
     let file = service.fetch(task["media_url"].as_str().expect("a URL"), &[]).await;
     let picture = Picture::decode(&file.body).expect("a PNG");
     assert_eq!(file.body[16..24], [1280_u32.to_be_bytes(), 720_u32.to_be_bytes()].concat(), "{}", picture.width());
-}
-
-#[tokio::test]
-async fn an_engine_with_a_limit_of_pictures_gets_several_briefs() {
-    let service = Service::start().await;
-    let caller = service.caller("ada", 100).await;
-    let task = caller.submit(json!({ "prompt": "a boat", "n": 3 })).await;
-    let engine = Arc::new(TestEngine::default());
-    assert_eq!(step(&worker(&service, EngineInfo { max_pictures: Some(2), ..info() }, &engine)).await, 1);
-    let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
-    assert_eq!(task["images"].as_array().expect("images").len(), 3);
-    assert_eq!(engine.briefs.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]

@@ -45,8 +45,6 @@ pub struct EngineInfo {
     pub weighted_prompts: bool,
     /// Whether it takes a quality.
     pub quality: bool,
-    /// Most pictures of one brief, if the engine has a limit.
-    pub max_pictures: Option<usize>,
     /// How long one task usually takes; clients are told to wait about this long before polling.
     pub typical_duration: Duration,
     /// Longest time for one attempt unless the operator sets another; `None` for the usual one.
@@ -54,6 +52,26 @@ pub struct EngineInfo {
     /// Tasks that it takes at the same time, at least one. An engine that waits for another machine takes more than this
     /// machine has cores; one that works on the cores itself limits how many of its tasks do so at a time.
     pub slots: usize,
+}
+
+impl EngineInfo {
+    /// An engine that takes one prompt alone at a time, for pictures of any size.
+    pub fn new(name: &str, description: impl Into<String>, typical_duration: Duration) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            sizes: Sizes::Any,
+            max_references: 0,
+            masks: false,
+            settings: Vec::new(),
+            loras: LoraSource::Nowhere,
+            weighted_prompts: false,
+            quality: false,
+            typical_duration,
+            attempt_limit: None,
+            slots: 1,
+        }
+    }
 }
 
 /// The LoRAs that an engine takes.
@@ -156,32 +174,6 @@ pub struct Progress {
     latest: watch::Sender<Option<Stage>>,
     /// The latest preview, where someone looks at it.
     preview: Option<watch::Sender<Option<Arc<Picture>>>>,
-    part: Option<Part>,
-}
-
-/// Some pictures of a render.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    /// Pictures before them.
-    before: u32,
-    pictures: u32,
-    /// All pictures of the render.
-    of: u32,
-}
-
-impl Part {
-    /// The stage of the whole render at this stage of the part. Steps stay steps where all parts have as many.
-    fn of_whole(self, stage: Stage) -> Stage {
-        let Self { before, pictures, of: all } = self;
-        let parts_are_equal = pictures > 0 && all % pictures == 0 && before % pictures == 0;
-        match stage {
-            Stage::Step { done, of } if parts_are_equal => {
-                let done = (before / pictures).saturating_mul(of).saturating_add(done);
-                Stage::Step { done, of: (all / pictures).saturating_mul(of) }
-            }
-            _ => Stage::Fraction((before as f32 + stage.fraction() * pictures as f32) / all as f32),
-        }
-    }
 }
 
 impl Progress {
@@ -209,14 +201,7 @@ impl Progress {
 
     /// Reports how far the render is.
     pub fn report(&self, stage: Stage) {
-        let stage = self.part.map_or(stage, |part| part.of_whole(stage));
         self.latest.send_replace(Some(stage));
-    }
-
-    /// The handle for a brief that covers `pictures` of the `of` pictures of a render, after the first `before`.
-    pub fn part(&self, before: usize, pictures: usize, of: usize) -> Self {
-        let [before, pictures, of] = [before, pictures, of].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-        Self { part: Some(Part { before, pictures, of }), ..self.clone() }
     }
 
     /// The latest report.

@@ -41,9 +41,7 @@ use self::directive::{Ending, Rehearsal};
 use self::painting::Painting;
 use self::reference::Reference;
 use self::scene::Scene;
-use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Setting, Sizes, Stage,
-};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Setting, Stage};
 
 /// Tasks at the same time. While some paint, others store their files or sit out a delay that they rehearse.
 const SLOTS: usize = 8;
@@ -83,22 +81,15 @@ impl Sketch {
 
     /// The description of the engine.
     pub fn info() -> EngineInfo {
+        let description =
+            "the built-in sketch engine: illustrated scenes for development and demos, not a diffusion model";
         EngineInfo {
-            name: "sketch".into(),
-            description:
-                "the built-in sketch engine: illustrated scenes for development and demos, not a diffusion model".into(),
-            sizes: Sizes::Any,
             max_references: 4,
             // The service keeps what a mask keeps of any picture.
             masks: true,
             settings: vec![Setting::Seed],
-            loras: LoraSource::Nowhere,
-            weighted_prompts: false,
-            quality: false,
-            max_pictures: None,
-            typical_duration: Duration::from_millis(300),
-            attempt_limit: None,
             slots: SLOTS,
+            ..EngineInfo::new("sketch", description, Duration::from_millis(300))
         }
     }
 }

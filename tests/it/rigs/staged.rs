@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tintype::worker::Worker;
-use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Picture, Progress, Sizes, Stage,
-};
+use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, Stage};
 use tokio::sync::Notify;
 
 use super::service::Service;
@@ -43,21 +41,8 @@ impl Engine for Staged {
 impl Staged {
     /// A worker of the service with this engine.
     pub fn worker(self: &Arc<Self>, service: &Service) -> Arc<Worker> {
-        let info = EngineInfo {
-            name: "staged".into(),
-            description: "an engine whose stages a test reports".into(),
-            sizes: Sizes::Any,
-            max_references: 0,
-            masks: false,
-            settings: Vec::new(),
-            loras: LoraSource::Nowhere,
-            weighted_prompts: false,
-            quality: false,
-            max_pictures: None,
-            typical_duration: Duration::from_secs(1),
-            attempt_limit: None,
-            slots: 2,
-        };
+        let info = EngineInfo::new("staged", "an engine whose stages a test reports", Duration::from_secs(1));
+        let info = EngineInfo { slots: 2, ..info };
         service.worker_with(Arc::new(service.renderer_with(info, self.clone())))
     }
 

@@ -34,25 +34,10 @@ fn the_latest_preview_is_kept_small_where_somebody_looks() {
     let progress = Progress::with_previews();
     assert!(progress.preview().is_none());
     for (shown, kept) in [((640, 320), (128, 64)), ((1, 2048), (1, 128)), ((64, 32), (64, 32))] {
-        progress.part(1, 1, 4).show(grey(shown.0, shown.1));
+        progress.show(grey(shown.0, shown.1));
         let preview = progress.preview().expect("a preview");
         assert_eq!((preview.width(), preview.height()), kept);
     }
-}
-
-#[test]
-fn the_progress_of_a_part_is_one_of_the_whole() {
-    let progress = Progress::default();
-    let reported = |part: &Progress, stage| {
-        part.report(stage);
-        progress.latest().expect("a report")
-    };
-    let second_half = progress.part(2, 2, 4);
-    assert_eq!(reported(&second_half, Stage::Step { done: 5, of: 20 }), Stage::Step { done: 25, of: 40 });
-    assert_eq!(reported(&second_half, Stage::Fraction(0.5)), Stage::Fraction(0.75));
-    // Of three pictures and a fourth one, the steps of the first three do not tell those of the last.
-    assert_eq!(reported(&progress.part(0, 3, 4), Stage::Step { done: 10, of: 20 }), Stage::Fraction(0.375));
-    assert_eq!(reported(&progress.part(3, 1, 4), Stage::Step { done: 0, of: 20 }), Stage::Step { done: 60, of: 80 });
 }
 
 #[test]

@@ -20,9 +20,7 @@ use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tintype_engine::{
-    Brief, Device, EngineError, EngineInfo, LoraSource, MAX_SEED, Picture, Progress, RenderSettings, Sizes,
-};
+use tintype_engine::{Brief, Device, EngineError, EngineInfo, MAX_SEED, Picture, Progress, RenderSettings, Sizes};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -73,20 +71,14 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         }
         references => references.unwrap_or(takes),
     };
+    let description = format!("{}, by a workflow in ComfyUI", settings.target());
     let info = EngineInfo {
-        name: "comfyui".into(),
-        description: format!("{}, by a workflow in ComfyUI", settings.target()),
         sizes: sizes(settings, Sizes::Any),
         max_references,
         masks: workflow.takes_masks(),
         settings: workflow.settings(),
-        loras: LoraSource::Nowhere,
-        weighted_prompts: false,
-        quality: false,
-        max_pictures: None,
-        typical_duration: TYPICAL_DURATION,
-        attempt_limit: None,
         slots: urls.len() * RUNS_PER_SERVER,
+        ..EngineInfo::new("comfyui", description, TYPICAL_DURATION)
     };
     let (urls, settings) = (urls.to_vec(), settings.clone());
     Ok(EngineChoice::new(info, move |surroundings| {

@@ -12,11 +12,12 @@ use tintype_engine::{Brief, CancellationToken, EngineError, Lora, Mask, Measured
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::link::{Link, Pipes, Trouble};
-use super::program::{Shared, Watch, locked};
+use super::program::{Shared, Watch};
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use super::{Complaint, OpenFault, open_with};
 use crate::supervisor::{Running, Supervisor};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// The pictures of a task, or why there are none.
 type RenderResult = Result<Vec<Picture>, EngineError>;
@@ -90,7 +91,7 @@ impl Renderer {
     ) -> oneshot::Receiver<RenderResult> {
         let (answer, receiver) = oneshot::channel();
         let until = self.clock.elapsed().saturating_add(brief.time_limit);
-        locked(&self.waiting).push_back(Waiting { brief, progress, cancelled, answer, until });
+        self.waiting.locked().push_back(Waiting { brief, progress, cancelled, answer, until });
         receiver
     }
 
@@ -99,7 +100,7 @@ impl Renderer {
         let mut turn = match self.suitable_child().await {
             Ok(turn) => turn,
             Err(error) => {
-                let first = locked(&self.waiting).pop_front();
+                let first = self.waiting.locked().pop_front();
                 if let Some(task) = first {
                     task.answer(Err(error));
                 }
@@ -149,7 +150,7 @@ impl Renderer {
 
     /// The LoRA files of the task that waits longest, if the child has others.
     fn other_loras(&self) -> Option<Vec<Lora>> {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = self.waiting.locked();
         waiting.retain(|task| !task.cancelled.is_cancelled());
         let loras = &waiting.front()?.brief.settings.loras;
         (!self.shared.has_loras(loras)).then(|| loras.clone())
@@ -158,7 +159,7 @@ impl Renderer {
     /// Answers the tasks that wait for LoRA files with which the model cannot be opened.
     fn refuse(&self, loras: &[Lora], Complaint { words, fault }: &Complaint) {
         let refused: VecDeque<Waiting> = {
-            let mut waiting = locked(&self.waiting);
+            let mut waiting = self.waiting.locked();
             let (refused, others) = waiting.drain(..).partition(|task| task.brief.settings.loras == loras);
             *waiting = others;
             refused
@@ -190,7 +191,7 @@ impl Renderer {
 
     /// Takes the task that waits longest, and those that make a batch with it. Tasks that fit at no size are answered.
     fn next_batch(&self, turn: &Turn) -> Option<Batch> {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = self.waiting.locked();
         waiting.retain(|task| !task.cancelled.is_cancelled());
         let (first, size) = loop {
             let first = waiting.pop_front()?;
@@ -249,7 +250,7 @@ impl Renderer {
     /// The size in pixels at which a task is rendered with so many pictures in all: its own if there is time, otherwise a
     /// smaller one, and `None` if none fits.
     fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
-        let speed = locked(&self.shared.speed);
+        let speed = self.shared.speed.locked();
         speed.working_size(&self.plan(&speed, task, pictures), self.left(task))
     }
 
@@ -290,7 +291,7 @@ impl Renderer {
         let progress = tasks.iter().map(|task| task.progress.clone()).collect();
         let mut watch = Watch::new(&self.shared, &order, progress, left, &self.clock);
         if let [task] = &*tasks {
-            let plan = self.plan(&locked(&self.shared.speed), task, task.pictures());
+            let plan = self.plan(&self.shared.speed.locked(), task, task.pictures());
             watch = watch.planned(plan);
         }
         let too_large = watch.too_large.clone();
@@ -302,7 +303,7 @@ impl Renderer {
                 render.ended();
                 let processor = turn.link.loaded().map(|loaded| loaded.processor.clone()).unwrap_or_default();
                 let measured = Measured { usage, processor, ..watch.measured };
-                *locked(&self.shared.measured) = Some(measured);
+                *self.shared.measured.locked() = Some(measured);
                 self.shared.remember().await;
                 let mut pictures = pictures.into_iter();
                 for task in tasks {

@@ -31,11 +31,12 @@ use tracing::Instrument as _;
 use self::batch::Renderer;
 use self::child::{NO_ADDITION, NO_FILES, NO_MODEL, NO_SCHEDULER, NO_USE, Setup, Work};
 use self::link::Link;
-use self::program::{Shared, locked};
+use self::program::Shared;
 use self::wanted::{ATTEMPT_LIMIT, Wanted};
 use super::supervisor::{self, Start, Supervisor};
 use super::{EngineChoice, Surroundings, sizes};
 use tintype_config::{EnginePrecision, EngineSettings};
+use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::Decoder;
 
 pub use child::{Asked, COMMAND, Distance, main};
@@ -59,20 +60,17 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
     let speed = wanted.remembered();
     let sizes = sizes(settings, Sizes::Any);
     let slots = wanted.slots(&sizes);
+    let typical_duration = wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time);
     let info = EngineInfo {
-        name: "diffusion".into(),
-        description: wanted.describe(&speed),
         sizes,
         max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
         masks: wanted.takes_masks(),
         settings: wanted.taken_settings(),
         loras: LoraSource::Files,
         weighted_prompts: wanted.takes_weighted_prompts(),
-        quality: false,
-        max_pictures: None,
-        typical_duration: wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time),
         attempt_limit: Some(ATTEMPT_LIMIT),
         slots,
+        ..EngineInfo::new("diffusion", wanted.describe(&speed), typical_duration)
     };
     Ok(EngineChoice::new(info, move |surroundings| Ok(Arc::new(Diffusion::new(wanted.clone(), &surroundings)))))
 }
@@ -267,6 +265,6 @@ impl Engine for Diffusion {
     }
 
     fn measured(&self) -> Option<Measured> {
-        locked(&self.renderer.shared.measured).clone()
+        self.renderer.shared.measured.locked().clone()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use super::wanted::{ATTEMPT_LIMIT, Wanted};
 use crate::models::Hold;
 use crate::supervisor::{Next, Program};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// Last words of a Rust program whose allocation failed. Several threads may fail at once and write into each other's
 /// lines.
@@ -62,10 +63,6 @@ struct Loras {
 /// Sets of LoRA files that an engine remembers to be usable.
 const MOST_OPENED: usize = 16;
 
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     pub(super) fn new(wanted: Wanted, keeps: bool, program: &Path) -> Self {
         let speed = Mutex::new(wanted.remembered());
@@ -75,17 +72,17 @@ impl Shared {
 
     /// Whether the child has these LoRA files beside the engine's own.
     pub(super) fn has_loras(&self, loras: &[Lora]) -> bool {
-        locked(&self.loras).present == loras
+        self.loras.locked().present == loras
     }
 
     /// Whether the model is known to open with these LoRA files.
     pub(super) fn has_opened(&self, loras: &[Lora]) -> bool {
-        loras.is_empty() || locked(&self.loras).opened.iter().any(|opened| opened == loras)
+        loras.is_empty() || self.loras.locked().opened.iter().any(|opened| opened == loras)
     }
 
     /// Remembers that the model opens with these LoRA files.
     pub(super) fn opened(&self, loras: &[Lora]) {
-        let mut known = locked(&self.loras);
+        let mut known = self.loras.locked();
         if known.opened.len() == MOST_OPENED {
             known.opened.pop_front();
         }
@@ -94,18 +91,18 @@ impl Shared {
 
     /// Forgets what [`Shared::opened`] has remembered.
     pub(super) fn forget_opened(&self, loras: &[Lora]) {
-        locked(&self.loras).opened.retain(|opened| opened != loras);
+        self.loras.locked().opened.retain(|opened| opened != loras);
     }
 
     /// Gives the next child these LoRA files.
     pub(super) fn give_next(&self, loras: Vec<Lora>) {
-        locked(&self.loras).next = loras;
+        self.loras.locked().next = loras;
     }
 
     /// Writes the speed down for the next start, if it has changed.
     pub(super) async fn remember(&self) {
         let (Some(file), true) = (self.wanted.speed_file(), self.keeps) else { return };
-        let speed = locked(&self.speed).clone();
+        let speed = self.speed.locked().clone();
         let write = move || match speed.differs(&Speed::remembered(&file)) {
             true => speed.remember(&file),
             false => Ok(()),
@@ -126,9 +123,9 @@ impl Program for Arc<Shared> {
 
     fn next(&self) -> Result<Next<Link>, String> {
         let installed = self.wanted.find()?;
-        *locked(&self.hold) = Some(installed.hold()?);
+        *self.hold.locked() = Some(installed.hold()?);
         let loras = {
-            let mut loras = locked(&self.loras);
+            let mut loras = self.loras.locked();
             loras.present = std::mem::take(&mut loras.next);
             loras.present.clone()
         };
@@ -143,7 +140,7 @@ impl Program for Arc<Shared> {
             tracing::warn!("seccomp is not available: the engine process runs under resource limits only");
         }
         let known = {
-            let mut speed = locked(&self.speed);
+            let mut speed = self.speed.locked();
             speed.on(&loaded);
             speed.is_known()
         };
@@ -170,7 +167,7 @@ impl Program for Arc<Shared> {
             self.remember().await;
         }
         let Loaded { family, processor, micros, .. } = loaded;
-        let expected = self.wanted.describe(&locked(&self.speed));
+        let expected = self.wanted.describe(&self.speed.locked());
         let opened_in = micros / 1_000;
         tracing::info!(family, processor, opened_in_ms = opened_in, "{expected}");
         Ok(())
@@ -228,7 +225,7 @@ impl<'a> Watch<'a> {
         clock: &Clock,
     ) -> Self {
         let pixels = u64::from(order.width) * u64::from(order.height);
-        let all_pixels = pixels + locked(&shared.speed).seen_pixels(&order.references);
+        let all_pixels = pixels + shared.speed.locked().seen_pixels(&order.references);
         let mut pictures = 0;
         let ranges = order.prompts.iter().map(|prompt| {
             let from = pictures;
@@ -272,7 +269,7 @@ impl<'a> Watch<'a> {
     }
 
     pub(super) fn after(&mut self, event: Option<&Event>) -> Duration {
-        let mut speed = locked(&self.shared.speed);
+        let mut speed = self.shared.speed.locked();
         match event {
             Some(Event::Encoded { micros }) => {
                 self.measured.encode = Duration::from_micros(*micros);

@@ -73,24 +73,17 @@ const MAX_REST: usize = 1024 * 1024;
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let dialect = Dialect::new(settings, urls);
     let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));
+    let (target, profile) = (settings.target(), dialect.profile);
+    let description = format!("{model}{target}, by the Images API of OpenAI as {profile} speaks it");
     let info = EngineInfo {
-        name: "openai".into(),
-        description: format!(
-            "{model}{}, by the Images API of OpenAI as {} speaks it",
-            settings.target(),
-            dialect.profile
-        ),
         sizes: sizes(settings, dialect.sizes()),
         max_references: settings.engine_references.unwrap_or_else(|| dialect.max_references()),
         masks: dialect.mask_part().is_some(),
         settings: dialect.settings(),
         loras: if dialect.takes_lora() { LoraSource::Server } else { LoraSource::Nowhere },
-        weighted_prompts: false,
         quality: dialect.takes_quality(),
-        max_pictures: None,
-        typical_duration: TYPICAL_DURATION,
-        attempt_limit: None,
         slots: urls.len() * dialect.calls_per_server(),
+        ..EngineInfo::new("openai", description, TYPICAL_DURATION)
     };
     let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());

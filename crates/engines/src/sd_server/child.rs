@@ -55,9 +55,7 @@ impl SdServerProgram {
         let arguments = settings.arguments()?.into_iter().map(OsString::from).collect();
         Ok((Self { arguments, settings: settings.clone(), surroundings: surroundings.clone() }, start))
     }
-}
 
-impl SdServerProgram {
     fn arguments(&self, port: u16) -> Vec<OsString> {
         // The server lists all files below its folder of LoRAs at every job, and that folder is the working directory
         // unless it is told otherwise. Of repeated arguments the last counts.

@@ -46,19 +46,13 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     };
     let max_references = settings.engine_references.unwrap_or(1);
     let info = EngineInfo {
-        name: "sd-server".into(),
-        description,
         sizes: sizes(settings, Sizes::Any),
         max_references,
         masks: max_references > 0,
         settings: Setting::ALL.to_vec(),
         loras: LoraSource::Server,
-        weighted_prompts: false,
-        quality: false,
-        max_pictures: None,
-        typical_duration: TYPICAL_DURATION,
-        attempt_limit: None,
         slots: count,
+        ..EngineInfo::new("sd-server", description, TYPICAL_DURATION)
     };
     if urls.is_empty() {
         settings.arguments()?;
