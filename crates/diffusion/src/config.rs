@@ -134,6 +134,14 @@ impl Config {
             .ok_or_else(|| self.wrong(key, &format!("a list of {len} positive numbers is needed")))
     }
 
+    /// A list like [`Config::numbers`], or `default` if it is absent.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub fn numbers_or(&self, key: &str, default: &[usize]) -> Result<Vec<usize>> {
+        if self.get(key).is_some() { self.numbers(key, default.len()) } else { Ok(default.to_vec()) }
+    }
+
     /// A list of 1 to 8 strings.
     ///
     /// # Errors

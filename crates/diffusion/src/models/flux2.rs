@@ -52,11 +52,7 @@ impl Flux2 {
         if heads.size > MOST_OF_A_HEAD {
             return Err(config.wrong("attention_head_dim", &format!("at most {MOST_OF_A_HEAD} are supported")));
         }
-        let axes = if config.get("axes_dims_rope").is_some() {
-            config.numbers("axes_dims_rope", AXES)?
-        } else {
-            vec![32; AXES]
-        };
+        let axes = config.numbers_or("axes_dims_rope", &[32; AXES])?;
         if axes.iter().any(|size| !size.is_multiple_of(2)) || axes.iter().sum::<usize>() != heads.size {
             return Err(config.wrong("axes_dims_rope", "four even numbers whose sum is attention_head_dim are needed"));
         }

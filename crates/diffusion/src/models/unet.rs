@@ -57,14 +57,6 @@ pub struct Addition {
     waves: usize,
 }
 
-/// Pixels of the latent pictures of the training: one side, or height and width; 0 if the configuration does not say.
-fn area(config: &Config) -> Result<usize> {
-    match config.get("sample_size") {
-        None => Ok(0),
-        Some(_) => Ok(config.numbers("sample_size", 2)?.iter().product()),
-    }
-}
-
 /// One resolution of the UNet.
 #[derive(Debug, Clone, Copy)]
 struct Level {
@@ -90,14 +82,8 @@ impl Unet {
         }
         let channels = config.numbers("block_out_channels", levels)?;
         // By an old mistake of the library, the field that is called the size of a head holds their number.
-        let heads = match config.get("attention_head_dim") {
-            None => vec![8; levels],
-            Some(_) => config.numbers("attention_head_dim", levels)?,
-        };
-        let depth = match config.get("transformer_layers_per_block") {
-            None => vec![1; levels],
-            Some(_) => config.numbers("transformer_layers_per_block", levels)?,
-        };
+        let heads = config.numbers_or("attention_head_dim", &vec![8; levels])?;
+        let depth = config.numbers_or("transformer_layers_per_block", &vec![1; levels])?;
         let attends = |key: &str, name: &str, with: &str, without: &str| match name {
             _ if name == with => Ok(true),
             _ if name == without => Ok(false),
@@ -133,7 +119,8 @@ impl Unet {
             addition,
             channels: latent_channels,
             inputs,
-            area: area(config)?,
+            // One side, or height and width.
+            area: config.numbers_or("sample_size", &[0, 0])?.iter().product(),
             context: config.number_or("cross_attention_dim", 1280)?,
             guidance: config.get("time_cond_proj_dim").map(|_| config.number("time_cond_proj_dim")).transpose()?,
             blocks,

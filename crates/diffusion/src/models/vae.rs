@@ -58,10 +58,7 @@ impl Vae {
             return Err(config.wrong("up_block_types", "only UpDecoderBlock2D is supported, as many as the others"));
         }
         let encoder_blocks = config.numbers("block_out_channels", up.len())?;
-        let decoder_blocks = match config.get("decoder_block_out_channels") {
-            None => encoder_blocks.clone(),
-            Some(_) => config.numbers("decoder_block_out_channels", up.len())?,
-        };
+        let decoder_blocks = config.numbers_or("decoder_block_out_channels", &encoder_blocks)?;
         Ok(Self {
             channels: config.number_or("latent_channels", if is_flux2 { 32 } else { 4 })?,
             scaling: config.fraction("scaling_factor", 0.18215)? as f32,

@@ -67,10 +67,7 @@ impl ZImage {
             );
         }
         let three = |key: &str, default: [usize; AXES]| {
-            if config.get(key).is_none() {
-                return Ok(default);
-            }
-            config.numbers(key, AXES).map(|numbers| [numbers[0], numbers[1], numbers[2]])
+            config.numbers_or(key, &default).map(|numbers| [numbers[0], numbers[1], numbers[2]])
         };
         let axes = three("axes_dims", [32, 48, 48])?;
         if axes.iter().any(|size| !size.is_multiple_of(2)) || axes.iter().sum::<usize>() != heads.size {

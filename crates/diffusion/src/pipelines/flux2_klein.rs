@@ -8,7 +8,7 @@ use tintype_engine::{Picture, PromptSyntax};
 
 use super::encoders::QwenEncoder;
 use super::family::planes;
-use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decoder, encoder_of_pictures, part_config};
+use super::{Denoiser, Embedding, Family, Guide, Latent, Traits, decode, encoder_of_pictures, part_config};
 use crate::config::Config;
 use crate::models::flux2::Flux2;
 use crate::models::vae::Vae;
@@ -216,13 +216,8 @@ impl Family for Flux2Klein {
     }
 
     fn decode(&self, sessions: &Sessions, latent: &Latent) -> Result<Vec<f32>> {
-        let numbers = self.positions(latent);
-        let [channels, height, width] = numbers.shape;
         let graph = |height, width| self.vae.graph(&self.vae_weights, height, width);
-        let session = decoder(sessions, [height, width], graph)?;
-        let shape = [1, channels, height, width];
-        let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers.numbers))], ["picture"])?;
-        Ok(planes)
+        decode(sessions, graph, [1.0, 0.0], &self.positions(latent))
     }
 }
 

@@ -612,16 +612,6 @@ fn part_config(folder: &Path, part: &str) -> Result<Config> {
     Config::read(&folder.join(part).join("config.json"))
 }
 
-/// The session of a decoder for a latent picture of a height and a width.
-fn decoder(
-    sessions: &Sessions,
-    size: [usize; 2],
-    graph: impl Fn(usize, usize) -> Result<Graph>,
-) -> Result<Arc<Session>> {
-    let wanted = Wanted { part: "vae", batch: 1, sizes: &size, examples: [(1, &[6, 10]), (1, &[14, 22])] };
-    sessions.of(wanted, |_, size| graph(size[0], size[1]))
-}
-
 /// The session of an encoder for a picture of a height and a width, of which both are multiples of `factor`.
 fn encoder_of_pictures(
     sessions: &Sessions,
@@ -644,7 +634,9 @@ fn decode(
     let [channels, height, width] = latent.shape;
     let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
-    let session = decoder(sessions, [height, width], graph)?;
+    let examples = [(1, [6, 10].as_slice()), (1, &[14, 22])];
+    let wanted = Wanted { part: "vae", batch: 1, sizes: &[height, width], examples };
+    let session = sessions.of(wanted, |_, size| graph(size[0], size[1]))?;
     let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tintype_diffusion::config::Config;
-use tintype_diffusion::pipelines::{class_of_file, masks, references, weighted_prompts};
+use tintype_diffusion::pipelines::{class_of_file, is_stable_diffusion, masks, references, weighted_prompts};
 use tintype_engine::{Lora, PromptSyntax, Setting, Sizes};
 
 use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER, Setup, Work};
@@ -22,16 +22,6 @@ pub(super) const ATTEMPT_LIMIT: Duration = Duration::from_secs(8 * 60);
 /// Pictures that a device of its own makes in a batch unless `--engine-batch` says so, and the pixels of each.
 const BATCH: u32 = 4;
 const BATCH_PIXELS: u64 = 512 * 512;
-/// The classes of pipelines that make batches.
-const WITH_BATCHES: [&str; 7] = [
-    "StableDiffusionPipeline",
-    "LatentConsistencyModelPipeline",
-    "StableDiffusionInpaintPipeline",
-    "StableDiffusionImg2ImgPipeline",
-    "StableDiffusionXLPipeline",
-    "StableDiffusionXLInpaintPipeline",
-    "StableDiffusionXLImg2ImgPipeline",
-];
 /// The size that most tasks have.
 const USUAL_SIDE: u32 = 1_024;
 
@@ -209,8 +199,7 @@ impl Wanted {
     /// Tasks to take at a time: as many as can be one batch at the smallest size, without opening the model.
     pub(super) fn slots(&self, sizes: &Sizes) -> usize {
         let class = self.find().ok().and_then(|installed| pipeline(&installed));
-        let makes_batches = |class: &str| WITH_BATCHES.contains(&class);
-        if !class.as_deref().is_some_and(makes_batches) {
+        if !class.is_some_and(|class| is_stable_diffusion(&class)) {
             return 1;
         }
         let smallest = match sizes {
