@@ -1,12 +1,13 @@
 //! Tasks that no engine can do, and tasks whose engine no worker has now.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Sweeper, failed};
 use crate::service::Shared;
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{Abilities, StoreError};
+use tintype_system::locked::Locked as _;
 
 /// Tasks wait this long for an engine before the log says so, because starting workers need a moment.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -71,7 +72,7 @@ impl Sweeper {
     /// Logs once when tasks begin to wait for an engine, and once when they no longer do.
     fn note_missing(&self, tasks: u64, engines: &str) {
         let elapsed = self.shared.clock.elapsed();
-        let mut state = self.missing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.missing.0.locked();
         *state = match *state {
             MissingSince::Logged if tasks == 0 => {
                 tracing::info!("an engine that tasks were waiting for is available again");

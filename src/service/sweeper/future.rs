@@ -2,7 +2,7 @@
 //! become overdue hours too late, so their time counts from the first sweep that sees them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Sweeper, failed};
@@ -10,6 +10,7 @@ use crate::service::endings::OVERDUE;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::model::{FailureCause, Id};
 use tintype_store::StoreError;
+use tintype_system::locked::Locked as _;
 
 /// The clock that dates a task may be this much ahead of the one that is read here.
 const AHEAD: Duration = Duration::from_secs(60);
@@ -47,7 +48,7 @@ impl Sweeper {
     /// Those of the tasks that were first seen long ago.
     fn overdue_of(&self, waiting: impl Iterator<Item = Id>) -> Vec<Id> {
         let elapsed = self.shared.clock.elapsed();
-        let mut seen = self.future.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.future.0.locked();
         *seen = waiting.map(|id| (id, seen.get(&id).copied().unwrap_or(elapsed))).collect();
         let is_overdue = |first: &Duration| elapsed.saturating_sub(*first) >= TASK_TIME_LIMIT;
         seen.iter().filter(|(_, first)| is_overdue(first)).map(|(id, _)| *id).collect()

@@ -1,7 +1,7 @@
 //! Indexes the prompts of new tasks of the studio, and erases the tasks that people have deleted and the prompts of failed
 //! ones.
 
-use super::{Sweeper, failed};
+use super::{Sweeper, failed, report};
 use tintype_config::DELETED_FILES_GRACE;
 
 /// Tasks whose files are removed in one round.
@@ -19,11 +19,9 @@ impl Sweeper {
     pub async fn erase_failed_prompts(&self) {
         let (retention, most) = self.failed_prompts;
         let cutoff = self.shared.store.now().saturating_sub(retention);
-        match self.shared.store.erase_failed_prompts(cutoff, most).await {
-            Ok(0) => {}
-            Ok(erased) => tracing::info!(tasks = erased, "prompts of failed tasks erased"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.erase_failed_prompts(cutoff, most).await, |erased| {
+            tracing::info!(tasks = erased, "prompts of failed tasks erased")
+        });
     }
 
     /// Erases the tasks whose time in the bin is over, or whose deletion is final; then removes the files of those that were

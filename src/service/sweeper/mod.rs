@@ -1,7 +1,7 @@
 //! The sweeper fails overdue tasks and those that no engine can do, reclaims lost leases, and removes orphaned files
 //! and old tasks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -15,6 +15,7 @@ use tintype_config::{
 };
 use tintype_domain::endpoint::MAX_WAITING;
 use tintype_store::{CALL_LIFE, DeleteSessions, Rescue, StoreError};
+use tintype_system::locked::Locked as _;
 
 mod abilities;
 mod files;
@@ -109,7 +110,7 @@ impl Sweeper {
     /// Sweeps once in a running server. After a start, a silence of the database or a step of its clock, the sweeper
     /// reclaims no lease for the length of one lease, because the workers had no time to renew their leases.
     pub async fn step(&self) {
-        let stepped = self.grace().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
+        let stepped = self.grace.locked().clock.stepped(self.shared.store.now(), self.shared.clock.elapsed());
         if stepped.is_some() {
             tracing::warn!(
                 "the clock was set ahead, so no lease is reclaimed for the length of one lease; check the time synchronisation"
@@ -119,14 +120,14 @@ impl Sweeper {
         let expired = self.expire().await;
         let answered = self.shared.clock.elapsed();
         // This sweep may have waited for the database for as long as the workers did.
-        let silence = answered.saturating_sub(self.grace().answered);
+        let silence = answered.saturating_sub(self.grace.locked().answered);
         if expired.is_err() || silence > SWEEP_EVERY * 2 + self.heartbeat {
             self.start_grace();
         }
         if expired.is_ok() {
-            self.grace().answered = answered;
+            self.grace.locked().answered = answered;
         }
-        let may_rescue = answered >= self.grace().ends;
+        let may_rescue = answered >= self.grace.locked().ends;
         if may_rescue && self.rescue(Rescue::Expired).await.is_err() {
             self.start_grace();
         }
@@ -137,11 +138,7 @@ impl Sweeper {
     }
 
     fn start_grace(&self) {
-        self.grace().ends = self.shared.clock.elapsed() + self.lease;
-    }
-
-    fn grace(&self) -> MutexGuard<'_, GracePeriod> {
-        self.grace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.grace.locked().ends = self.shared.clock.elapsed() + self.lease;
     }
 
     /// Fails overdue tasks and those that no engine can do, and reclaims `which` leases without a grace period. Logs an
@@ -161,11 +158,7 @@ impl Sweeper {
 
     /// Ends the grants that have expired. Logs an error and leaves it to the next sweep.
     pub async fn lapse_grants(&self) {
-        match self.shared.store.lapse_grants().await {
-            Ok(0) => {}
-            Ok(grants) => tracing::info!(grants, "expired grants ended"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.lapse_grants().await, |grants| tracing::info!(grants, "expired grants ended"));
     }
 
     async fn rescue(&self, which: Rescue) -> Result<(), StoreError> {
@@ -209,60 +202,48 @@ impl Sweeper {
 
     /// Deletes sign-in links, invitations and sessions that have expired. Logs an error and leaves it to the next sweep.
     pub async fn delete_expired_sessions(&self) {
-        match self.shared.store.delete_sessions(DeleteSessions::Expired).await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::debug!(deleted, "expired sign-in links, invitations and sessions deleted"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.delete_sessions(DeleteSessions::Expired).await, |deleted| {
+            tracing::debug!(deleted, "expired sign-in links, invitations and sessions deleted")
+        });
     }
 
     /// Deletes shared links that have expired. Logs an error and leaves it to the next sweep.
     pub async fn delete_expired_links(&self) {
-        match self.shared.store.delete_expired_links().await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::debug!(deleted, "expired shared links deleted"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.delete_expired_links().await, |deleted| {
+            tracing::debug!(deleted, "expired shared links deleted")
+        });
     }
 
     /// Deletes the counts of sign-ups of earlier days, and with them the addresses. Logs an error and leaves it to the next
     /// sweep.
     pub async fn delete_old_sign_ups(&self) {
-        match self.shared.store.delete_sign_ups().await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::debug!(deleted, "counts of sign-ups of earlier days deleted"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.delete_sign_ups().await, |deleted| {
+            tracing::debug!(deleted, "counts of sign-ups of earlier days deleted")
+        });
     }
 
     /// Deletes the entries of the audit log that are past their retention. Logs an error and leaves it to the next sweep.
     pub async fn delete_old_audit_entries(&self) {
         let cutoff = self.shared.store.now().saturating_sub(self.audit_retention);
-        match self.shared.store.delete_audit_entries(cutoff).await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::info!(deleted, "old entries of the audit log deleted"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.delete_audit_entries(cutoff).await, |deleted| {
+            tracing::info!(deleted, "old entries of the audit log deleted")
+        });
     }
 
     /// Deletes the calls of OpenAI's dialect that are past their life. Logs an error and leaves it to the next sweep.
     pub async fn delete_old_calls(&self) {
-        match self.shared.store.delete_calls(self.shared.store.now().saturating_sub(CALL_LIFE)).await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::debug!(deleted, "old calls deleted"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.delete_calls(self.shared.store.now().saturating_sub(CALL_LIFE)).await, |deleted| {
+            tracing::debug!(deleted, "old calls deleted")
+        });
     }
 
     /// Deletes the deliveries of webhooks that are past their life, and gives up the oldest of those that are too many for one
     /// endpoint. Logs an error and leaves it to the next sweep.
     pub async fn trim_deliveries(&self) {
         let cutoff = self.shared.store.now().saturating_sub(DELIVERY_LIFE);
-        match self.shared.store.trim_deliveries(cutoff, MAX_WAITING).await {
-            Ok(0) => {}
-            Ok(trimmed) => tracing::debug!(trimmed, "old webhook deliveries deleted or discarded"),
-            Err(error) => failed(&error),
-        }
+        report(self.shared.store.trim_deliveries(cutoff, MAX_WAITING).await, |trimmed| {
+            tracing::debug!(trimmed, "old webhook deliveries deleted or discarded")
+        });
     }
 
     /// The first removal runs some minutes after the start. After a step of the clock no task is removed for an hour,
@@ -320,6 +301,15 @@ impl Sweeper {
         if swept.removed > 0 {
             tracing::info!(files = swept.removed, "result files of removed tasks deleted");
         }
+    }
+}
+
+/// Logs the number of things that a sweep has changed, unless it is 0, or why it has failed.
+fn report<N: Default + PartialEq>(swept: Result<N, StoreError>, log: impl FnOnce(N)) {
+    match swept {
+        Ok(none) if none == N::default() => {}
+        Ok(some) => log(some),
+        Err(error) => failed(&error),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Removes old uploads, and the files of removed ones.
 
-use super::{Sweeper, failed};
+use super::{Sweeper, failed, report};
 use tintype_config::{UPLOAD_ABANDONED, UPLOAD_LIFE};
 
 /// Uploads whose files are removed in one round.
@@ -14,11 +14,7 @@ impl Sweeper {
         let (store, now) = (&self.shared.store, self.shared.store.now());
         let life = self.retention.map_or(UPLOAD_LIFE, |retention| retention.min(UPLOAD_LIFE));
         let removed = store.remove_uploads(now.saturating_sub(life), now.saturating_sub(UPLOAD_ABANDONED)).await;
-        match removed {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(uploads = removed, "old uploads removed"),
-            Err(error) => failed(&error),
-        }
+        report(removed, |removed| tracing::info!(uploads = removed, "old uploads removed"));
         let mut gone = 0;
         while let (Some(_removing), Some(before)) = (self.lock_for_removal(), self.may_remove_files().await) {
             let removed = match store.removed_uploads(before, BATCH).await {
