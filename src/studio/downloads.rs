@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query};
@@ -28,48 +28,10 @@ use crate::files::FileName;
 use crate::service::Shared;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::TaskRecord;
+use tintype_system::locked::Locked as _;
 
 /// Most downloads of one account at a time. Each keeps a picture in memory.
-const MAX_DOWNLOADS: usize = 4;
-
-/// The downloads under way, by account.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Downloads(Arc<Mutex<HashMap<Id, usize>>>);
-
-/// A download under way, until it is dropped.
-#[derive(Debug)]
-struct Download {
-    downloads: Downloads,
-    account: Id,
-}
-
-impl Downloads {
-    /// Counts one more download of an account; `None` if it has [`MAX_DOWNLOADS`].
-    fn begin(&self, account: Id) -> Option<Download> {
-        let mut running = self.running();
-        let count = running.entry(account).or_default();
-        (*count < MAX_DOWNLOADS).then(|| {
-            *count += 1;
-            Download { downloads: self.clone(), account }
-        })
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Download {
-    fn drop(&mut self) {
-        let mut running = self.downloads.running();
-        if let Some(count) = running.get_mut(&self.account) {
-            *count -= 1;
-            if *count == 0 {
-                running.remove(&self.account);
-            }
-        }
-    }
-}
+pub(super) const MAX_DOWNLOADS: usize = 4;
 
 /// Collects what is written until it is sent.
 #[derive(Debug, Clone, Default)]
@@ -77,13 +39,13 @@ struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
     fn take(&self) -> Bytes {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).into()
+        std::mem::take(&mut *self.0.locked()).into()
     }
 }
 
 impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0.locked().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -282,7 +244,7 @@ pub async fn zip_chosen(form: Form) -> Response<Body> {
 pub async fn zip(visitor: Visitor, Query(query): Query<HashMap<String, String>>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let shared = visitor.studio.shared.clone();
-    let Some(download) = visitor.studio.downloads.begin(account) else {
+    let Some(download) = visitor.studio.downloads.enter(Some(account)) else {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "zip-busy"));
     };
     let (mut pictures, mut of_one) = (Vec::new(), String::new());
@@ -321,22 +283,5 @@ fn tell_apart(pictures: &mut [Chosen]) {
         let stem = picture.name.trim_end_matches(".png").to_owned();
         let mut names = std::iter::once(picture.name.clone()).chain((2..).map(|count| format!("{stem} ({count}).png")));
         picture.name = names.find(|name| taken.insert(name.clone())).expect("numbers do not end");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_account_has_a_limited_number_of_downloads_under_way() {
-        let downloads = Downloads::default();
-        let [ada, eve] = ["FAAAAAAAAAAAAAAAAAAA0", "FAAAAAAAAAAAAAAAAAAA1"].map(|id| id.parse().expect("an id"));
-        let mut running: Vec<_> = (0..MAX_DOWNLOADS).map(|_| downloads.begin(ada).expect("a place")).collect();
-        assert!(downloads.begin(ada).is_none() && downloads.begin(eve).is_some());
-        running.pop();
-        let again = downloads.begin(ada).expect("the place of the one that ended");
-        drop((running, again));
-        assert!(downloads.running().is_empty());
     }
 }

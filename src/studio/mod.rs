@@ -74,6 +74,7 @@ use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::service::usage::UsageCache;
 use tintype_config::{FileLinks, RequiredFor};
+use tintype_domain::model::Id;
 use tintype_domain::signed_tokens::TokenSigner;
 use tintype_domain::source::Source;
 use tintype_outbound::identity_provider::IdentityProvider;
@@ -155,9 +156,10 @@ pub struct Studio {
     people: People,
     failures: Arc<Failures>,
     sign_in_attempts: SignInAttempts,
-    /// Places for password hashes and for sign-ups.
+    /// Places for password hashes, for sign-ups, and for downloads of an account.
     hashes: Admission<Source>,
     sign_ups: Admission<Source>,
+    downloads: Admission<Id>,
     codes: SignInAttempts,
     provider: Option<IdentityProvider>,
     exchanges: oidc::Exchanges,
@@ -168,7 +170,6 @@ pub struct Studio {
     live: live::Live,
     hours: HourlyStats,
     usage: UsageCache,
-    downloads: downloads::Downloads,
     settings: StudioSettings,
 }
 
@@ -239,7 +240,7 @@ impl Studio {
             samples: presets::Samples::default(),
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
-            downloads: downloads::Downloads::default(),
+            downloads: Admission::new(downloads::MAX_DOWNLOADS, usize::MAX),
             settings,
             shared,
         })
