@@ -14,65 +14,44 @@ pub(super) fn action<T: DeserializeOwned>(word: &str) -> Result<T, PageError> {
     T::deserialize(StrDeserializer::<Error>::new(word)).map_err(|_| PageError::not_found())
 }
 
-/// Actions on a key of one's own account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum KeyAction {
-    Budget,
-    Disable,
-    Enable,
-    Revoke,
-    Rotate,
+/// Defines the actions on something. Each is a word in URLs, such as `reset-factor`.
+macro_rules! actions {
+    ($($(#[$about:meta])* $name:ident { $($action:ident),+ })+) => {
+        $($(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub(super) enum $name { $($action),+ })+
+    };
 }
 
-/// Actions on a webhook endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum WebhookAction {
-    Disable,
-    Enable,
-    Events,
-    Remove,
-    Rotate,
-    Test,
-}
+actions! {
+    /// On a key of one's own account.
+    KeyAction { Budget, Disable, Enable, Revoke, Rotate }
 
-/// Actions on selected tasks of the gallery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum GalleryAction {
-    Delete,
-    Put,
-    Restore,
-    Star,
-    Take,
-    Unstar,
-}
+    /// On a webhook endpoint.
+    WebhookAction { Disable, Enable, Events, Remove, Rotate, Test }
 
-/// Actions on tasks in the bin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum BinAction {
-    Empty,
-    Erase,
-    Restore,
-    RestoreAll,
-}
+    /// On selected tasks of the gallery.
+    GalleryAction { Delete, Put, Restore, Star, Take, Unstar }
 
-/// Actions on a board.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum BoardAction {
-    Publish,
-    Remove,
-    Rename,
-}
+    /// On tasks in the bin.
+    BinAction { Empty, Erase, Restore, RestoreAll }
 
-/// Actions on a person of one's own account.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum PersonAction {
-    Link,
-    Remove,
-    Role,
+    /// On a board.
+    BoardAction { Publish, Remove, Rename }
+
+    /// On a person of one's own account.
+    PersonAction { Link, Remove, Role }
+
+    /// Of an operator, on any account.
+    AccountAction { Disable, Enable }
+
+    /// Of an operator, on a key of any account.
+    AnyKeyAction { Disable, Enable, Lift }
+
+    /// Of an operator, on a person of any account.
+    AnyPersonAction { Lift, ResetFactor }
+
+    /// Of an operator, on the queue.
+    QueueAction { Pause, Resume }
 }

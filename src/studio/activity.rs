@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::error::PageError;
 use super::failures;
-use super::page::{Frame, html};
+use super::page::{Frame, html, last_of_page};
 use super::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::TaskRecord;
@@ -46,8 +46,6 @@ pub async fn activity(visitor: Visitor, Query(before): Query<Before>) -> Result<
     let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
-    let more = tasks.len() > PAGE as usize;
-    tasks.truncate(PAGE as usize);
-    let older = tasks.last().map(|record| record.task.id).filter(|_| more);
+    let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);
     Ok(html(ActivityPage { frame: Frame::new("activity", &visitor).await?, tasks, older }.render()?))
 }

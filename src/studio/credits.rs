@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::chart::{Chart, Measure, Step};
 use super::error::PageError;
-use super::page::{BYTE_ORDER_MARK, DAY, Frame, html, secured};
+use super::page::{BYTE_ORDER_MARK, DAY, Frame, html, last_of_page, secured};
 use super::session::Visitor;
 use tintype_domain::model::{EntryKind, ExpiringGrant, LedgerEntry};
 use tintype_domain::text;
@@ -92,15 +92,14 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<R
     let mut entries = visitor.studio.shared.store.entries(account, filter, wanted.before, PAGE + 1).await?;
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let more = entries.len() > PAGE as usize;
-    entries.truncate(PAGE as usize);
+    let older = last_of_page(&mut entries, PAGE).map(|entry| entry.id);
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
         chart: chart(&visitor, wanted.days()).await?,
         periods: PERIODS,
         kinds: EntryKind::ALL,
         grants,
-        older: entries.last().map(|entry| entry.id).filter(|_| more),
+        older,
         entries,
         wanted: &wanted,
         low_balance: visitor.account().await?.and_then(|account| account.low_balance),

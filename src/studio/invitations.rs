@@ -16,11 +16,11 @@ use super::people::PEOPLE;
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, visit};
 use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer, words};
+use super::sign_up::new_person;
 use super::texts::Texts;
 use super::{Studio, Visit};
-use crate::service::people::{Arrival, NewPerson};
+use crate::service::people::Arrival;
 use tintype_domain::model::Id;
-use tintype_domain::names::{InvalidName, new_person_name};
 use tintype_domain::person::{Role, Token};
 use tintype_store::{Invitation, NewInvitation};
 
@@ -161,13 +161,10 @@ pub async fn join(
         let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
         Ok(without_path_in_referrer(answer(page.render()?, Some(notice))))
     };
-    let name = match new_person_name(fields.text("name")) {
-        Ok(name) => name,
-        Err(InvalidName::Text(_)) => return refuse("sign-up-invalid"),
-        Err(InvalidName::LookAlike) => return refuse("name-look-alike"),
+    let new = match new_person(&fields, &visit)? {
+        Ok(new) => new,
+        Err(notice) => return refuse(notice),
     };
-    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
-    let new = NewPerson { name, password: fields.text("password").to_owned(), source };
     let place = place(&studio.sign_ups, &visit)?;
     let agent = agent(&parts.headers);
     let arrival = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;

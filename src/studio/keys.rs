@@ -1,5 +1,6 @@
 //! The keys of the account, for its owners.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -55,8 +56,8 @@ pub(super) fn state_text(state: KeyState) -> &'static str {
 }
 
 /// The name of the text for a period.
-pub(super) fn period_text(period: Period) -> &'static str {
-    match period {
+pub(super) fn period_text(period: impl Borrow<Period>) -> &'static str {
+    match period.borrow() {
         Period::Day => "key-per-day",
         Period::Week => "key-per-week",
         Period::Month => "key-per-month",
@@ -80,10 +81,6 @@ impl KeysPage<'_> {
             Some(0) => self.frame.t.get("key-unlimited").into_owned(),
             Some(rate) => rate.to_string(),
         }
-    }
-
-    fn period_text(&self, period: &Period) -> &'static str {
-        period_text(*period)
     }
 
     /// Whether the form for another key suggests this period.

@@ -50,6 +50,13 @@ pub(super) fn written(status: StatusCode, body: String) -> Response<Body> {
     response
 }
 
+/// Keeps the first `page` of what was found, of which one more was asked for. The last of them, if there are more.
+pub(super) fn last_of_page<T>(found: &mut Vec<T>, page: u32) -> Option<&T> {
+    let more = found.len() > page as usize;
+    found.truncate(page as usize);
+    found.last().filter(|_| more)
+}
+
 /// A form as its page shows it: empty, or as someone sent it, and why it was refused.
 #[derive(Debug, Default)]
 pub(super) struct Draft {

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::page::last_of_page;
+
 /// Results of one page.
 pub(super) const PAGE: u32 = 50;
 /// Most characters of a search.
@@ -28,9 +30,7 @@ impl Search {
 
     /// The query of the next page, if more than one page was found. Keeps the results of this one.
     pub(super) fn next<T>(&self, found: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
-        let more = found.len() > PAGE as usize;
-        found.truncate(PAGE as usize);
-        let last = found.last().filter(|_| more)?;
+        let last = last_of_page(found, PAGE)?;
         let pairs = [("q", self.text().as_str()), ("account", &self.account), ("after", name(last))]
             .map(|(field, value)| (field, value.to_owned()));
         let given = pairs.into_iter().filter(|(_, value)| !value.is_empty());

@@ -1,12 +1,12 @@
 //! The browsers in which a person is signed in.
 
+use std::borrow::Cow;
+
 use askama::Template;
 use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
-use std::borrow::Cow;
-
 use serde::Deserialize;
 
 use super::confirmation::CONFIRMATION;
@@ -37,12 +37,6 @@ struct SessionsPage<'a> {
 #[derive(Debug, Deserialize)]
 pub struct Done {
     password: Option<String>,
-}
-
-impl SessionsPage<'_> {
-    fn browser<'b>(&self, session: &'b Session) -> Cow<'b, str> {
-        browser(&session.agent)
-    }
 }
 
 /// The browser and the system that a header `User-Agent` names; the header itself if it names none that is known. Most

@@ -15,7 +15,7 @@ use super::Studio;
 use super::create::base;
 use super::downloads::stream_file;
 use super::error::PageError;
-use super::page::{Frame, html, secured, written};
+use super::page::{Frame, html, last_of_page, secured, written};
 use super::session::{Form, Visitor};
 use super::texts::Texts;
 use super::uploads::thumbnail;
@@ -78,9 +78,7 @@ pub async fn links(
     visitor.changes()?;
     let (store, account) = (&visitor.studio.shared.store, visitor.session.person.account_id);
     let mut found = store.list_shared_links(account, visitor.only_own(), place.before.parse().ok(), PAGE + 1).await?;
-    let more = found.len() > PAGE as usize;
-    found.truncate(PAGE as usize);
-    let older = found.last().map(|link| link.id).filter(|_| more);
+    let older = last_of_page(&mut found, PAGE).map(|link| link.id);
     let people = store.list_people(Some(account)).await?;
     let (signer, base) = (visitor.studio.tickets().await?, base(&visitor, &headers));
     let links: Vec<Listed> = found

@@ -13,7 +13,7 @@ use super::page::{answer, html, secured};
 use super::session::{Fields, Visitor, check_origin, visit};
 use super::sign_in::{agent, be_patient, enter, place, words};
 use super::texts::Texts;
-use super::{HOME, Studio};
+use super::{HOME, Studio, Visit};
 use crate::service::people::{NewPerson, SignUpTerms, Welcome};
 use tintype_domain::names::{InvalidName, new_person_name};
 
@@ -47,6 +47,17 @@ pub async fn sign_up(
     Ok(html(page.render()?))
 }
 
+/// The person whom a stranger's form names, or the name of the text that says why the name cannot be.
+pub(super) fn new_person(fields: &Fields, visit: &Visit) -> Result<Result<NewPerson, &'static str>, PageError> {
+    let name = match new_person_name(fields.text("name")) {
+        Ok(name) => name,
+        Err(InvalidName::Text(_)) => return Ok(Err("sign-up-invalid")),
+        Err(InvalidName::LookAlike) => return Ok(Err("name-look-alike")),
+    };
+    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
+    Ok(Ok(NewPerson { name, password: fields.text("password").to_owned(), source }))
+}
+
 /// Opens an account with its owner, and signs that person in. A name that is taken is told plainly, since nobody could
 /// choose another one otherwise; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
 pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
@@ -60,13 +71,10 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
         Ok(answer(page.render()?, Some(notice)))
     };
-    let name = match new_person_name(fields.text("name")) {
-        Ok(name) => name,
-        Err(InvalidName::Text(_)) => return refuse("sign-up-invalid"),
-        Err(InvalidName::LookAlike) => return refuse("name-look-alike"),
+    let new = match new_person(&fields, &visit)? {
+        Ok(new) => new,
+        Err(notice) => return refuse(notice),
     };
-    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
-    let new = NewPerson { name, password: fields.text("password").to_owned(), source };
     let place = place(&studio.sign_ups, &visit)?;
     let welcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
     drop(place);

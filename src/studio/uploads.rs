@@ -13,10 +13,9 @@ use axum::response::{IntoResponse as _, Redirect};
 use serde::Deserialize;
 
 use super::Studio;
-use super::cards::{author_name, initials};
 use super::error::{PageError, Written};
 use super::image_bodies::{ImageBody, Stopped, announced};
-use super::page::{Frame, html, is_of_script, secured};
+use super::page::{Frame, html, is_of_script, last_of_page, secured};
 use super::references::{self, Found};
 use super::session::{Fields, Form, PROOF, Sender, Visitor};
 use crate::files::FileName;
@@ -295,16 +294,6 @@ struct UploadsPage<'a> {
     most: i64,
 }
 
-impl UploadsPage<'_> {
-    fn initials(&self, author: &str) -> String {
-        initials(author)
-    }
-
-    fn author_name(&self, author: &str) -> String {
-        author_name(self.frame.t, author)
-    }
-}
-
 /// The place in the list of uploads.
 #[derive(Debug, Deserialize)]
 pub struct Before {
@@ -316,9 +305,7 @@ pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<R
     let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;
-    let more = found.len() > PAGE as usize;
-    found.truncate(PAGE as usize);
-    let older = found.last().map(|upload| upload.id).filter(|_| more);
+    let older = last_of_page(&mut found, PAGE).map(|upload| upload.id);
     let people = studio.shared.store.list_people(Some(account)).await?;
     let name = |id: Id| people.iter().find(|person| person.id == id).map(|person| person.name.clone());
     let several = people.len() > 1;

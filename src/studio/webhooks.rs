@@ -10,14 +10,14 @@ use serde::Deserialize;
 use super::action::{WebhookAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Draft, Frame, answer, minute, secured};
+use super::page::{Draft, Frame, answer, last_of_page, minute, secured};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
 use tintype_domain::endpoint::{
     AddedBy, Delivery, DeliveryState, DisabledFor, Endpoint, EndpointState, SigningSecret, Trouble,
 };
-use tintype_domain::event::{EventType, Subscription, webhook_id};
+use tintype_domain::event::{EventType, Subscription};
 use tintype_domain::model::Id;
 use tintype_domain::person::Role;
 use tintype_store::EndpointChange;
@@ -74,14 +74,6 @@ fn state(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
 }
 
 impl WebhooksPage<'_> {
-    fn state(&self, endpoint: &Endpoint) -> String {
-        state(&self.frame, endpoint)
-    }
-
-    fn needs_care(&self, endpoint: &Endpoint) -> bool {
-        needs_care(endpoint)
-    }
-
     fn any_needs_care(&self) -> bool {
         self.endpoints.iter().any(needs_care)
     }
@@ -93,9 +85,6 @@ impl WebhooksPage<'_> {
 }
 
 impl WebhookPage<'_> {
-    fn state(&self) -> String {
-        state(&self.frame, &self.endpoint)
-    }
     fn subscribes(&self, kind: &EventType) -> bool {
         self.endpoint.events.kinds().contains(kind)
     }
@@ -123,10 +112,6 @@ impl WebhookPage<'_> {
     /// The time of the next attempt; one that goes before all others has none of its own.
     fn next(&self, delivery: &Delivery) -> String {
         delivery.next_attempt_at.map(|at| minute(at.max(delivery.id.timestamp()))).unwrap_or_default()
-    }
-
-    fn webhook_id(&self, delivery: &Delivery) -> String {
-        webhook_id(delivery.event_id)
     }
 }
 
@@ -214,9 +199,7 @@ async fn endpoint_page(
     refusal: Option<&'static str>,
 ) -> Result<Response<Body>, PageError> {
     let mut deliveries = visitor.studio.shared.store.list_deliveries(endpoint.id, before, PAGE + 1).await?;
-    let more = deliveries.len() > PAGE as usize;
-    deliveries.truncate(PAGE as usize);
-    let older = deliveries.last().map(|delivery| delivery.id).filter(|_| more);
+    let older = last_of_page(&mut deliveries, PAGE).map(|delivery| delivery.id);
     let frame = Frame::new("webhooks", visitor).await?;
     let page = WebhookPage { frame, endpoint, deliveries, older, kinds: EventType::SUBSCRIBABLE, refusal };
     Ok(answer(page.render()?, refusal))

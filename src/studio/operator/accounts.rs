@@ -7,12 +7,11 @@ use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use tokio::sync::Mutex;
 
-use super::action::{AccountAction, AnyKeyAction, AnyPersonAction};
 use super::{Operator, OperatorForm, ReversibleForm};
-use crate::studio::action::action;
+use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
 use crate::studio::error::PageError;
 use crate::studio::keys::state_text;
-use crate::studio::page::{DAY, Draft, Frame, answer, html, secured};
+use crate::studio::page::{DAY, Draft, Frame, answer, html, last_of_page, secured};
 use crate::studio::search::{PAGE, Search};
 use crate::studio::session::{Fields, Visitor};
 use tintype_domain::key::{ApiKey, KeyState};
@@ -62,17 +61,7 @@ struct AccountPage<'a> {
     is_own: bool,
 }
 
-impl AccountsPage<'_> {
-    fn account_state(&self, account: &Account) -> &'static str {
-        state_of(account)
-    }
-}
-
 impl AccountPage<'_> {
-    fn account_state(&self, account: &Account) -> &'static str {
-        state_of(account)
-    }
-
     fn state(&self, key: &ApiKey) -> &'static str {
         state_text(key.state(self.now))
     }
@@ -83,7 +72,7 @@ impl AccountPage<'_> {
 }
 
 /// The name of the text for the state of an account.
-fn state_of(account: &Account) -> &'static str {
+fn account_state(account: &Account) -> &'static str {
     match (account.deleted_at, account.disabled_at) {
         (Some(_), _) => "account-deleted",
         (None, Some(_)) => "account-disabled",
@@ -112,8 +101,7 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
     let mut keys = store.list_keys(Some(account.id)).await?;
     keys.reverse();
     let mut people = store.find_people(Some(account.id), "", "", PAGE + 1).await?;
-    let more_people = people.len() > PAGE as usize;
-    people.truncate(PAGE as usize);
+    let more_people = last_of_page(&mut people, PAGE).is_some();
     let mut grants = store.expiring_grants(account.id, ENTRIES).await?;
     grants.retain(|grant| grant.remaining > 0);
     let page = AccountPage {

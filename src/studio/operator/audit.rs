@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{Operator, details};
 use crate::studio::error::PageError;
-use crate::studio::page::{Frame, html};
+use crate::studio::page::{Frame, html, last_of_page};
 use tintype_domain::model::Id;
 use tintype_store::{AuditEntry, Via};
 
@@ -61,8 +61,6 @@ pub async fn audit(operator: Operator, Query(place): Query<PageQuery>) -> Result
     let visitor = &operator.0;
     let (account, before) = (id(place.account.as_deref())?, id(place.before.as_deref())?);
     let mut entries = visitor.studio.shared.store.audit_entries(account, before, PAGE + 1).await?;
-    let more = entries.len() > PAGE as usize;
-    entries.truncate(PAGE as usize);
-    let older = entries.last().map(|entry| entry.id).filter(|_| more);
+    let older = last_of_page(&mut entries, PAGE).map(|entry| entry.id);
     Ok(html(AuditPage { frame: Frame::new("operator-audit", visitor).await?, entries, account, older }.render()?))
 }

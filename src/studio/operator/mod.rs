@@ -1,7 +1,6 @@
 //! The pages of operators: owners of an administrator's account. For everyone else they do not exist.
 
 mod accounts;
-mod action;
 mod audit;
 mod details;
 mod overview;

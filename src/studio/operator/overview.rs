@@ -9,10 +9,9 @@ use axum::extract::Path;
 use axum::http::Response;
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::action::QueueAction;
 use super::{Operator, ReversibleForm};
 use crate::studio::Texts;
-use crate::studio::action::action;
+use crate::studio::action::{QueueAction, action};
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::PageError;
 use crate::studio::failures;

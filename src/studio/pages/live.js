@@ -119,24 +119,25 @@ function hear({ name, data }) {
   if (name === "task") return refresh(data.id);
   if (name === "marks") return follow(data);
   if (name === "queue") return showPaused(data.paused);
-  if (name === "away" || name === "silence") showAway(true);
-  if (name === "begin" || name === "silence") all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
-  if (name === "away" || name === "silence") return;
-  if (name === "begin") {
-    showAway(false);
-    showPaused(data.paused);
-    if (hasBegun) [catchUp(), lookForFresh()];
-    hasBegun = true;
-    return;
-  }
-  const card = tileOf(data.id);
+  if (name === "progress") return showProgress(data);
+  // The stream has begun, is broken off, or has brought nothing yet.
+  showAway(name !== "begin");
+  if (name !== "away") all('[data-state="processing"]').forEach((card) => refresh(idOf(card)));
+  if (name !== "begin") return;
+  showPaused(data.paused);
+  if (hasBegun) [catchUp(), lookForFresh()];
+  hasBegun = true;
+}
+
+function showProgress({ id, fraction, words, preview: number }) {
+  const card = tileOf(id);
   const bar = card && one("progress", card);
   if (!bar) return;
-  if (data.fraction === null) bar.removeAttribute("value"); else bar.value = data.fraction;
-  one("[data-words]", card).textContent = data.words;
+  if (fraction === null) bar.removeAttribute("value"); else bar.value = fraction;
+  one("[data-words]", card).textContent = words;
   const preview = one("[data-preview]", card);
-  if (data.preview) {
-    preview.src = `${preview.dataset.preview}?${data.preview}`;
+  if (number) {
+    preview.src = `${preview.dataset.preview}?${number}`;
     preview.hidden = false;
   }
 }
