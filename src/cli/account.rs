@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::banner::quoted;
 use super::person::{ShownLinkArgs, show_link_of_account};
+use super::printing::JsonArgs;
 use super::values::whole_number;
 use super::{Failure, Outcome, find_account, open_or_create_store, open_store, show, table};
 use tintype_config::{DataSettings, DatabaseUrl};
@@ -28,7 +29,7 @@ pub(super) enum AccountCommand {
     /// Create an account
     Create(CreateArgs),
     /// List all accounts
-    List(ListArgs),
+    List(JsonArgs),
     /// Print a one-time sign-in link for an account's owner
     Link(LinkArgs),
     /// Set the balance below which an account's webhooks get one `credits.low` event
@@ -67,19 +68,12 @@ pub(super) struct LinkArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct OneAccountArgs {
     /// Name or id of the account
-    account: String,
+    pub(super) account: String,
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -158,7 +152,7 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
     }
 }
 
-async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+async fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let accounts = open_store(data).await?.list_accounts().await?;
     show(args.json, &accounts, || {
         let rows = accounts.iter().map(|account| {

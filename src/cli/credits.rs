@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::account::MAX_GRANT;
+use super::account::{MAX_GRANT, OneAccountArgs};
 use super::owners::{Owners, open_account};
 use super::values::whole_number;
 use super::{Failure, Outcome, describe, existing_files, open_store, or_dash, progress, show, table};
@@ -27,22 +27,13 @@ pub(super) enum CreditsCommand {
     /// Take credits from an account, at most its balance
     Take(TakeArgs),
     /// Show the balance of an account
-    Balance(AccountArgs),
+    Balance(OneAccountArgs),
     /// List the unspent expiring grants of an account, in spending order
-    Grants(AccountArgs),
+    Grants(OneAccountArgs),
     /// Show the ledger of an account, newest entries first
     History(HistoryArgs),
     /// Recompute every balance from the ledger; exit with 1 on any drift
     Audit(AuditArgs),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct AccountArgs {
-    /// Name or id of the account
-    account: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -81,7 +72,7 @@ pub(super) struct TakeArgs {
 #[derive(Debug, Args)]
 pub(super) struct HistoryArgs {
     #[command(flatten)]
-    account: AccountArgs,
+    account: OneAccountArgs,
     /// Number of entries to show [default: all]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>(0..=MAX_GRANT))]
     limit: Option<usize>,
@@ -144,13 +135,13 @@ async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
     }
 }
 
-async fn balance(args: AccountArgs, data: &DataSettings) -> Outcome {
+async fn balance(args: OneAccountArgs, data: &DataSettings) -> Outcome {
     let (_, account) = open_account(data, &args.account).await?;
     let balance = Balance { account: &account.name, credits: account.credits };
     show(args.json, &balance, || format!("{} has {}.", account.name, counted(account.credits, "credit", "credits")))
 }
 
-async fn grants(args: AccountArgs, data: &DataSettings) -> Outcome {
+async fn grants(args: OneAccountArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let mut grants = store.expiring_grants(account.id, u32::MAX).await?;
     grants.retain(|grant| grant.remaining > 0);

@@ -164,7 +164,7 @@ enum Command {
     /// Ask a server on this machine whether it works
     Health(health::HealthArgs),
     /// Print the version of this program
-    Version(version::VersionArgs),
+    Version(printing::JsonArgs),
     /// Print the OpenAPI description of the API
     Openapi {
         /// Print JSON, which is what it prints anyway

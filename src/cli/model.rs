@@ -10,6 +10,7 @@ use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::printing::JsonArgs;
 use super::progress::Transfer;
 use super::{Failure, Outcome, show, table};
 use tintype_config::{DataSettings, HubSettings, ServerSettings};
@@ -35,7 +36,7 @@ pub(super) enum ModelCommand {
     /// Use a model in a local folder or file, without copying it
     Add(AddArgs),
     /// List the installed models, and those that can be fetched by name
-    List(ListArgs),
+    List(JsonArgs),
     /// Compare every file of a model with its checksum
     Verify(VerifyArgs),
     /// Remove a model; the files of an added folder stay
@@ -74,13 +75,6 @@ pub(super) struct AddArgs {
     /// Record the checksum of every file for `tintype model verify`
     #[arg(long)]
     hash: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -367,7 +361,7 @@ impl From<&'static Offer> for Available {
     }
 }
 
-fn list(args: ListArgs, data: &DataSettings) -> Outcome {
+fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let entries = models::entries(&data.data)?;
     let unfinished = models::unfinished(&data.data)?;
     let mut installed = Vec::new();

@@ -99,14 +99,11 @@ pub(super) struct ShownLinkArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct RoleArgs {
-    /// Name or id of the person
-    person: String,
+    #[command(flatten)]
+    person: OnePersonArgs,
     /// The new role
     #[arg(value_parser = role())]
     role: Role,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -137,8 +134,7 @@ pub(super) async fn run(command: PersonCommand, data: &DataSettings) -> Outcome 
         PersonCommand::Add(args) => add(args, data).await,
         PersonCommand::List(args) => list(args, data).await,
         PersonCommand::Link(args) => {
-            let store = open_store(data).await?;
-            let person = find_person(&*store, &args.person).await?;
+            let (store, person) = open_person(data, &args.person).await?;
             show_link(store, &person, args.shown).await
         }
         PersonCommand::Role(args) => change_role(args, data).await,
@@ -238,24 +234,21 @@ async fn show_link(store: Arc<dyn Store>, person: &Person, shown: ShownLinkArgs)
     Ok(ExitCode::SUCCESS)
 }
 
-async fn change_role(args: RoleArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let person = find_person(&*store, &args.person).await?;
-    let person = store.change_person(person.id, PersonChange::Role(args.role)).await?;
-    let person = person.ok_or("the person was just removed")?;
+async fn change_role(RoleArgs { person: args, role }: RoleArgs, data: &DataSettings) -> Outcome {
+    let (store, person) = open_person(data, &args.person).await?;
+    let person =
+        store.change_person(person.id, PersonChange::Role(role)).await?.ok_or("the person was just removed")?;
     show_person(&*store, args.json, &person, || format!("{} is {} now.", person.name, person.role)).await
 }
 
 async fn lift(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let person = find_person(&*store, &args.person).await?;
+    let (store, person) = open_person(data, &args.person).await?;
     let person = store.change_person(person.id, PersonChange::Lift).await?.ok_or("the person was just removed")?;
     show_person(&*store, args.json, &person, || format!("{} has no strikes and is not suspended.", person.name)).await
 }
 
 async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let person = find_person(&*store, &args.person).await?;
+    let (store, person) = open_person(data, &args.person).await?;
     let removed = store.remove_factor(person.id, FactorRemoval::Reset).await?;
     let person = find_person(&*store, person.id.as_str()).await?;
     show_person(&*store, args.json, &person, || match removed {
@@ -266,8 +259,7 @@ async fn reset_factor(args: OnePersonArgs, data: &DataSettings) -> Outcome {
 }
 
 async fn set_password(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let person = find_person(&*store, &args.person).await?;
+    let (store, person) = open_person(data, &args.person).await?;
     let password = typed_password()?;
     let changed = People::new(store.clone()).set_password(&person, password).await??;
     let person = changed.ok_or("the person was just removed")?;
@@ -289,8 +281,7 @@ fn typed_password() -> Result<String, Failure> {
 }
 
 async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
-    let store = open_store(data).await?;
-    let person = find_person(&*store, &args.person).await?;
+    let (store, person) = open_person(data, &args.person).await?;
     store.remove_person(person.id).await?;
     show_person(&*store, args.json, &person, || format!("Removed {}; all sessions have ended.", person.name)).await
 }
@@ -299,6 +290,13 @@ async fn remove(args: OnePersonArgs, data: &DataSettings) -> Outcome {
 async fn show_person(store: &dyn Store, json: bool, person: &Person, text: impl FnOnce() -> String) -> Outcome {
     let account = find_account(store, person.account_id.as_str()).await?;
     show(json, &ShownPerson { person, account: &account.name }, text)
+}
+
+/// Opens the database and finds a person.
+async fn open_person(data: &DataSettings, name_or_id: &str) -> Result<(Arc<dyn Store>, Person), Failure> {
+    let store = open_store(data).await?;
+    let person = find_person(&*store, name_or_id).await?;
+    Ok((store, person))
 }
 
 async fn find_person(store: &dyn Store, name_or_id: &str) -> Result<Person, Failure> {

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use clap::Args;
 use serde::Serialize;
 
 use super::{Failure, Outcome, terminal};
@@ -11,6 +12,14 @@ use tintype_system::output;
 
 /// Why output of this command is missing.
 static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
+
+/// The flag of commands that take no other.
+#[derive(Debug, Args)]
+pub(super) struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
 
 /// Prints `thing` as JSON, or else the text that `text` returns.
 pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {

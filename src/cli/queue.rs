@@ -1,8 +1,9 @@
 //! `tintype queue` stops and resumes the claims of all workers, and shows the queue.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 
+use super::printing::JsonArgs;
 use super::{Outcome, open_store, show};
 use tintype_config::DataSettings;
 use tintype_store::{QueueDepth, Store, StoreError, WaitingForEngine};
@@ -23,13 +24,6 @@ in the database: it survives restarts, backups and migrations, until `tintype qu
     Resume(JsonArgs),
     /// Show how many tasks are waiting and running, and whether the queue is paused
     Show(JsonArgs),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct JsonArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// The state of the queue.

@@ -17,8 +17,6 @@ use tintype_domain::text;
 use tintype_store::TaskRecord;
 use tintype_system::clock::{Clock, Timestamp};
 
-/// The error of a task that the operator failed without a reason.
-
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
     /// List tasks, newest first
