@@ -216,9 +216,11 @@ pub enum ErrorShape {
 /// Makes the service of a route for its method.
 #[derive(Debug)]
 enum Handler {
-    Service(fn(MethodFilter) -> MethodRouter<ServiceState>),
+    Service(Serve),
     Metrics(fn(MethodFilter) -> MethodRouter<Arc<Shared>>),
 }
+
+type Serve = fn(MethodFilter) -> MethodRouter<ServiceState>;
 
 /// The state of the listener for callers. A handler takes the part that it needs.
 #[derive(Debug, Clone)]
@@ -245,53 +247,35 @@ impl FromRef<ServiceState> for Readiness {
     }
 }
 
-const fn api(
-    method: Method,
-    pattern: &'static str,
-    limit: RateLimit,
-    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
-) -> Route {
+const fn api(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::Api, Access::Key, Some(limit), ErrorShape::Envelope);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
-const fn openai(
-    method: Method,
-    pattern: &'static str,
-    limit: RateLimit,
-    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
-) -> Route {
+const fn openai(method: Method, pattern: &'static str, limit: RateLimit, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::OpenAi, Access::Key, Some(limit), ErrorShape::OpenAi);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// The tools for agents. A call of one that submits counts as a submit as well.
-const fn agents(
-    method: Method,
-    pattern: &'static str,
-    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
-) -> Route {
+const fn agents(method: Method, pattern: &'static str, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::Mcp, Access::Key, Some(RateLimit::Read), ErrorShape::JsonRpc);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
-const fn open(
-    group: RouteGroup,
-    pattern: &'static str,
-    handler: fn(MethodFilter) -> MethodRouter<ServiceState>,
-) -> Route {
+const fn open(group: RouteGroup, pattern: &'static str, handler: Serve) -> Route {
     let (method, access, limit, errors) = (Method::GET, Access::Anyone, None, ErrorShape::Envelope);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// A page of the studio.
-const fn page(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
+const fn page(method: Method, pattern: &'static str, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::Studio, Access::Session, None, ErrorShape::Page);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
 
 /// A page of the studio for people who are not signed in yet.
-const fn door(method: Method, pattern: &'static str, handler: fn(MethodFilter) -> MethodRouter<ServiceState>) -> Route {
+const fn door(method: Method, pattern: &'static str, handler: Serve) -> Route {
     let (group, access, limit, errors) = (RouteGroup::Studio, Access::Anyone, None, ErrorShape::Page);
     Route { pattern, method, group, access, limit, errors, handler: Handler::Service(handler) }
 }
