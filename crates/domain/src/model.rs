@@ -226,55 +226,27 @@ pub enum FailureCause {
     Unknown,
 }
 
-/// What is wrong with a reference image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReferenceProblem {
-    /// The service does not download from such an address.
-    Address,
-    /// It could not be downloaded.
-    Unreachable,
-    /// It has too many bytes or pixels.
-    TooLarge,
-    /// It is not a PNG, JPEG or WebP image.
-    NotAnImage,
-    /// It can't be decoded to its end.
-    Damaged,
-    /// It is a picture of the account that was deleted.
-    Gone,
-    /// The mask for it was deleted.
-    MaskGone,
-    /// The mask for it has another size.
-    MaskSize,
-    /// Another release wrote it.
-    Unknown,
-}
-
-impl ReferenceProblem {
-    /// All that are stored.
-    pub const ALL: [Self; 8] = [
-        Self::Address,
-        Self::Unreachable,
-        Self::TooLarge,
-        Self::NotAnImage,
-        Self::Damaged,
-        Self::Gone,
-        Self::MaskGone,
-        Self::MaskSize,
-    ];
-
-    /// The name that is stored and shown; empty if it is unknown.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Unreachable => "unreachable",
-            Self::TooLarge => "too-large",
-            Self::NotAnImage => "not-an-image",
-            Self::Damaged => "damaged",
-            Self::Gone => "gone",
-            Self::MaskGone => "mask-gone",
-            Self::MaskSize => "mask-size",
-            Self::Unknown => "",
-        }
+words! {
+    /// What is wrong with a reference image.
+    pub enum ReferenceProblem or Unknown {
+        /// The service does not download from such an address.
+        Address = "address",
+        /// It could not be downloaded.
+        Unreachable = "unreachable",
+        /// It has too many bytes or pixels.
+        TooLarge = "too-large",
+        /// It is not a PNG, JPEG or WebP image.
+        NotAnImage = "not-an-image",
+        /// It can't be decoded to its end.
+        Damaged = "damaged",
+        /// It is a picture of the account that was deleted.
+        Gone = "gone",
+        /// The mask for it was deleted.
+        MaskGone = "mask-gone",
+        /// The mask for it has another size.
+        MaskSize = "mask-size",
+        /// Another release wrote it.
+        Unknown = "",
     }
 }
 
@@ -311,9 +283,8 @@ impl FailureCause {
             ("operator", None) => Some(Self::Operator),
             ("references", Some(most)) => most.parse().ok().map(Self::TooManyReferences),
             ("reference", Some(index)) => {
-                let name = parts.next().unwrap_or_default();
-                let problem = ReferenceProblem::ALL.into_iter().find(|problem| problem.as_str() == name);
-                index.parse().ok().map(|index| Self::Reference(index, problem.unwrap_or(ReferenceProblem::Unknown)))
+                let Ok(problem) = parts.next().unwrap_or_default().parse::<ReferenceProblem>();
+                index.parse().ok().map(|index| Self::Reference(index, problem))
             }
             _ => None,
         };
