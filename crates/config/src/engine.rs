@@ -312,34 +312,18 @@ fn prompt_syntax() -> impl TypedValueParser<Value = PromptSyntax> {
     PossibleValuesParser::new(PromptSyntax::NAMES).try_map(|name| name.parse())
 }
 
-/// The name of a value on the command line.
-fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+/// Displays a value by its name on the command line.
+macro_rules! displayed {
+    ($($name:ident),+) => {
+        $(impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+            }
+        })+
+    };
 }
 
-impl fmt::Display for EngineRuntime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(self))
-    }
-}
-
-impl fmt::Display for EnginePrecision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(self))
-    }
-}
-
-impl fmt::Display for ServerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(self))
-    }
-}
-
-impl fmt::Display for EngineProfile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(self))
-    }
-}
+displayed!(EngineRuntime, EnginePrecision, ServerKind, EngineProfile);
 
 impl fmt::Display for EngineTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
