@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use clap::Args;
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::following::{self, Stop};
 use tintype_config::{ClientSettings, MAX_BODY};
+use tintype_system::locked::Locked as _;
 use tintype_system::output;
 
 /// Codes of JSON-RPC errors.
@@ -149,14 +150,14 @@ impl Agent {
     }
 
     fn agreed(&self) -> Option<String> {
-        self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.agreed.locked().clone()
     }
 
     /// Notes the revision that the server has chosen.
     fn agree(&self, answer: &str) {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         if let Some(version) = answer["result"]["protocolVersion"].as_str() {
-            *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.to_owned());
+            *self.agreed.locked() = Some(version.to_owned());
         }
     }
 }

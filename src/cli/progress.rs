@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +11,7 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tintype_engines::models::Watch;
 
 use tintype_engine::{Progress, Stage};
+use tintype_system::locked::Locked as _;
 use tintype_system::output;
 
 /// Creates a spinner on standard error if that is a terminal; [`crate::backup::results::begin`] turns it into a bar.
@@ -101,10 +102,6 @@ impl Transfer {
         Self { bar, lines: visible && !terminal, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, ProgressState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -112,7 +109,7 @@ impl Transfer {
 
 impl Watch for Transfer {
     fn begin(&self, total: u64, done: u64) {
-        *self.state() = ProgressState { total, done, tenths: 0 };
+        *self.state.locked() = ProgressState { total, done, tenths: 0 };
         self.bar.reset();
         self.bar.set_length(total);
         // Without this, the bytes of an earlier start would count as fast ones of this.
@@ -121,7 +118,7 @@ impl Watch for Transfer {
     }
 
     fn advance(&self, bytes: i64) {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let ProgressState { total, done, tenths } = *state;
         let done = done.saturating_add_signed(bytes);
         let now = (u128::from(done) * 10).checked_div(u128::from(total)).map_or(0, |tenths| tenths.min(10) as u64);

@@ -3,7 +3,7 @@
 use std::fs::ReadDir;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -17,6 +17,7 @@ use super::name::{DAY_LENGTH, FileName};
 use super::{FilesError, NAME_BATCH, NameBatches};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
+use tintype_system::locked::Locked as _;
 use tintype_system::owner;
 
 /// A directory of result files.
@@ -45,7 +46,7 @@ impl Directory {
     /// Creates and syncs the directory of a day. The object store would create it too, but then a concurrent write, or
     /// a write after a restart, could finish in a directory that is not synced yet.
     async fn create_day(&self, day: &str) -> Result<(), FilesError> {
-        let synced = || self.synced_day.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = || self.synced_day.locked();
         if *synced() == day {
             return Ok(());
         }

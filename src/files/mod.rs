@@ -8,7 +8,7 @@ mod marker;
 mod name;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::{Effect, Faults, Point};
+use tintype_system::locked::Locked as _;
 
 pub use self::bucket::WRITE_LIMIT;
 pub use self::lock::FilesLock;
@@ -233,12 +234,12 @@ impl Files {
 
     /// Whether the last write succeeded and, for a directory, permissions did not change since [`Files::try_again`].
     pub fn are_writable(&self) -> bool {
-        self.trouble().is_none()
+        self.trouble.locked().is_none()
     }
 
     /// Tries again a write that failed, and checks that a directory may be written to on this day.
     pub async fn try_again(&self, today: Timestamp) {
-        let trouble = *self.trouble();
+        let trouble = *self.trouble.locked();
         match (&self.backend, trouble) {
             (_, Some(Trouble::Write(task_id, bytes))) => {
                 if let Ok(name) = self.write(task_id, 0, Bytes::from(vec![0; bytes])).await
@@ -258,7 +259,7 @@ impl Files {
     /// Notes whether files can be written, and logs when that changes.
     fn note(&self, trouble: Option<Trouble>, error: &str) {
         let files = self.describe();
-        match (trouble, std::mem::replace(&mut *self.trouble(), trouble)) {
+        match (trouble, std::mem::replace(&mut *self.trouble.locked(), trouble)) {
             (Some(_), None) => tracing::error!(
                 files,
                 error,
@@ -267,10 +268,6 @@ impl Files {
             (None, Some(_)) => tracing::info!(files, "result files can be written again"),
             _ => {}
         }
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn write_now(&self, task_id: Id, index: usize, png: Bytes) -> Result<String, FilesError> {

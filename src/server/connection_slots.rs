@@ -3,12 +3,13 @@
 //! any slot it is closed at once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use tintype_config::{ConnectionLimits, RESERVE_PER_SOURCE, RESERVED_CONNECTIONS, TrustedProxy};
 use tintype_domain::source::{Peer, Source};
+use tintype_system::locked::Locked as _;
 
 /// All connection slots.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Pool {
         let permit = self.free.clone().try_acquire_owned().ok()?;
         let source = source.filter(|_| self.per_source > 0);
         if let Some(source) = source {
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut taken = self.taken.locked();
             let count = taken.entry(source).or_default();
             if *count >= self.per_source {
                 return None;
@@ -78,7 +79,7 @@ impl Pool {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let Some(source) = self.source else { return };
-        let mut taken = self.pool.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.pool.taken.locked();
         if let Some(count) = taken.get_mut(&source) {
             *count -= 1;
             if *count == 0 {

@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::shares;
+use tintype_system::locked::Locked as _;
 
 /// The places of one process for one kind of work. Clones share them.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ impl<K: Eq + Hash + Copy> Admission<K> {
     /// Takes a place; `None` if the caller has all of its own, or none is free for it. Callers that cannot be told
     /// apart, such as those without an address, are none: they share what is left.
     pub fn enter(&self, caller: Option<K>) -> Option<Admitted<K>> {
-        let mut taken = self.taken();
+        let mut taken = self.taken.locked();
         let own = taken.get(&caller).copied().unwrap_or_default();
         let of_others = taken.values().sum::<usize>() - own;
         let fits = match caller {
@@ -46,15 +47,11 @@ impl<K: Eq + Hash + Copy> Admission<K> {
         drop(taken);
         Some(Admitted { admission: self.clone(), caller })
     }
-
-    fn taken(&self) -> MutexGuard<'_, HashMap<Option<K>, usize>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<K: Eq + Hash + Copy> Drop for Admitted<K> {
     fn drop(&mut self) {
-        let mut taken = self.admission.taken();
+        let mut taken = self.admission.taken.locked();
         match taken.get_mut(&self.caller) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(taken.remove(&self.caller)),
@@ -74,7 +71,7 @@ mod tests {
         assert!(admission.enter(Some(2)).is_some());
         drop(held);
         assert!(admission.enter(Some(1)).is_some());
-        assert!(admission.taken().is_empty(), "places are left");
+        assert!(admission.taken.locked().is_empty(), "places are left");
     }
 
     #[test]

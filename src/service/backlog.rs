@@ -6,7 +6,7 @@
 //! refresh.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,6 +18,7 @@ use tintype_domain::model::{Id, IdSource, Task};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// Attempts from which the mean is computed: the latest ones.
 const SAMPLES: usize = 32;
@@ -145,7 +146,7 @@ impl Pace {
     /// Records how long an attempt held a slot, and for how many images. An attempt that was cut off must not be recorded: it
     /// says how long the worker was willing to wait.
     pub fn observe(&self, took: Duration, images: u32) {
-        let mut measured = self.measured();
+        let mut measured = self.measured.locked();
         measured.samples.push_back((took, images));
         if measured.samples.len() > SAMPLES {
             measured.samples.pop_front();
@@ -158,7 +159,7 @@ impl Pace {
 
     /// The report of the worker for all processes. Also records whether it takes work.
     pub fn report(&self, is_available: bool) -> WorkerReport {
-        let mut measured = self.measured();
+        let mut measured = self.measured.locked();
         measured.renders = is_available;
         WorkerReport {
             id: self.id,
@@ -185,10 +186,6 @@ impl Pace {
     /// Waits until there is something to report: enough attempts have ended for a mean, or [`Pace::report_soon`].
     pub async fn news(&self) {
         self.news.notified().await;
-    }
-
-    fn measured(&self) -> MutexGuard<'_, Measured> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,19 +214,19 @@ impl Backlog {
             measured: Mutex::default(),
             news: Notify::new(),
         });
-        self.own().push(pace.clone());
+        self.own.locked().push(pace.clone());
         pace
     }
 
     /// Removes a worker that has ended.
     pub fn remove_worker(&self, id: Id) {
-        self.own().retain(|pace| pace.id != id);
+        self.own.locked().retain(|pace| pace.id != id);
     }
 
     /// Counts one more waiting task of this account, with this many references.
     pub fn grow(&self, account: Id, references: usize) {
         self.turns.grow(account);
-        let mut known = self.known();
+        let mut known = self.known.locked();
         known.waiting += 1;
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
@@ -240,7 +237,7 @@ impl Backlog {
         self.measure(store).await;
         let turn = self.turns.before_next(store, of).await;
         let (takeable, needing, named) = {
-            let known = self.known();
+            let known = self.known.locked();
             let of_engine = known.named.iter().find(|named| Some(named.engine.as_str()) == engine);
             (self.takeable(&known), known.needing, of_engine.map_or(0, |named| named.tasks))
         };
@@ -276,7 +273,7 @@ impl Backlog {
 
     /// The place of a task that was just accepted, behind all others.
     pub fn last_place(&self, task: &Task) -> QueuePosition {
-        let position = self.known().waiting;
+        let position = self.known.locked().waiting;
         self.behind(position, position.saturating_sub(1), task.image_to_image)
     }
 
@@ -292,7 +289,7 @@ impl Backlog {
 
     /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
     fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> QueuePosition {
-        let takeable = self.takeable(&self.known());
+        let takeable = self.takeable(&self.known.locked());
         QueuePosition {
             position,
             wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None)),
@@ -309,13 +306,13 @@ impl Backlog {
 
     /// Measured mean time of an attempt at such a task, by all workers that take it; `None` until enough have ended.
     fn mean(&self, image_to_image: bool) -> Option<Duration> {
-        self.capacity(&self.known(), usize::from(image_to_image), None).mean()
+        self.capacity(&self.known.locked(), usize::from(image_to_image), None).mean()
     }
 
     /// Time until a task behind `waiting` others ends that are left to the workers of [`Backlog::capacity`]; `None` while that
     /// is unknown, as during a pause.
     fn wait(&self, waiting: u64, references: usize, engine: Option<&str>) -> Option<Duration> {
-        let known = self.known();
+        let known = self.known.locked();
         self.capacity(&known, references, engine).wait(waiting).filter(|_| !known.is_paused)
     }
 
@@ -328,8 +325,8 @@ impl Backlog {
         for other in known.others.iter().filter(|other| takes(&other.engine, other.max_references)) {
             all = all.with(other.slots, other.mean);
         }
-        for pace in self.own().iter().filter(|pace| takes(&pace.engine, pace.max_references)) {
-            let measured = pace.measured();
+        for pace in self.own.locked().iter().filter(|pace| takes(&pace.engine, pace.max_references)) {
+            let measured = pace.measured.locked();
             if measured.renders {
                 all = all.with(pace.slots, measured.mean());
             }
@@ -338,7 +335,7 @@ impl Backlog {
     }
 
     async fn measure(&self, store: &dyn Store) {
-        let own: Vec<Id> = self.own().iter().map(|pace| pace.id).collect();
+        let own: Vec<Id> = self.own.locked().iter().map(|pace| pace.id).collect();
         let others = async { store.other_workers(&own).await };
         self.refresh(async { Ok((others.await?, store.queue_depth().await?, store.waiting_for_engines().await?)) })
             .await;
@@ -348,17 +345,9 @@ impl Backlog {
     async fn refresh(&self, query: impl Future<Output = Result<Refreshed>>) {
         let update = |(others, depth, named): Refreshed| {
             let (waiting, needing) = (depth.waiting, depth.needing);
-            *self.known() = Known { waiting, needing, named, is_paused: depth.paused_at.is_some(), others };
+            *self.known.locked() = Known { waiting, needing, named, is_paused: depth.paused_at.is_some(), others };
         };
         self.refresh.run(query, update).await;
-    }
-
-    fn own(&self) -> MutexGuard<'_, Vec<Arc<Pace>>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -419,11 +408,11 @@ mod tests {
             started.notified().await;
             backlog.refresh(async { panic!("a refresh is already running") }).await;
             backlog.grow(IdSource::default().next(clock.now()), 0);
-            assert_eq!(backlog.known().waiting, 1);
+            assert_eq!(backlog.known.locked().waiting, 1);
             release.notify_one();
         };
         tokio::join!(slow, meanwhile);
-        assert_eq!(backlog.known().waiting, 7);
+        assert_eq!(backlog.known.locked().waiting, 7);
     }
 
     #[tokio::test]
@@ -431,7 +420,7 @@ mod tests {
         let (backlog, _) = backlog();
         drop(tokio::time::timeout(Duration::ZERO, backlog.refresh(std::future::pending())).await);
         backlog.refresh(async { Ok((Vec::new(), depth(7), Vec::new())) }).await;
-        assert_eq!(backlog.known().waiting, 7);
+        assert_eq!(backlog.known.locked().waiting, 7);
     }
 
     #[test]
@@ -440,7 +429,7 @@ mod tests {
         let worker = backlog.add_worker("sketch", 4, false, 2);
         let mean = |took: Duration| {
             worker.observe(took, 1);
-            worker.measured().mean()
+            worker.measured.locked().mean()
         };
         assert_eq!([SECOND * 175, SECOND, SECOND].map(mean), [None; 3], "too few attempts");
         assert_eq!(mean(SECOND), Some(SECOND));
@@ -465,13 +454,13 @@ mod tests {
             edit.observe(SECOND, 1);
         }
         let waiting = |waiting, needing| {
-            *backlog.known() = Known { waiting, needing, ..Known::default() };
+            *backlog.known.locked() = Known { waiting, needing, ..Known::default() };
             [backlog.wait(waiting, 0, None), backlog.wait(needing[0], 1, None), backlog.wait(needing[2], 3, None)]
         };
         assert_eq!(waiting(101, [50, 0, 0, 0]), [Some(SECOND * 2), Some(SECOND * 51), None]);
         text.report(false);
         assert_eq!(waiting(10, [5, 0, 0, 0])[..2], [Some(SECOND * 11), Some(SECOND * 6)], "its engine is down");
-        let takeable = || backlog.takeable(&backlog.known());
+        let takeable = || backlog.takeable(&backlog.known.locked());
         waiting(1_000, [900, 800, 700, 600]);
         assert_eq!(takeable(), 300, "one worker takes two references");
         text.report(true);
@@ -489,12 +478,12 @@ mod tests {
         }
         let named = |engine: &str, tasks| WaitingForEngine { engine: engine.into(), tasks, references: 0 };
         let all = vec![named("gone", 1_000), named("slow", 60)];
-        *backlog.known() = Known { waiting: 1_100, named: all, ..Known::default() };
-        assert_eq!(backlog.takeable(&backlog.known()), 100);
+        *backlog.known.locked() = Known { waiting: 1_100, named: all, ..Known::default() };
+        assert_eq!(backlog.takeable(&backlog.known.locked()), 100);
         assert_eq!(backlog.wait(60, 0, Some("slow")), Some(SECOND * 610));
         assert_eq!(backlog.wait(1_000, 0, Some("gone")), None, "nobody has it");
         slow.report(false);
-        assert_eq!(backlog.takeable(&backlog.known()), 40, "its engine is down");
+        assert_eq!(backlog.takeable(&backlog.known.locked()), 40, "its engine is down");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::Cursor;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -20,6 +20,7 @@ use crate::service::Shared;
 use crate::service::shares::{Share, Shares};
 use tintype_domain::images_api_request::OutputFormat;
 use tintype_domain::model::Id;
+use tintype_system::locked::Locked as _;
 
 /// Bytes of pictures that connections and the cache hold.
 const MEMORY: usize = 256 << 20;
@@ -151,7 +152,7 @@ impl Encoder {
     }
 
     fn answer(&self, account_id: Id, key: Key) -> Arc<EncodedAnswer> {
-        let mut state = self.state();
+        let mut state = self.state.locked();
         if let Some(answer) = state.answers.get(&key).and_then(Weak::upgrade) {
             return answer;
         }
@@ -187,7 +188,7 @@ impl Encoder {
     fn keep(&self, answer: Arc<EncodedAnswer>) {
         let now = self.shared.clock.elapsed();
         let awaited = self.memory.is_awaited();
-        let mut state = self.state();
+        let mut state = self.state.locked();
         let mut all = std::mem::take(&mut state.kept);
         all.retain(|(_, kept)| !Arc::ptr_eq(kept, &answer));
         let account_id = answer.account_id;
@@ -213,12 +214,8 @@ impl Encoder {
 
     /// Forgets what is kept, because someone needs its memory.
     fn forget(&self) {
-        let all = std::mem::take(&mut self.state().kept);
+        let all = std::mem::take(&mut self.state.locked().kept);
         drop(all);
-    }
-
-    fn state(&self) -> MutexGuard<'_, EncoderState> {
-        lock(&self.state)
     }
 }
 
@@ -243,16 +240,12 @@ impl EncodedAnswer {
 impl Drop for EncodedAnswer {
     fn drop(&mut self) {
         let Some(state) = self.state.upgrade() else { return };
-        let mut state = lock(&state);
+        let mut state = state.locked();
         // Another caller may have begun the same answer anew.
         if state.answers.get(&self.key).is_some_and(|answer| answer.strong_count() == 0) {
             state.answers.remove(&self.key);
         }
     }
-}
-
-fn lock(state: &Mutex<EncoderState>) -> MutexGuard<'_, EncoderState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn room(shares: &Shares, account_id: Id, bytes: usize) -> Result<Share, EncodeError> {

@@ -1,11 +1,12 @@
 //! How the tasks of the last hours went. An hour whose tasks have all ended never changes, so it is read once.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tintype_store::{Hour, Result, Store};
 use tintype_system::clock::Timestamp;
+use tintype_system::locked::Locked as _;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// Every task has ended this long after its creation, by a clock that was set a little as well.
@@ -28,13 +29,13 @@ impl HourlyStats {
         let mut hours = Vec::new();
         for number in first..=present {
             let begin = Timestamp::from_millis(number * length);
-            let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+            let known = self.0.locked().get(&number).cloned();
             let hour = match known {
                 Some(hour) => hour,
                 None => store.hour(begin).await?,
             };
             if begin.saturating_add(HOUR + SETTLED) < now {
-                let mut read = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut read = self.0.locked();
                 read.insert(number, hour.clone());
                 *read = read.split_off(&first);
             }

@@ -1,7 +1,7 @@
 //! Key lookups, with a short cache, and the last use of each key.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quick_cache::sync::Cache;
@@ -13,6 +13,7 @@ use tintype_domain::model::Id;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{Result, Store};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// Most keys in the cache.
 const MAX_KEYS: usize = 100_000;
@@ -84,7 +85,7 @@ impl Keyring {
     /// Writes the last use of each key to the store, if the key was used since the last write. A failed write is logged
     /// and repeated the next time.
     pub async fn record_uses(&self) {
-        let uses: Vec<_> = std::mem::take(&mut *self.uses()).into_iter().collect();
+        let uses: Vec<_> = std::mem::take(&mut *self.uses.locked()).into_iter().collect();
         for batch in uses.chunks(USES_BATCH) {
             if let Err(error) = self.store.touch_keys(batch.to_vec()).await {
                 tracing::error!(%error, "could not record when keys were used; retrying later");
@@ -95,14 +96,10 @@ impl Keyring {
 
     /// Keeps the latest use of each key until the next write.
     fn note_uses(&self, uses: impl IntoIterator<Item = (Id, Timestamp)>) {
-        let mut noted = self.uses();
+        let mut noted = self.uses.locked();
         for (id, at) in uses {
             let last = noted.entry(id).or_insert(at);
             *last = at.max(*last);
         }
-    }
-
-    fn uses(&self) -> MutexGuard<'_, HashMap<Id, Timestamp>> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, fs};
 
@@ -12,6 +12,7 @@ use tintype_domain::request::GenerateRequest;
 use tintype_engine::{EngineInfo, Lora, LoraSource, PromptSyntax, RenderSettings, Setting};
 use tintype_store::{EngineState, Origin};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// How often the file may be looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -102,7 +103,7 @@ impl Presets {
             masks: Masks { are_taken: info.masks, max_references: info.max_references },
         };
         let by_name = engines.map(|(name, info)| (name, takes(info))).collect();
-        *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = Engines { by_name, are_all };
+        *self.engines.locked() = Engines { by_name, are_all };
     }
 
     /// Checks the presets of the settings.
@@ -111,7 +112,7 @@ impl Presets {
     /// A sentence for the operator: an engine that this process knows cannot render with one.
     pub fn check(&self) -> Result<(), String> {
         let presets = self.all();
-        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let engines = self.engines.locked();
         presets.iter().try_for_each(|preset| engines.check_choices(preset))
     }
 
@@ -123,15 +124,15 @@ impl Presets {
     /// Changed presets whose LoRA files are not checked yet.
     pub fn waiting(&self) -> Option<Arc<Vec<Preset>>> {
         self.all();
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner).waiting.clone()
+        self.followed.locked().waiting.clone()
     }
 
     /// Puts presets that waited into force, unless a LoRA file does not fit or the file has changed again meanwhile.
     pub fn checked(&self, presets: &Arc<Vec<Preset>>, result: Result<(), String>) {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.locked();
         if followed.waiting.take_if(|waiting| Arc::ptr_eq(waiting, presets)).is_some() {
             // The engines may have changed meanwhile.
-            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            let engines = self.engines.locked();
             let checked = result.and_then(|()| engines.check(presets.to_vec()));
             followed.accept(checked.map(Arc::new));
         }
@@ -149,7 +150,7 @@ impl Presets {
         reported: &[EngineState],
     ) -> Result<Option<String>, NoEngineForMask> {
         let mut known: BTreeMap<String, Masks> = {
-            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            let engines = self.engines.locked();
             engines.by_name.iter().map(|(name, takes)| (name.clone(), takes.masks)).collect()
         };
         for EngineState { name, max_references, masks, .. } in reported {
@@ -183,7 +184,7 @@ impl Presets {
     /// Whether the engine with this name takes references, or any engine; one that nobody knows may. `reported` are the
     /// engines of all workers.
     pub fn takes_references(&self, engine: Option<&str>, reported: &[EngineState]) -> bool {
-        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let engines = self.engines.locked();
         let known = engines.by_name.iter().map(|(name, takes)| (name.as_str(), takes.masks.max_references));
         let others = reported.iter().map(|other| (other.name.as_str(), other.max_references as usize));
         let mut most = known.chain(others).filter(|(name, _)| engine.is_none_or(|wanted| wanted == *name)).peekable();
@@ -192,12 +193,12 @@ impl Presets {
 
     /// All presets, by name.
     pub fn all(&self) -> Arc<Vec<Preset>> {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = self.followed.locked();
         let now = self.clock.elapsed();
         if let Some(file) = &self.file
             && followed.looked_at.is_none_or(|at| now.abs_diff(at) >= LOOK_EVERY)
         {
-            let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+            let engines = self.engines.locked();
             followed.look(file, now, &engines, self.checks_loras.load(Ordering::SeqCst));
         }
         followed.presets.clone()
@@ -226,7 +227,7 @@ impl Presets {
 
     /// Without the settings that the engine of a preset does not take, as far as this process knows it.
     fn on_engine(&self, preset: Preset) -> Preset {
-        let engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let engines = self.engines.locked();
         let taken: Vec<Setting> = match &preset.engine {
             Some(engine) => match engines.by_name.get(engine) {
                 Some(takes) => takes.settings.clone(),

@@ -2,7 +2,7 @@
 //! callers of a process, once a second and only while someone waits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::service::Shared;
 use tintype_domain::model::{Id, Surface};
 use tintype_store::{FoundPreview, SoughtPreview};
+use tintype_system::locked::Locked as _;
 
 /// Interval at which previews are looked for. Workers report them as often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ impl Previews {
     /// Waits for up to `most` previews of a task of the API, which its worker shows only if its submit asked for them.
     pub fn watch(self: &Arc<Self>, account_id: Id, task_id: Id, most: u8) -> Watch {
         let (sender, receiver) = mpsc::channel(usize::from(most.max(1)));
-        let mut watched = self.watched();
+        let mut watched = self.watched.locked();
         let number = watched.next;
         watched.next += 1;
         watched.tasks.insert(number, WatchedTask { account_id, task_id, most, shown: 0, number: 0, sender });
@@ -71,7 +72,7 @@ impl Previews {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let pause = async {
-                if self.watched().tasks.is_empty() {
+                if self.watched.locked().tasks.is_empty() {
                     self.news.notified().await;
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -86,7 +87,7 @@ impl Previews {
     /// Shows the previews that are new and due, to each caller.
     pub async fn look(&self) {
         let (numbers, sought): (Vec<u64>, Vec<SoughtPreview>) =
-            self.watched().tasks.iter().filter_map(|(number, task)| Some((*number, task.sought()?))).unzip();
+            self.watched.locked().tasks.iter().filter_map(|(number, task)| Some((*number, task.sought()?))).unzip();
         if sought.is_empty() {
             return;
         }
@@ -97,7 +98,7 @@ impl Previews {
                 return;
             }
         };
-        let mut watched = self.watched();
+        let mut watched = self.watched.locked();
         for FoundPreview { place, number, png } in found {
             if let Some(task) = numbers.get(place).and_then(|watch| watched.tasks.get_mut(watch)) {
                 task.number = number;
@@ -106,10 +107,6 @@ impl Previews {
                 drop(task.sender.try_send(png));
             }
         }
-    }
-
-    fn watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,6 +132,6 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.previews.watched().tasks.remove(&self.number);
+        self.previews.watched.locked().tasks.remove(&self.number);
     }
 }

@@ -6,13 +6,14 @@
 //! task submitted since the last read, the copy does not know yet whether it names an engine.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::refresh::Refresh;
 use tintype_domain::model::Id;
 use tintype_store::{Store, WaitingTask};
 use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::locked::Locked as _;
 
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;
@@ -74,29 +75,25 @@ impl QueuePositions {
     /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
     pub(super) async fn of(&self, store: &dyn Store, id: Id) -> Rank {
         self.read(store).await;
-        self.known().rank(id)
+        self.known.locked().rank(id)
     }
 
     /// The number of waiting tasks that workers, which take turns between accounts, take before the next task of this
     /// account: its own, and of each other account as many and one more.
     pub(super) async fn before_next(&self, store: &dyn Store, account: Id) -> u64 {
         self.read(store).await;
-        self.known().before_next(account)
+        self.known.locked().before_next(account)
     }
 
     /// Counts one more waiting task of an account.
     pub(super) fn grow(&self, account: Id) {
-        *self.known().of_accounts.entry(account).or_default() += 1;
+        *self.known.locked().of_accounts.entry(account).or_default() += 1;
     }
 
     async fn read(&self, store: &dyn Store) {
         let read_at = store.now();
         let query = store.waiting_tasks(MAX_KNOWN);
-        self.refresh.run(query, |waiting| *self.known() = Known::of(waiting, read_at)).await;
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refresh.run(query, |waiting| *self.known.locked() = Known::of(waiting, read_at)).await;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Limits how often something is read from the database for an estimate.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tintype_store::Result;
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// Shortest and longest interval between two refreshes.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -33,22 +34,18 @@ impl Refresh {
     pub(super) async fn run<T>(&self, query: impl Future<Output = Result<T>>, store: impl FnOnce(T)) {
         let Ok(_running) = self.running.try_lock() else { return };
         let started = self.clock.elapsed();
-        if self.due_at().is_some_and(|at| started < at) {
+        if self.due_at.locked().is_some_and(|at| started < at) {
             return;
         }
         let refreshed = query.await;
         let ended = self.clock.elapsed();
         let interval = ended.saturating_sub(started) * INTERVAL_FACTOR;
-        *self.due_at() = Some(ended + interval.clamp(MIN_INTERVAL, MAX_INTERVAL));
+        *self.due_at.locked() = Some(ended + interval.clamp(MIN_INTERVAL, MAX_INTERVAL));
         match refreshed {
             Ok(refreshed) => store(refreshed),
             Err(error) => {
                 tracing::warn!(%error, "could not query the queue; estimates use the last known state until the next refresh");
             }
         }
-    }
-
-    fn due_at(&self) -> std::sync::MutexGuard<'_, Option<Duration>> {
-        self.due_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

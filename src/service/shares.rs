@@ -1,11 +1,12 @@
 //! Fair shares of a finite resource: no account takes what the others need.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
 use tintype_domain::model::Id;
+use tintype_system::locked::Locked as _;
 
 /// Whether an account that holds `held` of `total` units may take `more` while others hold `of_others`: it may have one
 /// portion, and up to half of what the others leave.
@@ -61,19 +62,19 @@ impl Shares {
 
     /// Units that are held by all accounts.
     pub fn used(&self) -> usize {
-        self.state().used
+        self.state.locked().used
     }
 
     /// Whether an account could take so many units at this moment.
     pub fn is_free(&self, account_id: Id, units: usize) -> bool {
-        let state = self.state();
+        let state = self.state.locked();
         let held = state.accounts.get(&account_id).map_or(0, |held| held.units);
         fits(self.total, held, state.used - held, units)
     }
 
     /// Whether someone waits for units.
     pub fn is_awaited(&self) -> bool {
-        self.state().waiting.iter().any(|waiting| !waiting.granted.is_closed())
+        self.state.locked().waiting.iter().any(|waiting| !waiting.granted.is_closed())
     }
 
     /// Takes units for an account, or waits for them. Of the accounts that wait, the one comes first that was served
@@ -82,7 +83,7 @@ impl Shares {
         let units = units.min(self.total);
         let (granted, grant) = oneshot::channel();
         {
-            let mut state = self.state();
+            let mut state = self.state.locked();
             state.accounts.entry(account_id).or_default().waiting += 1;
             state.waiting.push(Waiting { account_id, units, granted });
         }
@@ -98,7 +99,7 @@ impl Shares {
     fn serve(&self) {
         let mut unwanted = Vec::new();
         {
-            let mut state = self.state();
+            let mut state = self.state.locked();
             while let Some(waiting) = state.next(self.total) {
                 let Waiting { account_id, units, granted } = waiting;
                 state.turn += 1;
@@ -113,10 +114,6 @@ impl Shares {
             }
         }
         drop(unwanted);
-    }
-
-    fn state(&self) -> MutexGuard<'_, ShareState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -147,7 +144,7 @@ struct Wait<'a> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let mut state = self.shares.state();
+        let mut state = self.shares.state.locked();
         if let Some(held) = state.accounts.get_mut(&self.account_id) {
             held.waiting -= 1;
         }
@@ -159,7 +156,7 @@ impl Share {
     /// Corrects an estimate of the units.
     pub fn correct(&mut self, units: usize) {
         {
-            let mut state = self.shares.state();
+            let mut state = self.shares.state.locked();
             state.used = state.used - self.units + units;
             let held = state.accounts.entry(self.account_id).or_default();
             held.units = held.units - self.units + units;
@@ -172,7 +169,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         {
-            let mut state = self.shares.state();
+            let mut state = self.shares.state.locked();
             state.used -= self.units;
             if let Some(held) = state.accounts.get_mut(&self.account_id) {
                 held.units -= self.units;
@@ -203,7 +200,7 @@ mod tests {
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [8, 4, 2, 1, 1, 0, 0, 0, 0]);
         assert_eq!(shares.used(), 16);
         drop(held);
-        let state = shares.state();
+        let state = shares.state.locked();
         assert!(state.used == 0 && state.accounts.is_empty() && state.waiting.is_empty());
     }
 

@@ -3,7 +3,7 @@
 //! Without the correction, setting the clock ahead by nine minutes, or nine minutes of sleep, would fail every
 //! unfinished task.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tintype_config::TASK_TIME_LIMIT;
@@ -11,6 +11,7 @@ use tintype_domain::model::Id;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::Store;
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 
 /// A smaller difference between two clocks is not a step.
 const TOLERANCE: Duration = Duration::from_secs(5);
@@ -84,7 +85,7 @@ impl TaskAges {
 
     /// The store's time, and its steps within the time limit.
     fn steps(&self) -> (Timestamp, Vec<Step>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.locked();
         let (now, elapsed) = (self.store.now(), self.clock.elapsed());
         if let Some(by) = seen.watch.stepped(now, elapsed) {
             seen.steps.push(Step { by, before: now.saturating_sub(by), noticed: elapsed });

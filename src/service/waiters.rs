@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::service::shares;
 use tintype_domain::model::Id;
+use tintype_system::locked::Locked as _;
 
 /// Most seats of one account in one process.
 pub const MAX_SEATS_OF_ACCOUNT: usize = 100;
@@ -71,7 +72,7 @@ impl Waiters {
     /// # Errors
     /// [`Crowd`].
     pub fn seat(&self, account_id: Id) -> Result<Seat, Crowd> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.locked();
         let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();
         if waiting.seats >= MAX_SEATS {
             return Err(Crowd::Process);
@@ -86,28 +87,24 @@ impl Waiters {
 
     /// Number of callers that wait for a task.
     pub fn count(&self) -> usize {
-        self.waiting().tasks.values().map(|awaited| awaited.waiters).sum()
+        self.waiting.locked().tasks.values().map(|awaited| awaited.waiters).sum()
     }
 
     /// Seats that are taken.
     pub fn seats(&self) -> usize {
-        self.waiting().seats
+        self.waiting.locked().seats
     }
 
     /// Wakes the callers that wait for a task.
     pub(super) fn wake(&self, task_id: Id) {
-        if let Some(awaited) = self.waiting().tasks.get(&task_id) {
+        if let Some(awaited) = self.waiting.locked().tasks.get(&task_id) {
             awaited.ended.notify_waiters();
         }
     }
 
     /// Wakes every caller, because the task of any may have ended.
     pub(super) fn wake_all(&self) {
-        self.waiting().tasks.values().for_each(|awaited| awaited.ended.notify_waiters());
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.locked().tasks.values().for_each(|awaited| awaited.ended.notify_waiters());
     }
 }
 
@@ -123,7 +120,7 @@ impl Seat {
     /// Lets the caller wait for the end of a task. From then on, callers of the account that wait for the same task share the
     /// seat, also while they receive its answer.
     pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
-        let mut waiting = self.waiters.waiting();
+        let mut waiting = self.waiters.waiting.locked();
         if self.task_id.set(task_id).is_ok() {
             let sharing = waiting.sharing.entry((self.account_id, task_id)).or_default();
             *sharing += 1;
@@ -140,7 +137,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut waiting = self.waiters.waiting();
+        let mut waiting = self.waiters.waiting.locked();
         let Some(task_id) = self.task_id.get() else { return waiting.leave(self.account_id) };
         let shared = (self.account_id, *task_id);
         let sharing = waiting.sharing.get(&shared).copied().unwrap_or_default();
@@ -160,7 +157,7 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.waiters.waiting();
+        let mut waiting = self.waiters.waiting.locked();
         release(&mut waiting.tasks, self.task_id, |awaited| &mut awaited.waiters);
     }
 }
@@ -202,7 +199,7 @@ mod tests {
         drop(of_one);
         assert!(seat(1).is_some());
         drop(of_others);
-        let waiting = waiters.waiting();
+        let waiting = waiters.waiting.locked();
         assert!(waiting.seats == 0 && waiting.accounts.is_empty() && waiting.tasks.is_empty());
         assert!(waiting.sharing.is_empty());
     }
@@ -233,6 +230,6 @@ mod tests {
             assert_eq!(waiters.seats(), 1 + held.len().div_ceil(MAX_SHARING));
         }
         drop(others);
-        assert!(waiters.waiting().accounts.is_empty() && waiters.waiting().sharing.is_empty());
+        assert!(waiters.waiting.locked().accounts.is_empty() && waiters.waiting.locked().sharing.is_empty());
     }
 }

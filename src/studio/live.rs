@@ -2,7 +2,7 @@
 //! while someone watches; the endings of this process it hears at once.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use crate::service::tasks::Tasks;
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::person::{Person, TokenHash};
 use tintype_store::Unfinished;
+use tintype_system::locked::Locked as _;
 
 /// Interval at which the unfinished tasks of watched accounts are read, and whether the sessions of open pages last.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -182,7 +183,7 @@ impl Live {
     pub(super) fn watch(studio: &Arc<super::Studio>, session: TokenHash, by: &Person) -> Option<Watcher> {
         let (account, person) = (by.account_id, by.id);
         let live = &studio.live;
-        let mut watched = live.watched();
+        let mut watched = live.watched.locked();
         if !watched.has_room(session, by) {
             return None;
         }
@@ -199,7 +200,7 @@ impl Live {
 
     /// A task of an account was created, cancelled or claimed by this process: look at once.
     pub(super) fn changed(&self, account: Id) {
-        if self.watched().accounts.contains_key(&account) {
+        if self.watched.locked().accounts.contains_key(&account) {
             self.news.notify_one();
         }
     }
@@ -213,20 +214,20 @@ impl Live {
                 Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
             }
         }
-        self.watched().tell(account, Change::Marks(Arc::new(marks)));
+        self.watched.locked().tell(account, Change::Marks(Arc::new(marks)));
     }
 
     /// Passes on what a person did at another process.
     fn hear(&self, news: &str) {
         match serde_json::from_str(news) {
-            Ok(News { account, marks }) => self.watched().tell(account, Change::Marks(Arc::new(marks))),
+            Ok(News { account, marks }) => self.watched.locked().tell(account, Change::Marks(Arc::new(marks))),
             Err(error) => tracing::debug!(%error, "news of another release are not for this one"),
         }
     }
 
     /// Whether the queue was paused at the last look. A watcher hears of each change since.
     pub(super) fn is_paused(&self) -> bool {
-        self.watched().is_paused
+        self.watched.locked().is_paused
     }
 
     /// Watches until `stop`.
@@ -236,7 +237,7 @@ impl Live {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let watched = !self.watched().accounts.is_empty();
+            let watched = !self.watched.locked().accounts.is_empty();
             tokio::select! {
                 () = stop.cancelled() => break,
                 ended = endings.recv() => match ended {
@@ -259,7 +260,7 @@ impl Live {
 
     /// Ends the streams of sessions that have ended: one query for all of them.
     async fn check_sessions(&self) {
-        let hashes: Vec<TokenHash> = self.watched().sessions.keys().copied().collect();
+        let hashes: Vec<TokenHash> = self.watched.locked().sessions.keys().copied().collect();
         if hashes.is_empty() {
             return;
         }
@@ -270,7 +271,7 @@ impl Live {
                 return;
             }
         };
-        let watched = self.watched();
+        let watched = self.watched.locked();
         for gone in hashes.iter().filter(|hash| !live.contains(*hash)) {
             if let Some(session) = watched.sessions.get(gone) {
                 session.ended.cancel();
@@ -279,16 +280,16 @@ impl Live {
     }
 
     fn ended(&self, account: Id, task: Id) {
-        let mut watched = self.watched();
+        let mut watched = self.watched.locked();
         watched.known.remove(&task);
         watched.tell(account, Change::State(task));
     }
 
     /// Compares the unfinished tasks of watched accounts with those of the last look.
     pub(super) async fn look(&self) {
-        let accounts: Vec<Id> = self.watched().accounts.keys().copied().collect();
+        let accounts: Vec<Id> = self.watched.locked().accounts.keys().copied().collect();
         if accounts.is_empty() {
-            self.watched().known.clear();
+            self.watched.locked().known.clear();
             return;
         }
         let found = match self.shared.store.unfinished(&accounts, Surface::Web).await {
@@ -304,7 +305,7 @@ impl Live {
             standings.push((task, standing));
         }
         let paused_at = self.shared.store.queue_paused_at().await;
-        let mut watched = self.watched();
+        let mut watched = self.watched.locked();
         // A page that cannot know keeps its banner as it is.
         if let Ok(paused) = paused_at.map(|since| since.is_some())
             && watched.is_paused != paused
@@ -326,10 +327,6 @@ impl Live {
         for (gone, _) in known.values().filter(|(task, _)| !watched.known.contains_key(&task.task_id)) {
             watched.tell(gone.account_id, Change::State(gone.task_id));
         }
-    }
-
-    fn watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -367,7 +364,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let mut watched = self.studio.live.watched();
+        let mut watched = self.studio.live.watched.locked();
         watched.watchers -= 1;
         if let Some(session) = watched.sessions.get_mut(&self.session) {
             session.watchers -= 1;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use axum::body::{Body, Bytes};
@@ -12,6 +12,7 @@ use axum::http::Response;
 use axum::http::header::{self, HeaderValue};
 use image::ImageFormat;
 use tintype_domain::preset::MAX_PRESETS;
+use tintype_system::locked::Locked as _;
 
 use super::error::PageError;
 use super::page::secured;
@@ -40,7 +41,7 @@ impl Samples {
             return Err(io::Error::other("it is not a file"));
         }
         let modified = metadata.modified()?;
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.0.locked();
         if let Some(sample) = known().get(path).filter(|sample| sample.modified == modified) {
             return Ok(sample.clone());
         }

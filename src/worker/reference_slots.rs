@@ -4,12 +4,13 @@
 //! account can choose servers that send its references as slowly as they like.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
 use tintype_domain::model::Id;
+use tintype_system::locked::Locked as _;
 
 /// The worker has this many times as many reference slots as one account may fill before it is passed over.
 const SHARES: usize = 4;
@@ -53,7 +54,7 @@ impl ReferenceSlots {
     /// Takes a slot for a task of this account. Without a free slot the task must be released, and its account is passed
     /// over until a slot is free.
     pub(super) fn take(self: &Arc<Self>, account_id: Id) -> Option<ReferenceSlot> {
-        let mut taken = self.taken();
+        let mut taken = self.taken.locked();
         if taken.count() >= self.total {
             if !taken.queue.contains(&account_id) {
                 taken.queue.push_back(account_id);
@@ -70,7 +71,7 @@ impl ReferenceSlots {
     /// their share or wait in the queue. For each free reference slot one account leaves the queue; the claim is then
     /// limited to the free reference slots, since all claimed tasks may be theirs.
     pub(super) fn to_claim(&self, render_slots: usize) -> (usize, Vec<Id>) {
-        let mut taken = self.taken();
+        let mut taken = self.taken.locked();
         let free = self.total.saturating_sub(taken.count());
         let admitted = taken.queue.len().min(free);
         taken.queue.drain(..admitted);
@@ -82,10 +83,6 @@ impl ReferenceSlots {
     /// Waits until tasks of an account that was passed over may be claimed.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
-    }
-
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,7 +96,7 @@ impl Drop for ReferenceSlot {
     fn drop(&mut self) {
         let Self { account_id, slots } = self;
         slots.gauge.dec();
-        let mut taken = slots.taken();
+        let mut taken = slots.taken.locked();
         let Some(count) = taken.by_account.get_mut(account_id) else { return };
         let had_share = *count == slots.share;
         *count -= 1;

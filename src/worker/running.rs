@@ -1,13 +1,14 @@
 //! The attempts that a worker has under way: the leases that it renews, and their progress.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tintype_engine::{Picture, Progress, Stage};
 use tokio_util::sync::CancellationToken;
 
 use tintype_store::{AttemptProgress, Lease};
+use tintype_system::locked::Locked as _;
 
 /// The leases of the attempts under way.
 #[derive(Debug, Default)]
@@ -38,45 +39,45 @@ pub(super) struct HeldLease<'a> {
 
 impl Drop for HeldLease<'_> {
     fn drop(&mut self) {
-        self.leases.lock().remove(&self.lease);
+        self.leases.0.locked().remove(&self.lease);
     }
 }
 
 impl RunningAttempts {
     /// Holds the lease of an attempt that `cancel` ends.
     pub(super) fn hold(&self, lease: Lease, cancel: CancellationToken) -> HeldLease<'_> {
-        self.lock().insert(lease, Attempt { cancel, render: None });
+        self.0.locked().insert(lease, Attempt { cancel, render: None });
         HeldLease { leases: self, lease }
     }
 
     /// Notes that an attempt renders since this time of the monotonic clock.
     pub(super) fn renders(&self, lease: Lease, since: Duration, progress: Progress) {
-        if let Some(attempt) = self.lock().get_mut(&lease) {
+        if let Some(attempt) = self.0.locked().get_mut(&lease) {
             attempt.render = Some(Render { since, progress, reported: None, shown: None });
         }
     }
 
     pub(super) fn leases(&self) -> Vec<Lease> {
-        self.lock().keys().copied().collect()
+        self.0.locked().keys().copied().collect()
     }
 
     /// Cancels an attempt. Returns whether there was something to cancel.
     pub(super) fn cancel(&self, lease: Lease) -> bool {
-        let held = self.lock();
+        let held = self.0.locked();
         let attempt = held.get(&lease).filter(|attempt| !attempt.cancel.is_cancelled());
         attempt.inspect(|attempt| attempt.cancel.cancel()).is_some()
     }
 
     /// Cancels all attempts and returns their leases.
     pub(super) fn cancel_all(&self) -> Vec<Lease> {
-        let held = self.lock();
+        let held = self.0.locked();
         held.values().for_each(|attempt| attempt.cancel.cancel());
         held.keys().copied().collect()
     }
 
     /// The attempts whose stage is not the one that was reported last.
     pub(super) fn changed(&self, now: Duration) -> Vec<(Lease, AttemptProgress)> {
-        let held = self.lock();
+        let held = self.0.locked();
         let renders = held.iter().filter_map(|(lease, attempt)| Some((lease, attempt.render.as_ref()?)));
         let changed = renders.filter_map(|(lease, render)| {
             let stage = render.progress.latest();
@@ -88,7 +89,7 @@ impl RunningAttempts {
 
     /// Notes what was reported.
     pub(super) fn reported(&self, reports: &[(Lease, AttemptProgress)]) {
-        let mut held = self.lock();
+        let mut held = self.0.locked();
         for (lease, progress) in reports {
             if let Some(render) = held.get_mut(lease).and_then(|attempt| attempt.render.as_mut()) {
                 render.reported = Some(progress.stage);
@@ -98,7 +99,7 @@ impl RunningAttempts {
 
     /// The previews that have not been reported.
     pub(super) fn new_previews(&self) -> Vec<(Lease, Arc<Picture>)> {
-        let held = self.lock();
+        let held = self.0.locked();
         let renders = held.iter().filter_map(|(lease, attempt)| Some((lease, attempt.render.as_ref()?)));
         let new = renders.filter_map(|(lease, render)| {
             let preview = render.progress.preview()?;
@@ -110,15 +111,11 @@ impl RunningAttempts {
 
     /// Notes which previews were reported.
     pub(super) fn shown(&self, previews: Vec<(Lease, Arc<Picture>)>) {
-        let mut held = self.lock();
+        let mut held = self.0.locked();
         for (lease, preview) in previews {
             if let Some(render) = held.get_mut(&lease).and_then(|attempt| attempt.render.as_mut()) {
                 render.shown = Some(preview);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Lease, Attempt>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,11 @@
 //! Tasks that the engine turned away.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tintype_domain::model::Id;
+use tintype_system::locked::Locked as _;
 
 /// Most tasks to remember.
 const MAX_TASKS: usize = 256;
@@ -44,12 +45,12 @@ pub(super) struct Turn {
 impl TurnedAway {
     /// Notes that the engine rendered a task.
     pub(super) fn rendered_another(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rendered += 1;
+        self.0.locked().rendered += 1;
     }
 
     /// Notes that the engine turned a task away, and asked for a pause.
     pub(super) fn note(&self, id: Id, pause: Option<Duration>) -> Turn {
-        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.0.locked();
         let rendered = tasks.rendered;
         let known = tasks.latest.iter().position(|task| task.id == id).and_then(|index| tasks.latest.remove(index));
         let mut task = known.unwrap_or(Task { id, times: 0, rendered });

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use tintype_engine::{Brief, EngineError};
+use tintype_system::locked::Locked as _;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -132,7 +133,7 @@ struct Seat<'a, S> {
 
 impl<S> Drop for Seat<'_, S> {
     fn drop(&mut self) {
-        self.shared.states()[self.index].load -= 1;
+        self.shared.states.locked()[self.index].load -= 1;
         self.shared.changed.notify_waiters();
     }
 }
@@ -176,7 +177,7 @@ impl<S: Server> Servers<S> {
             };
             match by(self.shared.servers[seat.index].clone()).await {
                 Ok(done) => {
-                    self.shared.states()[seat.index].turned_away.clear();
+                    self.shared.states.locked()[seat.index].turned_away.clear();
                     return Ok(done);
                 }
                 Err(Fault { error: EngineError::NotAvailable(cause), pause, .. }) => {
@@ -194,7 +195,7 @@ impl<S: Server> Servers<S> {
     /// rejected other work too. Returns how it rejected the work if it stays.
     async fn judge(&self, index: usize, work: Work, turned_away: TurnedAway) -> Option<TurnedAway> {
         let several = {
-            let mut states = self.shared.states();
+            let mut states = self.shared.states.locked();
             states[index].turned_away(work);
             states[index].turned_several_away()
         };
@@ -221,7 +222,7 @@ impl<S: Server> Servers<S> {
     /// [`EngineError::NotAvailable`] when none of all servers takes work.
     pub async fn probe(&self) -> Result<(), EngineError> {
         let probing = self.shared.servers.iter().enumerate().map(async |(index, server)| {
-            let aside = self.shared.states()[index].aside.clone();
+            let aside = self.shared.states.locked()[index].aside.clone();
             match aside {
                 Some(cause) => Err(cause),
                 None => {
@@ -255,11 +256,7 @@ impl<S: Server> Servers<S> {
     }
 }
 
-impl<S> Shared<S> {
-    fn states(&self) -> MutexGuard<'_, Vec<ServerLoad>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<S> Shared<S> {}
 
 impl<S: Server> Shared<S> {
     /// Takes a place at a server that was not tried, if one has a place: one that did not reject this work before, that
@@ -268,7 +265,7 @@ impl<S: Server> Shared<S> {
     /// # Errors
     /// The reasons, if no server is left.
     fn take(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
-        let mut states = self.states();
+        let mut states = self.states.locked();
         let reason = |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.aside, tried.get(&index))
         {
             (Some(cause), _) | (None, Some(TurnedAway { cause, .. })) => Some(cause.clone()),
@@ -295,7 +292,7 @@ impl<S: Server> Shared<S> {
     /// Takes a server out of rotation until a probe succeeds; the first one comes after `pause`.
     fn set_aside(self: &Arc<Self>, index: usize, cause: String, pause: Option<Duration>) {
         let pause = {
-            let mut states = self.states();
+            let mut states = self.states.locked();
             let state = &mut states[index];
             if state.aside.is_some() {
                 return;
@@ -336,11 +333,11 @@ async fn bring_back<S: Server>(shared: Weak<Shared<S>>, index: usize, pause: Dur
         match ask(&*shared.servers[index]).await {
             Ok(()) => {
                 tracing::info!(server = shared.servers[index].name(), "an engine server is available again");
-                shared.states()[index].aside = None;
+                shared.states.locked()[index].aside = None;
                 shared.changed.notify_waiters();
                 return;
             }
-            Err(fault) => shared.states()[index].aside = Some(cause_of(fault.error)),
+            Err(fault) => shared.states.locked()[index].aside = Some(cause_of(fault.error)),
         }
         drop(shared);
         tokio::time::sleep(PROBE_EVERY).await;

@@ -1,7 +1,7 @@
 //! What an answer holds until the connection has sent it: its memory, and the hold of its call on a task.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -9,6 +9,7 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::http::hold::{Hold, PART};
 use crate::service::shares::Share;
+use tintype_system::locked::Locked as _;
 
 /// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -20,16 +21,16 @@ pub(super) struct Rooms {
 impl Rooms {
     /// Holds this memory too.
     pub(super) fn keep(&self, room: Share) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+        self.held.locked().push(room);
     }
 
     /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its call.
     pub(super) fn end_with(&self, hold: Hold) {
-        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+        *self.hold.locked() = Some(hold);
     }
 
     fn deliver_last(&self) {
-        if let Some(hold) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(hold) = self.hold.locked().take() {
             hold.deliver_last();
         }
     }

@@ -2,7 +2,7 @@
 //! the whole body; if the connection closed earlier, they would never see it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 use tintype_config::MAX_EDIT_BODY;
+use tintype_system::locked::Locked as _;
 
 /// Most bytes of a body that are discarded: the largest that any route takes.
 const MAX_DISCARDED: usize = MAX_EDIT_BODY as usize;
@@ -48,7 +49,7 @@ impl Drop for LentBody {
             return;
         }
         let left = if self.held_back { Left::HeldBack } else { Left::Rest(std::mem::take(&mut self.body)) };
-        *self.returned.lock().unwrap_or_else(PoisonError::into_inner) = left;
+        *self.returned.locked() = left;
     }
 }
 
@@ -86,7 +87,7 @@ pub(super) async fn discard_after_error<F: Future<Output = Response>>(
     let lent = returned.clone();
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = answer(request.map(|body| Body::new(LentBody { body, held_back, returned: lent }))).await;
-    let left = std::mem::take(&mut *returned.lock().unwrap_or_else(PoisonError::into_inner));
+    let left = std::mem::take(&mut *returned.locked());
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
         return response;

@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tintype_domain::endpoint::{Endpoint, EndpointState};
 use tintype_domain::model::Id;
 use tintype_outbound::receivers::MAX_REQUESTS;
 use tintype_store::DueEndpoint;
+use tintype_system::locked::Locked as _;
 
 /// Attempts at a time.
 const MAX: u32 = MAX_REQUESTS as u32;
@@ -78,13 +79,9 @@ fn remove_one<K: Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
 }
 
 impl Load {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives out the free slots, one by one in turns. Returns the endpoints that got some, in the order of `due`.
     pub(super) fn share(&self, due: &[DueEndpoint]) -> Vec<(Id, u32)> {
-        let mut counts = self.counts().clone();
+        let mut counts = self.0.locked().clone();
         let mut shares = vec![0; due.len()];
         for _ in 0..MAX_OF_ENDPOINT {
             for (endpoint, share) in due.iter().zip(&mut shares) {
@@ -99,21 +96,21 @@ impl Load {
 
     /// Whether these attempts take all slots that are free.
     pub(super) fn is_filled_by(&self, wanted: &[(Id, u32)]) -> bool {
-        self.counts().all + wanted.iter().map(|(_, share)| share).sum::<u32>() >= MAX
+        self.0.locked().all + wanted.iter().map(|(_, share)| share).sum::<u32>() >= MAX
     }
 
     /// Counts an attempt.
     pub(super) fn enter(self: &Arc<Self>, endpoint: &Endpoint) -> Ticket {
         let is_failing = endpoint.state() == EndpointState::Failing;
         let endpoint = DueEndpoint { id: endpoint.id, account_id: endpoint.account_id, is_failing };
-        self.counts().add(&endpoint);
+        self.0.locked().add(&endpoint);
         Ticket { load: self.clone(), endpoint }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.load.counts().remove(&self.endpoint);
+        self.load.0.locked().remove(&self.endpoint);
     }
 }
 
@@ -137,7 +134,7 @@ mod tests {
         let shares = load.share(&dead);
         assert_eq!(shares.len(), MAX_FAILING as usize);
         assert!(shares.iter().all(|(_, share)| *share == 1));
-        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| load.counts().add(endpoint));
+        dead.iter().take(MAX_FAILING as usize).for_each(|endpoint| load.0.locked().add(endpoint));
         assert_eq!(load.share(&dead), []);
         assert!(!load.is_filled_by(&[]));
         assert!(load.is_filled_by(&[(id(5_000), MAX - MAX_FAILING)]));
@@ -155,13 +152,13 @@ mod tests {
             let shares = load.share(&slow);
             for endpoint in &slow {
                 let share = shares.iter().find(|(id, _)| *id == endpoint.id).map_or(0, |(_, share)| *share);
-                (0..share).for_each(|_| load.counts().add(endpoint));
+                (0..share).for_each(|_| load.0.locked().add(endpoint));
             }
             if shares.is_empty() {
                 break;
             }
         }
-        assert!(load.counts().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
+        assert!(load.0.locked().all > MAX - MAX_OF_ENDPOINT, "they take most of them");
         let another = due(5_000, 5_000, false);
         assert_eq!(load.share(&[another]).len(), 1);
     }
@@ -172,11 +169,11 @@ mod tests {
         let endpoint = due(1, 2, true);
         for _ in 0..3 {
             assert_eq!(load.share(&[endpoint]), [(id(1), 1)]);
-            load.counts().add(&endpoint);
+            load.0.locked().add(&endpoint);
             assert_eq!(load.share(&[endpoint]), []);
-            load.counts().remove(&endpoint);
+            load.0.locked().remove(&endpoint);
         }
-        let counts = load.counts();
+        let counts = load.0.locked();
         assert!(counts.all == 0 && counts.failing == 0 && counts.endpoints.is_empty() && counts.accounts.is_empty());
     }
 }

@@ -9,7 +9,7 @@ pub mod endpoints;
 mod load;
 mod schedule;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -26,6 +26,7 @@ use tintype_domain::event::{EventType, webhook_id};
 use tintype_domain::model::{Id, Surface};
 use tintype_outbound::receivers::{NoAnswer, ReceiverAnswer, Receivers, SignedRequest};
 use tintype_store::{AttemptEnd, AttemptFailure, AttemptWrite, DeliveryClaim, DueEndpoint, Result, Verdict};
+use tintype_system::locked::Locked as _;
 
 use self::load::{Load, Ticket};
 
@@ -117,11 +118,11 @@ impl Deliverer {
         let wanted = self.load.share(&due);
         if due.len() >= ROUND as usize && !self.load.is_filled_by(&wanted) {
             // There may be more endpoints, and only their own limits left these out: the next round looks further.
-            *self.served() = due.last().map(|endpoint| endpoint.id);
+            *self.served.locked() = due.last().map(|endpoint| endpoint.id);
         } else if !wanted.is_empty() {
             // A round that could not serve all begins the next one where it stopped.
             let left_out = wanted.len() < due.len() || due.len() == ROUND as usize;
-            *self.served() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
+            *self.served.locked() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
         }
         if wanted.is_empty() {
             return Ok(Vec::new());
@@ -136,17 +137,13 @@ impl Deliverer {
 
     /// Endpoints with deliveries that are due, from the one after the last served on.
     async fn due(&self) -> Result<Vec<DueEndpoint>> {
-        let after = *self.served();
+        let after = *self.served.locked();
         let mut due = self.shared.store.due_endpoints(after, ROUND).await?;
         if after.is_some() && due.len() < ROUND as usize {
             let more = self.shared.store.due_endpoints(None, ROUND).await?;
             due.extend(more.into_iter().filter(|endpoint| Some(endpoint.id) <= after));
         }
         Ok(due)
-    }
-
-    fn served(&self) -> MutexGuard<'_, Option<Id>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn deliver(&self, begun: Begun) {

@@ -1,9 +1,10 @@
 //! Previews that a server sends while it renders, for those who look: decoded in a confined process, at most one a second.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tintype_engine::Progress;
+use tintype_system::locked::Locked as _;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::results::Results;
@@ -26,7 +27,7 @@ impl<'a> Previews<'a> {
 
     /// Shows the picture in a file, if someone looks. Waits for nothing.
     pub(super) fn show(&self, file: &[u8]) {
-        let mut showing = self.showing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut showing = self.showing.locked();
         if !self.progress.wants_previews() || showing.as_ref().is_some_and(|showing| !showing.is_finished()) {
             return;
         }

@@ -1,9 +1,10 @@
 //! Steps of the pictures of one brief, which several servers render at the same time, as one progress.
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tintype_engine::{Progress, Stage};
+use tintype_system::locked::Locked as _;
 
 /// Adds up the steps of all pictures.
 pub(super) struct Steps<'a> {
@@ -35,7 +36,7 @@ impl<'a> Steps<'a> {
     }
 
     fn change(&self, picture: usize, change: impl FnOnce(&mut (u32, u32))) {
-        let mut pictures = self.pictures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pictures = self.pictures.locked();
         change(&mut pictures[picture]);
         let each = pictures.iter().map(|(_, of)| *of).max().unwrap_or(0);
         let parts = pictures.iter().filter(|(_, of)| *of > 0).map(|(done, of)| f64::from(*done) / f64::from(*of));

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use super::machine;
 use crate::models::library;
 use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime};
 use tintype_system::clock::Clock;
+use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::{Confinement, confine_engine};
 
 /// The hidden command that renders. Its argument is a `Setup` as JSON.
@@ -311,7 +312,7 @@ fn listen() -> io::Result<mpsc::Receiver<Arrived>> {
         let current = Current::default();
         let mut input = io::stdin().lock();
         while let Ok(message) = read(&mut input) {
-            let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut current = current.locked();
             match message {
                 Message::Render(order) => {
                     let token = CancellationToken::new();

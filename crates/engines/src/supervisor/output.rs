@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Child;
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Steps;
+use tintype_system::locked::Locked as _;
 
 /// The rest of a longer line is ignored.
 const MAX_LINE: usize = 400;
@@ -88,7 +89,7 @@ impl Output {
             tracing::debug!(engine, "{line}");
             return;
         }
-        let mut last = self.inner.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.inner.last.locked();
         if last.len() == LAST_LINES {
             last.pop_front();
         }
@@ -118,7 +119,7 @@ impl Output {
 
     /// The last words of the child, as the end of a sentence.
     pub(super) fn last_words(&self) -> String {
-        let last = self.inner.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.inner.last.locked();
         if last.is_empty() {
             String::new()
         } else {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use tintype_system::locked::Locked as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Concurrent downloads from one host: the number of references of one task.
@@ -27,7 +28,7 @@ impl<K: Eq + Hash> Slots<K> {
     /// Waits for a slot of `owner`; dropping the permit releases it.
     pub(super) async fn take(&self, owner: impl Into<K>) -> OwnedSemaphorePermit {
         let slots = {
-            let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut owners = self.owners.locked();
             // An owner that only this map references has no holder and no waiter.
             owners.retain(|_, slots| Arc::strong_count(slots) > 1);
             owners.entry(owner.into()).or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
@@ -38,6 +39,6 @@ impl<K: Eq + Hash> Slots<K> {
     /// Owners in the map.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.owners.locked().len()
     }
 }
