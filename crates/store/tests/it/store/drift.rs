@@ -30,19 +30,19 @@ impl Books {
         Ok(Self { fx, ada, bob, completed, failed, waiting })
     }
 
-    /// Executes `sql` with constraints off on a ledger without drifts, and audits it. In `sql` and in the result, names
-    /// such as `$ada` stand for ids.
-    async fn damaged(sql: &str) -> Result<Vec<(String, String)>> {
+    /// Executes `sql` with constraints off on a ledger without drifts, and asserts what the audit finds then: one
+    /// fault, of an account or of its task. In all three texts, names such as `$ada` stand for ids.
+    async fn show(sql: &str, whose: &str, fault: &str) -> Result<()> {
         let books = Self::open().await?;
         assert_eq!(books.drifts().await?, []);
         let connection = Connection::open(books.fx.directory.path().join("tintype.db")).expect("the database");
-        connection
-            .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON")
-            .expect("constraints are off");
+        let unconstrained = "PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON";
+        connection.execute_batch(unconstrained).expect("constraints are off");
         let sql = books.names().into_iter().fold(sql.to_owned(), |sql, (name, id)| sql.replace(name, id.as_str()));
         connection.execute_batch(&sql).expect("valid SQL");
-        let drifts = books.drifts().await?;
-        Ok(drifts.into_iter().map(|drift| books.described(drift)).collect())
+        let found: Vec<_> = books.drifts().await?.into_iter().map(|drift| books.described(drift)).collect();
+        assert_eq!(found, [(whose.into(), fault.into())]);
+        Ok(())
     }
 
     async fn drifts(&self) -> Result<Vec<Drift>> {
@@ -66,151 +66,90 @@ impl Books {
     }
 }
 
-#[tokio::test]
-async fn a_changed_balance_is_found() -> Result<()> {
-    let drifts = Books::damaged("UPDATE accounts SET balance = balance + 1 WHERE id = '$bob'").await?;
-    assert_eq!(drifts, [("$bob".into(), "the balance is 11 but its entries add up to 10".into())]);
-    Ok(())
+/// One test for each damage, with the fault that the audit finds.
+macro_rules! damages {
+    ($($name:ident: $sql:literal => $whose:literal, $fault:literal,)+) => {
+        $(
+            #[tokio::test]
+            async fn $name() -> Result<()> {
+                Books::show($sql, $whose, $fault).await
+            }
+        )+
+    };
 }
 
-#[tokio::test]
-async fn a_changed_entry_is_found() -> Result<()> {
-    let drifts = Books::damaged("UPDATE ledger SET balance = 7 WHERE task_id = '$completed'").await?;
-    assert_eq!(
-        drifts,
-        [("$ada $completed".into(), "entry 3 says the balance was 7, but entries up to it add up to 8".into())]
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_missing_charge_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+damages! {
+    a_changed_balance_is_found:
+        "UPDATE accounts SET balance = balance + 1 WHERE id = '$bob'"
+        => "$bob", "the balance is 11 but its entries add up to 10",
+    a_changed_entry_is_found:
+        "UPDATE ledger SET balance = 7 WHERE task_id = '$completed'"
+        => "$ada $completed", "entry 3 says the balance was 7, but entries up to it add up to 8",
+    a_missing_charge_is_found:
         "DELETE FROM ledger WHERE task_id = '$waiting';
-         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "the task was never charged".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_wrong_charge_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'"
+        => "$ada $waiting", "the task was never charged",
+    a_wrong_charge_is_found:
         "UPDATE ledger SET amount = -1, balance = 7 WHERE task_id = '$waiting';
-         UPDATE accounts SET balance = 7 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "charged 1 to $ada instead of 2".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_charge_to_another_account_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 7 WHERE id = '$ada'"
+        => "$ada $waiting", "charged 1 to $ada instead of 2",
+    a_charge_to_another_account_is_found:
         "UPDATE ledger SET account_id = '$bob', balance = 8 WHERE task_id = '$waiting';
-         UPDATE accounts SET balance = 8",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "charged 2 to $bob instead of 2".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_missing_refund_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 8"
+        => "$ada $waiting", "charged 2 to $bob instead of 2",
+    a_missing_refund_is_found:
         "UPDATE tasks SET status = 'failed', error = 'it sank' WHERE id = '$waiting';
          DELETE FROM queue;
-         UPDATE accounts SET unfinished = 0",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "the failed task was never refunded".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_wrong_refund_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET unfinished = 0"
+        => "$ada $waiting", "the failed task was never refunded",
+    a_wrong_refund_is_found:
         "DELETE FROM ledger WHERE task_id = '$waiting';
          UPDATE ledger SET amount = 5, balance = 9 WHERE task_id = '$failed' AND kind = 'refund';
          INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'charge', -2, 7, 0, '$waiting');
-         UPDATE accounts SET balance = 7 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $failed".into(), "refunded 5 to $ada instead of 4".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_refund_of_a_completed_task_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 7 WHERE id = '$ada'"
+        => "$ada $failed", "refunded 5 to $ada instead of 4",
+    a_refund_of_a_completed_task_is_found:
         "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'refund', 2, 8, 0, '$completed');
-         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "was refunded although it is completed".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_refund_of_a_processing_task_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'"
+        => "$ada $completed", "was refunded although it is completed",
+    a_refund_of_a_processing_task_is_found:
         "INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'refund', 2, 8, 0, '$waiting');
-         UPDATE accounts SET balance = 8 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "was refunded although it is processing".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_refund_to_another_account_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 8 WHERE id = '$ada'"
+        => "$ada $waiting", "was refunded although it is processing",
+    a_refund_to_another_account_is_found:
         "DELETE FROM ledger WHERE task_id = '$waiting';
          UPDATE ledger SET account_id = '$bob', balance = 14 WHERE task_id = '$failed' AND kind = 'refund';
          INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id) VALUES ('$ada', 'charge', -2, 2, 0, '$waiting');
          UPDATE accounts SET balance = 2 WHERE id = '$ada';
-         UPDATE accounts SET balance = 14 WHERE id = '$bob'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $failed".into(), "refunded 4 to $bob instead of 4".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_task_lost_from_the_queue_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET balance = 14 WHERE id = '$bob'"
+        => "$ada $failed", "refunded 4 to $bob instead of 4",
+    a_task_lost_from_the_queue_is_found:
         "DELETE FROM queue;
-         UPDATE accounts SET unfinished = 0",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "is processing, but not in the queue".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_charge_to_the_budget_of_another_key_is_found() -> Result<()> {
-    let drifts = Books::damaged("UPDATE queue SET key_id = '$bob'").await?;
-    assert_eq!(drifts, [("$ada $waiting".into(), "its charge does not name the key of its queue row".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_finished_task_in_the_queue_is_found() -> Result<()> {
-    let drifts = Books::damaged(
+         UPDATE accounts SET unfinished = 0"
+        => "$ada $waiting", "is processing, but not in the queue",
+    a_charge_to_the_budget_of_another_key_is_found:
+        "UPDATE queue SET key_id = '$bob'"
+        => "$ada $waiting", "its charge does not name the key of its queue row",
+    a_finished_task_in_the_queue_is_found:
         "INSERT INTO queue (task_id, account_id, ready_at) VALUES ('$completed', '$ada', 0);
-         UPDATE accounts SET unfinished = 2 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "is in the queue although it is completed".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_wrong_count_of_unfinished_tasks_is_found() -> Result<()> {
-    let drifts = Books::damaged("UPDATE accounts SET unfinished = 3 WHERE id = '$ada'").await?;
-    assert_eq!(drifts, [("$ada".into(), "the account counts 3 unfinished tasks but has 1".into())]);
-    Ok(())
+         UPDATE accounts SET unfinished = 2 WHERE id = '$ada'"
+        => "$ada $completed", "is in the queue although it is completed",
+    a_wrong_count_of_unfinished_tasks_is_found:
+        "UPDATE accounts SET unfinished = 3 WHERE id = '$ada'"
+        => "$ada", "the account counts 3 unfinished tasks but has 1",
+    a_second_refund_is_found:
+        "DROP INDEX ledger_once;
+         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
+             SELECT account_id, kind, amount, balance - 2 + amount, created_at, task_id FROM ledger
+             WHERE task_id = '$failed' AND kind = 'refund';
+         UPDATE accounts SET balance = balance + 4 WHERE id = '$ada'"
+        => "$ada $failed", "2 entries of kind refund",
+    entries_of_a_missing_task_are_found:
+        "DELETE FROM tasks WHERE id = '$completed'"
+        => "$ada $completed", "entry 3 is for a task that does not exist",
+    a_completed_task_without_images_is_found:
+        "UPDATE tasks SET images = NULL WHERE id = '$completed'"
+        => "$ada $completed", "is completed without images",
 }
 
 #[tokio::test]
@@ -218,34 +157,6 @@ async fn an_audit_counts_accounts_tasks_and_entries() -> Result<()> {
     let books = Books::open().await?;
     let audit = books.fx.store.audit().await?;
     assert_eq!((audit.accounts, audit.tasks, audit.entries), (2, 3, 6));
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_second_refund_is_found() -> Result<()> {
-    let drifts = Books::damaged(
-        "DROP INDEX ledger_once;
-         INSERT INTO ledger (account_id, kind, amount, balance, created_at, task_id)
-             SELECT account_id, kind, amount, balance - 2 + amount, created_at, task_id FROM ledger
-             WHERE task_id = '$failed' AND kind = 'refund';
-         UPDATE accounts SET balance = balance + 4 WHERE id = '$ada'",
-    )
-    .await?;
-    assert_eq!(drifts, [("$ada $failed".into(), "2 entries of kind refund".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn entries_of_a_missing_task_are_found() -> Result<()> {
-    let drifts = Books::damaged("DELETE FROM tasks WHERE id = '$completed'").await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "entry 3 is for a task that does not exist".into())]);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_completed_task_without_images_is_found() -> Result<()> {
-    let drifts = Books::damaged("UPDATE tasks SET images = NULL WHERE id = '$completed'").await?;
-    assert_eq!(drifts, [("$ada $completed".into(), "is completed without images".into())]);
     Ok(())
 }
 
