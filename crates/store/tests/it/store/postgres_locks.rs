@@ -13,7 +13,7 @@ use tintype_store::{
 
 use super::endpoints::{claim, claim_one, complete, endpoint};
 use super::fixture::{LEASE, UNLIMITED, images, one_file};
-use super::postgres_server::fixture_with;
+use super::postgres_server::{fixture_with, holding};
 use tintype_rigs::database::NOON;
 use tintype_rigs::postgres::{cluster, schema, waiting};
 use tintype_system::clock::Clock;
@@ -23,9 +23,8 @@ use tintype_system::fault::Faults;
 async fn a_completion_does_not_wait_for_a_locked_account() -> Result<()> {
     let fx = fixture_with("");
     let held = fx.leased().await?;
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {}.accounts WHERE name = 'ada' FOR UPDATE", schema(fx.directory.path()));
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder =
+        holding(&format!("SELECT * FROM {}.accounts WHERE name = 'ada' FOR UPDATE", schema(fx.directory.path()))).await;
     assert_eq!(fx.store.complete(held, one_file()).await?, LeaseWrite::Done);
     assert!(matches!(fx.task(held.task_id).await?.status, Status::Completed { .. }));
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
@@ -38,9 +37,7 @@ async fn a_submit_whose_caller_hangs_up_while_its_account_is_locked_does_not_sta
     let fx = fixture_with("");
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder = holding(&format!("SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE")).await;
     let start = StartLimit::none();
     let submitting = fx.store.submit_before(start.clone(), ada, None.into(), Surface::Api, images(1), UNLIMITED);
     let waiting = async {
@@ -88,9 +85,7 @@ async fn locked_progress_delays_no_task() -> Result<()> {
     let lease = fx.leased().await?;
     let progress = AttemptProgress { running: LEASE, stage: None };
     fx.store.report_progress(vec![(lease, progress)]).await?;
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {}.progress FOR UPDATE", schema(fx.directory.path()));
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder = holding(&format!("SELECT * FROM {}.progress FOR UPDATE", schema(fx.directory.path()))).await;
     fx.store.rescue(Rescue::All, "the worker died").await?;
     let again = fx.claim().await?;
     assert_eq!(fx.store.complete(again, one_file()).await?, LeaseWrite::Done);
@@ -187,9 +182,8 @@ async fn a_sweep_does_not_wait_for_a_locked_account() -> Result<()> {
     let (ada, bob) = (fx.account("ada", 10).await?, fx.account("bob", 10).await?);
     let (of_ada, of_bob) = (fx.submit(ada).await?.id, fx.submit(bob).await?.id);
     let schema = schema(fx.directory.path());
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SET lock_timeout = 0; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder =
+        holding(&format!("SET lock_timeout = 0; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE")).await;
     let ended = |ended: Vec<Ended>| ended.iter().map(|ended| ended.task_id).collect::<Vec<_>>();
     assert_eq!(ended(fx.store.expire(fx.clock.now(), "too late").await?), [of_bob]);
     assert_eq!(cluster().number(&waiting(&schema)), 0);

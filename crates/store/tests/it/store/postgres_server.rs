@@ -37,6 +37,13 @@ pub fn fixture_with(faults: &str) -> Fixture {
     Fixture { store, clock, backend: Backend::Postgres, directory }
 }
 
+/// A session in a transaction that begins with these statements and holds what they lock.
+pub async fn holding(statements: &str) -> tokio_postgres::Client {
+    let holder = cluster().session().await;
+    holder.batch_execute(&format!("BEGIN; {statements}")).await.expect("the lock is free");
+    holder
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submit_whose_commit_answer_is_lost_is_acknowledged() -> Result<()> {
     let fx = fixture_with("after-commit=error");
@@ -54,8 +61,7 @@ async fn concurrent_pings_use_one_connection() -> Result<()> {
     let ada = fx.account("ada", 10).await?;
     let schema = schema(fx.directory.path());
     // Another session locks the row that every ping writes.
-    let holder = cluster().session().await;
-    holder.batch_execute(&format!("BEGIN; SELECT * FROM {schema}.tintype FOR UPDATE")).await.expect("a lock");
+    let holder = holding(&format!("SELECT * FROM {schema}.tintype FOR UPDATE")).await;
     let mut pings: Vec<_> = (0..64).map(|_| fx.store.ping().boxed()).collect();
     assert!(join_all(&mut pings).now_or_never().is_none(), "every ping has started");
     let submitting = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED);
@@ -75,9 +81,7 @@ async fn a_submit_whose_connection_ends_before_its_commit_is_an_error_and_charge
     // The first submit prepares the statement on its connection.
     accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
     // The next submit has locked the account and waits for the table of the ledger.
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; LOCK TABLE {schema}.ledger IN SHARE MODE");
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder = holding(&format!("LOCK TABLE {schema}.ledger IN SHARE MODE")).await;
     let submitting = tokio::spawn({
         let store = fx.store.clone();
         async move { store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await }
@@ -103,9 +107,7 @@ async fn a_locked_account_delays_no_submit_of_another() -> Result<()> {
     let schema = schema(fx.directory.path());
     let (ada, bob) = (fx.account("ada", 100).await?, fx.account("bob", 100).await?);
     let submit = |account| fx.store.submit(account, None, Surface::Api, images(1), UNLIMITED);
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder = holding(&format!("SELECT * FROM {schema}.accounts WHERE id = '{ada}' FOR UPDATE")).await;
     // Ada's submits are more than one batch holds; bob submits between them.
     let mut of_ada: Vec<_> = (0..40).map(|_| submit(ada)).collect();
     assert!(join_all(&mut of_ada).now_or_never().is_none(), "every submit has started");
@@ -346,9 +348,7 @@ async fn a_damaged_or_locked_account_blocks_no_refund_of_another() -> Result<()>
     let schema = schema(fx.directory.path());
     set_balance_of_ada(&fx, 8);
     let of_bob = fx.submit(bob).await?;
-    let holder = cluster().session().await;
-    let hold = format!("BEGIN; SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE");
-    holder.batch_execute(&hold).await.expect("the lock is free");
+    let holder = holding(&format!("SELECT * FROM {schema}.accounts WHERE name = 'ada' FOR UPDATE")).await;
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), 1);
     assert_eq!((state(&fx, &of_ada).await?, state(&fx, &of_bob).await?), ("processing", "failed"));
     holder.batch_execute("ROLLBACK").await.expect("the session is open");
