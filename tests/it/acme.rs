@@ -3,8 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,15 +14,13 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::rigs::binary::{Server, refused, tintype};
+use crate::rigs::binary::{Killed, Ran as _, Run as _, Server, refused, tintype};
 use crate::rigs::http::{TASKS, exchange};
-use crate::rigs::{debian, network};
+use crate::rigs::{certificates, debian, network};
 
 const NAME: &str = "images.example.com";
 const AUTHORITY: &str = "127.0.0.1:14000";
@@ -32,21 +29,11 @@ const NAMES: &str = "127.0.0.1:8053";
 /// Time limit of every wait.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// A process that ends with the test.
-struct Helper(Child);
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 /// A Pebble server that resolves every name to this machine.
 struct Authority {
     directory: TempDir,
     pair: CertifiedKey<KeyPair>,
-    _processes: [Helper; 2],
+    _processes: [Killed; 2],
 }
 
 impl Authority {
@@ -78,7 +65,7 @@ impl Authority {
             .env("PEBBLE_WFE_NONCEREJECT", "0")
             .stdout(log())
             .spawn();
-        let _processes = [names, authority].map(|process| Helper(process.expect("pebble runs")));
+        let _processes = [names, authority].map(|process| Killed(process.expect("pebble runs")));
         let authority = Self { directory, pair, _processes };
         for address in [AUTHORITY, MANAGEMENT] {
             until(async || TcpStream::connect(address).await.ok()).await;
@@ -125,15 +112,7 @@ async fn until<T>(mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
 
 /// A TLS connection to a server with a certificate for `name` under `root`.
 async fn connect(address: &str, name: &str, root: &CertificateDer<'_>) -> std::io::Result<TlsStream<TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(root.clone().into_owned()).expect("a root");
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(name.to_owned()).expect("a name");
-    TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
+    certificates::connect(TcpStream::connect(address).await?, name, root).await
 }
 
 fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
@@ -180,12 +159,9 @@ async fn a_certificate_is_ordered_once_and_kept() {
     server.stop();
 
     fs::write(kept(data.path()), "nonsense").expect("a file");
-    let said = tintype()
-        .args(["serve", "--listen", "127.0.0.1:443", "--acme-domain", NAME, "--data"])
-        .arg(data.path())
-        .output()
-        .expect("the program runs");
-    assert!(!said.status.success() && String::from_utf8_lossy(&said.stderr).contains("acme.json"), "{said:?}");
+    let said =
+        tintype().args(["serve", "--listen", "127.0.0.1:443", "--acme-domain", NAME, "--data"]).arg(data.path()).ran();
+    assert!(!said.status.success() && said.errors().contains("acme.json"), "{said:?}");
 }
 
 #[tokio::test]

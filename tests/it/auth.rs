@@ -66,18 +66,15 @@ async fn every_bad_key_gets_the_same_401() {
     ] {
         answers.push(get_with(&service, &authorization).await);
     }
-    let authorization = caller.authorization();
-    let twice = [("authorization", authorization.as_str()), ("authorization", authorization.as_str())];
-    answers.push(service.call("GET", TASKS, &twice, "").await);
-    answers
-        .push(service.call("GET", &format!("{TASKS}?api_key={key}"), &[("authorization", &authorization)], "").await);
+    answers.push(caller.call("GET", TASKS, &[("authorization", &caller.authorization())], "").await);
+    answers.push(caller.get(&format!("{TASKS}?api_key={key}")).await);
     answers.push(service.call("GET", &format!("{GENERATE}?api_key={key}"), &[], "").await);
     for answer in &answers {
         answer.assert_error(401, "UNAUTHORIZED");
         assert_eq!(answer.header("www-authenticate"), "Bearer");
         assert_eq!(shape(answer), shape(&answers[0]));
     }
-    assert_eq!(get_with(&service, &authorization).await.status, 200);
+    assert_eq!(caller.get(TASKS).await.status, 200);
     assert_eq!(get_with(&service, &format!("bearer  {key}")).await.status, 200, "the scheme has no letter case");
 }
 
@@ -228,10 +225,8 @@ async fn a_rotated_key_works_during_the_overlap() {
 }
 
 async fn forwarded(caller: &Caller<'_>, values: &[&str]) -> u16 {
-    let authorization = caller.authorization();
-    let mut headers = vec![("authorization", authorization.as_str())];
-    headers.extend(values.iter().map(|value| ("x-forwarded-proto", *value)));
-    caller.service.call("GET", TASKS, &headers, "").await.status.as_u16()
+    let headers: Vec<_> = values.iter().map(|value| ("x-forwarded-proto", *value)).collect();
+    caller.call("GET", TASKS, &headers, "").await.status.as_u16()
 }
 
 #[tokio::test]
@@ -292,9 +287,7 @@ async fn only_one_form_of_one_header_vouches_for_https() {
         (&[("x-forwarded-for", "127.0.0.1"), ("x-forwarded-port", "443")], false),
     ] {
         for (caller, trusted) in callers.iter().zip([true, false]) {
-            let authorization = caller.authorization();
-            let all = [headers, &[("authorization", authorization.as_str())]].concat();
-            let answer = caller.service.call("GET", TASKS, &all, "").await;
+            let answer = caller.call("GET", TASKS, headers, "").await;
             let over_https = believed && trusted;
             assert_eq!(answer.status.as_u16(), if over_https { 200 } else { 401 }, "{headers:?}, trusted: {trusted}");
             assert_eq!(answer.headers.contains_key("strict-transport-security"), over_https, "{headers:?}");
@@ -328,10 +321,8 @@ async fn failed_authentications_from_one_address_are_delayed_and_valid_keys_are_
     sorted.sort_unstable();
     assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6, 7, 8], "failures wait in turn, at most eight steps");
 
-    let authorization = caller.authorization();
-    let good = [("x-forwarded-for", "192.0.2.1"), ("authorization", authorization.as_str())];
     let start = tokio::time::Instant::now();
-    assert_eq!(service.call("GET", TASKS, &good, "").await.status, 200);
+    assert_eq!(caller.call("GET", TASKS, &[("x-forwarded-for", "192.0.2.1")], "").await.status, 200);
     assert_eq!(start.elapsed().as_secs(), 0, "a valid key from the same address does not wait");
     assert_eq!(refused_after(&service, &from("192.0.2.2")).await, 0, "another address does not wait");
     assert_eq!(

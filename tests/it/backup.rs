@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -24,7 +24,7 @@ use tintype_store::{Accounts as _, AttemptProgress, LeaseWrite, Queue as _, Task
 use tintype_system::clock::Clock;
 use tintype_system::data_dir::backup_lock;
 
-use crate::rigs::binary::{self, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, Server, TINTYPE, in_mount_namespace, refused, run, tintype};
 use crate::rigs::http::{TASKS, ended, send, submit};
 use crate::rigs::service::Service;
 
@@ -304,8 +304,7 @@ async fn the_database_and_the_files_may_be_outside_of_the_data_directory() {
         .args(["--json", "--files", "--data"])
         .arg(&restored)
         .env("TINTYPE_FILES", &new_files)
-        .output()
-        .expect("the program runs");
+        .ran();
     assert!(output.status.success(), "a bare --files looks where serve does: {output:?}");
 }
 
@@ -313,20 +312,18 @@ async fn the_database_and_the_files_may_be_outside_of_the_data_directory() {
 async fn a_backup_prints_what_it_copied() {
     let installation = Installation::with_tasks(2).await;
     let output = run(&installation.data(), ["backup", text(&installation.path("copy"))]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = output.text();
     assert!(said.contains("1 account, 2 tasks, 2 result files") && said.lines().count() == 1, "{said}");
     assert!(output.stderr.is_empty(), "no progress where there is no terminal");
     // On a terminal it prints its progress.
     let (data, copy) = (installation.data(), installation.path("watched"));
     let command = format!("{TINTYPE} backup {} --data {}", copy.display(), data.display());
     let output = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();
-    let shown = String::from_utf8(output.expect("bsdutils").stdout).expect("text");
+    let shown = output.expect("bsdutils").text();
     assert!(shown.contains("0 of 2 tasks") && shown.contains("Backed up to"), "{shown}");
-    let output = run(&installation.path("restored"), ["restore", text(&installation.path("copy"))]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = run(&installation.path("restored"), ["restore", text(&installation.path("copy"))]).text();
     assert!(said.starts_with("Restored ") && said.contains("2 result files"), "{said}");
-    let output = run(&installation.path("restored"), ["credits", "audit", "--files"]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = run(&installation.path("restored"), ["credits", "audit", "--files"]).text();
     assert_eq!(said, "1 account, 2 tasks, 3 ledger entries, 2 result files: all balances match and all files exist.\n");
 }
 

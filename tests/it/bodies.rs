@@ -112,9 +112,7 @@ async fn a_body_is_read_as_programs_send_it_or_refused_with_the_reason() {
 
 /// Sends a body to OpenAI's dialect.
 async fn to_openai(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
-    let authorization = caller.authorization();
-    let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-    caller.service.call("POST", path, &[&usual, headers].concat(), body).await
+    caller.post_json(path, headers, body).await
 }
 
 #[tokio::test]

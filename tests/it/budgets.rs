@@ -10,8 +10,6 @@ use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
 const ACCOUNT: &str = "/api/v1/account";
-const GENERATIONS: &str = "/v1/images/generations";
-const EDITS: &str = "/v1/images/edits";
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn budget(text: &str) -> Option<Budget> {
@@ -94,17 +92,14 @@ async fn the_account_shows_the_budget_of_the_key_and_a_refund_returns_to_it() {
 async fn openais_dialect_answers_a_spent_budget_as_too_few_credits() {
     let service = Service::start().await;
     let caller = limited(&service, 100, "3/day").await;
-    let key = caller.authorization();
-    let json = [("authorization", key.as_str()), ("content-type", "application/json")];
-    let refused = service.call("POST", GENERATIONS, &json, r#"{"prompt": "a boat", "n": 2}"#).await;
+    let refused = caller.generations(&[], r#"{"prompt": "a boat", "n": 2}"#).await;
     assert_eq!((refused.status.as_u16(), refused.header("x-should-retry")), (429, "false"));
     let error = &refused.json()["error"];
     assert_eq!((&error["type"], &error["code"]), (&json!("insufficient_quota"), &json!("insufficient_quota")));
     assert!(message(&refused).contains("the budget of this key has 3 left until 2026-11-22T"), "{refused:?}");
     // Refused before anything of the form is read.
     caller.submit_prompt("a boat").await;
-    let form = [("authorization", key.as_str()), ("content-type", "multipart/form-data; boundary=b")];
-    let refused = service.call("POST", EDITS, &form, "no form at all").await;
+    let refused = caller.edit(&[], "multipart/form-data; boundary=b", "no form at all").await;
     assert_eq!(refused.status, 429);
     assert!(message(&refused).contains("the budget of this key has 1 left"), "{refused:?}");
     assert_eq!(caller.credits().await, 98);

@@ -10,7 +10,7 @@ use tintype_store::sqlite;
 use tintype_store::{Queue as _, StrikeRule, Tasks as _};
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{self, json as run, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, json as run, refused, tintype};
 
 fn data() -> TempDir {
     TempDir::new().expect("a directory")
@@ -32,7 +32,7 @@ fn accounts_are_created_and_listed() {
     run(data, &["account", "create", "Ünal & Söhne"]);
     let all = run(data, &["account", "list"]);
     assert_eq!(all, json!([ada, { "id": all[1]["id"], "name": "Ünal & Söhne", "credits": 0 }]));
-    let said = String::from_utf8(binary::run(data, ["account", "create", "Ben & Co"]).stdout).expect("text");
+    let said = binary::run(data, ["account", "create", "Ben & Co"]).text();
     let next = "Sign in: tintype account link 'Ben & Co'\nNew key: tintype key create --account 'Ben & Co'\n";
     assert!(said.starts_with("Created account Ben & Co (") && said.ends_with(next), "{said}");
     assert!(refused(data, &["account", "create", " ada "]).contains("already"));
@@ -82,7 +82,7 @@ fn an_account_is_disabled_enabled_and_deleted() {
     let id = key["id"].as_str().expect("an id");
     assert!(run(data, &["account", "disable", "ada"])["disabled_at"].is_string());
     assert_eq!(run(data, &["key", "show", id])["state"], "disabled");
-    let table = String::from_utf8(binary::run(data, ["account", "list"]).stdout).expect("text");
+    let table = binary::run(data, ["account", "list"]).text();
     assert!(table.contains("disabled"), "{table}");
     assert_eq!(names(&run(data, &["account", "enable", "ada"])), ["id", "name", "credits"]);
     assert_eq!(run(data, &["key", "show", id])["state"], "active");
@@ -147,13 +147,11 @@ fn an_audit_that_finds_drift_exits_with_1() {
     run(data, &["account", "create", "ada", "--credits", "10"]);
     let database = rusqlite::Connection::open(data.join("tintype.db")).expect("a database");
     database.execute("UPDATE accounts SET balance = 11", []).expect("a drift");
-    let output = binary::run(data, ["credits", "audit", "--json"]);
-    assert_eq!(output.status.code(), Some(1));
-    let audit: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let audit = binary::run(data, ["credits", "audit", "--json"]).exited(1).json();
     assert!(audit["drifts"][0]["fault"].as_str().expect("a fault").contains("11"), "{audit}");
     let output = binary::run(data, ["credits", "audit"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains(": 1 drift."));
+    assert!(output.text().contains(": 1 drift."));
 }
 
 #[test]
@@ -258,8 +256,7 @@ async fn rotating_a_suspended_key_gives_a_suspended_key() {
 
     let rotated = run(data, &["key", "rotate", id]);
     assert_eq!(rotated["state"], "suspended");
-    let said = binary::run(data, ["key", "rotate", rotated["id"].as_str().expect("an id")]);
-    let said = String::from_utf8(said.stdout).expect("text");
+    let said = binary::run(data, ["key", "rotate", rotated["id"].as_str().expect("an id")]).text();
     assert!(said.contains("suspended") && said.contains("tintype key enable"), "{said}");
     let listed = run(data, &["key", "list"]);
     assert!(listed.as_array().expect("keys").iter().all(|key| key["state"] == "suspended"), "{listed}");
@@ -344,15 +341,13 @@ fn the_doctor_reports_a_healthy_installation() {
 
 #[test]
 fn the_openapi_document_is_printed() {
-    let output = tintype().args(["openapi", "--json"]).output().expect("the program runs");
-    let printed = String::from_utf8(output.stdout).expect("text");
+    let printed = tintype().args(["openapi", "--json"]).ran().text();
     assert_eq!(printed.trim_end(), tintype::http::docs::openapi_json(), "the same in every process");
 }
 
 #[test]
 fn every_setting_has_a_flag_and_a_variable() {
-    let help = tintype().args(["serve", "--help"]).output().expect("the program runs");
-    let help = String::from_utf8(help.stdout).expect("text");
+    let help = tintype().args(["serve", "--help"]).ran().text();
     for (flag, variable) in [
         ("--data", "TINTYPE_DATA"),
         ("--listen", "TINTYPE_LISTEN"),
@@ -396,8 +391,7 @@ fn variables_accept_the_usual_spellings_of_a_value() {
     let start = |variable: &str, value: &str| {
         let mut command = tintype();
         command.args(["serve", "--listen", "203.0.113.1:1", "--data"]).arg(data.path()).env(variable, value);
-        let output = command.output().expect("the program runs");
-        String::from_utf8(output.stderr).expect("text")
+        command.ran().errors()
     };
     let understood = [
         ("TINTYPE_PRODUCTION", &["true", "TRUE", "1", "yes", "on", "false", "0", "no", "off", ""][..]),
@@ -459,10 +453,10 @@ fn keys_are_listed_and_shown_with_the_name_of_their_account() {
     );
     assert_eq!(run(data, &["key", "list"]), json!([shown]));
     assert!(shown.get("key").is_none() && shown.get("hash").is_none(), "{shown}");
-    let text = String::from_utf8(binary::run(data, ["key", "show", id]).stdout).expect("text");
+    let text = binary::run(data, ["key", "show", id]).text();
     assert!(text.contains("ACCOUNT    ada (") && text.contains("SUBMITS    unlimited"), "{text}");
     assert!(!text.contains(&created["key"].as_str().expect("a key")[10..]), "{text}");
-    let table = String::from_utf8(binary::run(data, ["key", "list"]).stdout).expect("text");
+    let table = binary::run(data, ["key", "list"]).text();
     assert!(table.lines().nth(1).is_some_and(|row| row.contains("  ada  ")), "{table}");
     assert!(refused(data, &["key", "show", "AAAAAAAAAAAAAAAAAAAAA"]).contains("no key"));
 }
@@ -493,11 +487,11 @@ fn numbers_and_prompts_that_are_typed_wrongly_are_explained() {
 #[test]
 fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = tintype().args(["completions", shell]).output().expect("the program runs");
-        let script = String::from_utf8(output.stdout).expect("text");
+        let output = tintype().args(["completions", shell]).ran();
+        let script = output.text();
         assert!(output.status.success() && script.contains("generate") && script.contains("listen"), "{shell}");
     }
-    let script = tintype().args(["completions", "bash"]).output().expect("the program runs").stdout;
+    let script = tintype().args(["completions", "bash"]).ran().stdout;
     let folder = data();
     let file = folder.path().join("tintype.bash");
     std::fs::write(&file, script).expect("a file");
@@ -513,7 +507,7 @@ fn completions_and_manual_pages_know_every_command() {
             words.len()
         );
         let bash = std::process::Command::new("bash").args(["-c", &complete, "bash"]).arg(&file).output();
-        let completed = String::from_utf8(bash.expect("bash runs").stdout).expect("text");
+        let completed = bash.expect("bash runs").text();
         assert_eq!(completed.trim(), expected);
     }
 
@@ -524,6 +518,6 @@ fn completions_and_manual_pages_know_every_command() {
         let text = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
         assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{page}: {text}");
     }
-    let said = tintype().args(["man", "/nowhere/at/all"]).output().expect("the program runs");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("/nowhere/at/all"), "{said:?}");
+    let said = tintype().args(["man", "/nowhere/at/all"]).ran();
+    assert!(said.errors().contains("/nowhere/at/all"), "{said:?}");
 }

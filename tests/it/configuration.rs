@@ -2,19 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, TINTYPE, tintype};
-
-/// A data directory with a config file.
-fn data(file: &str) -> TempDir {
-    let data = TempDir::new().expect("a directory");
-    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
-    data
-}
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, data_with, printed, tintype};
 
 /// The program on a data directory.
 fn on(data: &Path, arguments: &[&str]) -> Command {
@@ -24,16 +17,12 @@ fn on(data: &Path, arguments: &[&str]) -> Command {
 }
 
 fn said(mut command: Command) -> String {
-    let Output { status, stdout, stderr } = command.output().expect("the program runs");
-    assert!(!status.success(), "{}", String::from_utf8_lossy(&stdout));
-    String::from_utf8(stderr).expect("text")
+    command.ran().failed()
 }
 
 /// The settings that `config show` prints.
 fn settings(mut command: Command) -> Value {
-    let output = command.arg("--json").output().expect("the program runs");
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    printed(&command.arg("--json").ran())
 }
 
 #[track_caller]
@@ -44,12 +33,12 @@ fn setting(settings: &Value, name: &str) -> Value {
 
 /// The error for a config file with this content.
 fn refusal(file: &str) -> String {
-    said(on(data(file).path(), &["account", "list"]))
+    said(on(data_with(file).path(), &["account", "list"]))
 }
 
 #[test]
 fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default() {
-    let data = data("submit-rate = 1\nread-rate = \"2/min\"\nmax-unfinished = 3\n\nproduction = true\n");
+    let data = data_with("submit-rate = 1\nread-rate = \"2/min\"\nmax-unfinished = 3\n\nproduction = true\n");
     let mut command = on(data.path(), &["config", "show", "--submit-rate", "10"]);
     command.env("TINTYPE_SUBMIT_RATE", "100").env("TINTYPE_READ_RATE", "200").env("TINTYPE_PRODUCTION", "false");
     let settings = settings(command);
@@ -70,9 +59,8 @@ fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default
 
 #[test]
 fn the_table_of_settings_names_the_line_of_each() {
-    let data = data("# comment\nlisten = \"127.0.0.1:9\"\ntrusted-proxy = [\"10.0.0.0/8\", \"::1\"]\n");
-    let output = on(data.path(), &["config", "show"]).output().expect("the program runs");
-    let table = String::from_utf8(output.stdout).expect("text");
+    let data = data_with("# comment\nlisten = \"127.0.0.1:9\"\ntrusted-proxy = [\"10.0.0.0/8\", \"::1\"]\n");
+    let table = on(data.path(), &["config", "show"]).ran().text();
     let line = |name: &str| {
         let found = table.lines().find(|line| line.split_whitespace().next() == Some(name));
         found.unwrap_or_else(|| panic!("{name} in {table}")).split_whitespace().collect::<Vec<_>>().join(" ")
@@ -87,7 +75,7 @@ fn the_table_of_settings_names_the_line_of_each() {
 async fn a_server_obeys_its_file() {
     let file =
         "listen = \"127.0.0.1:0\"\nlog = \"warn\"\npublic-url = \"https://images.example.com\"\nkey = \"unused\"\n";
-    let data = data(file);
+    let data = data_with(file);
     let path = data.path().join("tintype.toml");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("a file");
     // The commands of the client read the same file, so a server passes over their settings.
@@ -98,7 +86,7 @@ async fn a_server_obeys_its_file() {
 
 #[test]
 fn the_file_that_config_names_replaces_that_of_the_data_directory() {
-    let data = data("engine = \"not-read\"\n");
+    let data = data_with("engine = \"not-read\"\n");
     let elsewhere = TempDir::new().expect("a directory");
     let named = elsewhere.path().join("other.toml");
     std::fs::write(&named, format!("data = \"{}\"\nlease = \"10s\"\n", data.path().display())).expect("a file");
@@ -194,10 +182,10 @@ fn a_pipe_in_the_place_of_the_found_file_is_an_error() {
 
 #[test]
 fn rules_between_flags_hold_for_the_file_and_the_error_names_it() {
-    let alone = data("tls-cert = \"cert.pem\"\n");
+    let alone = data_with("tls-cert = \"cert.pem\"\n");
     let refused = said(on(alone.path(), &["serve", "--listen", "127.0.0.1:0"]));
     assert!(refused.contains("--tls-key") && refused.contains("tintype.toml:1"), "{refused}");
-    let both = data("tls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n");
+    let both = data_with("tls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n");
     let refused = said(on(both.path(), &["serve", "--acme-domain", "a.example"]));
     assert!(refused.contains("cannot be used with") && refused.contains("tintype.toml:1"), "{refused}");
     // A flag from the command line and its partner from the file belong together.
@@ -210,12 +198,12 @@ fn a_secret_that_every_user_can_read_is_refused() {
     for secret in
         ["database = \"postgres://u:pass-71c2@h/d\"", "redis = \"redis://:pass-71c2@h\"", "key = \"pass-71c2\""]
     {
-        let data = data(&format!("\n{secret}\n"));
+        let data = data_with(&format!("\n{secret}\n"));
         let path = data.path().join("tintype.toml");
         for (mode, refused) in [(0o644, true), (0o640, false), (0o600, false)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a file");
-            let output = on(data.path(), &["config", "show"]).output().expect("the program runs");
-            let said = String::from_utf8_lossy(&output.stderr);
+            let output = on(data.path(), &["config", "show"]).ran();
+            let said = output.errors();
             assert_eq!(output.status.code(), Some(if refused { 2 } else { 0 }), "{said}");
             assert_eq!(said.contains("line 2") && said.contains("chmod o-r"), refused, "{said}");
             let both = [output.stdout, output.stderr].concat();
@@ -231,7 +219,7 @@ fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
     for name in ["file", "variable", "flag"] {
         std::fs::write(path(name), format!("sqlite:{}\n", path(&format!("{name}.db")))).expect("a file");
     }
-    let data = data(&format!("database-file = \"{}\"\n", path("file")));
+    let data = data_with(&format!("database-file = \"{}\"\n", path("file")));
     let create = |command: &mut Command| {
         let output = command.args(["account", "create", "ada", "--data"]).arg(data.path()).output();
         assert!(output.expect("the program runs").status.success());
@@ -255,7 +243,7 @@ fn a_secret_in_a_file_has_the_rank_of_the_setting_that_names_it() {
 fn the_tables_of_engines_are_shown_without_their_keys() {
     let file = "renders = 2\n\n[engine.gpu]\nkind = \"openai\"\nurl = \"http://127.0.0.1:8000/v1\"\nkey = \"pass-71c2\"\n\
                 devices = [\"0\", 1]\nreferences = 0\n";
-    let data = data(file);
+    let data = data_with(file);
     let path = data.path().join("tintype.toml");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("a file");
     let shown = settings(on(data.path(), &["config", "show"]));
@@ -272,7 +260,7 @@ fn the_tables_of_engines_are_shown_without_their_keys() {
     }
     assert_eq!(setting(&shown, "engine")["value"], Value::Null);
     // A command that has no engine reads the same file.
-    assert!(on(data.path(), &["policy", "--help"]).output().expect("the program runs").status.success());
+    assert!(on(data.path(), &["policy", "--help"]).ran().status.success());
     assert!(said(on(data.path(), &["account", "list"])).contains("there is no database"));
 }
 
@@ -336,7 +324,7 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
         let said = refusal(file);
         assert!(said.contains(expected), "{file}: {said}");
     }
-    let open = data("[engine.a]\nkind = \"sketch\"\nkey = \"pass-71c2\"\n");
+    let open = data_with("[engine.a]\nkind = \"sketch\"\nkey = \"pass-71c2\"\n");
     std::fs::set_permissions(open.path().join("tintype.toml"), std::fs::Permissions::from_mode(0o644)).expect("a file");
     let said = said(on(open.path(), &["config", "show"]));
     assert!(said.contains("line 3: key holds a secret") && !said.contains("pass-71c2"), "{said}");
@@ -344,22 +332,22 @@ fn a_table_of_an_engine_that_cannot_be_used_is_an_error_with_its_line() {
 
 #[test]
 fn help_and_the_version_need_no_valid_file() {
-    let data = data("nonsense");
+    let data = data_with("nonsense");
     for flag in ["--help", "--version"] {
-        assert!(on(data.path(), &[flag]).output().expect("the program runs").status.success());
+        assert!(on(data.path(), &[flag]).ran().status.success());
     }
 }
 
 #[test]
 fn a_log_filter_that_is_not_a_level_is_refused() {
-    let data = data("log = \"inof\"\n");
+    let data = data_with("log = \"inof\"\n");
     let mut by_flag = tintype();
     by_flag.args(["account", "list", "--log", "warn,tintype"]);
     let mut by_variable = tintype();
     by_variable.args(["account", "list"]).env("TINTYPE_LOG", "inof");
     let by_file = on(data.path(), &["account", "list"]);
     for (mut command, part) in [(by_flag, "\"tintype\""), (by_variable, "\"inof\""), (by_file, "\"inof\"")] {
-        assert_eq!(command.output().expect("the program runs").status.code(), Some(2));
+        assert_eq!(command.ran().status.code(), Some(2));
         let said = said(command);
         assert!(
             said.contains(&format!("{part} is not a level: write error, warn, info, debug, trace or off")),
@@ -367,7 +355,7 @@ fn a_log_filter_that_is_not_a_level_is_refused() {
         );
     }
     for filter in ["WARN", "off", "tintype=trace", "warn,tintype::worker=debug"] {
-        let output = on(data.path(), &["config", "show", "--log", filter]).output().expect("the program runs");
+        let output = on(data.path(), &["config", "show", "--log", filter]).ran();
         assert!(output.status.success(), "{filter}: {output:?}");
     }
 }
@@ -387,7 +375,7 @@ fn the_log_has_colours_only_in_terminals_that_want_them() {
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--command", &serve, "/dev/null"]).stdin(std::process::Stdio::null());
         command.env_remove("NO_COLOR").env("TINTYPE_NONSENSE", "1").envs(variables.iter().copied());
-        let said = String::from_utf8(command.output().expect("script runs").stdout).expect("text");
+        let said = command.ran().text();
         assert!(said.contains("TINTYPE_NONSENSE is set"), "{said}");
         assert_eq!(said.contains("\u{1b}["), coloured, "{variables:?}: {said}");
     }

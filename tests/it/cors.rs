@@ -23,10 +23,8 @@ async fn preflight(service: &Service, path: &str, origin: &str) -> Answer {
 }
 
 async fn get(caller: &Caller<'_>, path: &str, origins: &[&str]) -> Answer {
-    let authorization = caller.authorization();
-    let mut headers = vec![("authorization", authorization.as_str())];
-    headers.extend(origins.iter().map(|origin| ("origin", *origin)));
-    caller.service.call("GET", path, &headers, "").await
+    let headers: Vec<_> = origins.iter().map(|origin| ("origin", *origin)).collect();
+    caller.call("GET", path, &headers, "").await
 }
 
 fn allows(answer: &Answer) -> Option<&str> {
@@ -104,12 +102,7 @@ async fn other_origins_and_other_paths_are_answered_as_without_cors() {
 async fn a_page_of_an_allowed_origin_may_read_every_error() {
     let service = Service::start_with(&["--cors-origin", PAGE, "--submit-rate", "4"]).await;
     let caller = service.caller("ada", 3).await;
-    let authorization = caller.authorization();
-    let post = async |body: &str| {
-        let headers =
-            [("authorization", authorization.as_str()), ("content-type", "application/json"), ("origin", PAGE)];
-        service.call("POST", GENERATE, &headers, body.to_owned()).await
-    };
+    let post = async |body: &str| caller.post_with(&[("origin", PAGE)], body.to_owned()).await;
     let mut errors = vec![
         (400, post("{").await),
         (402, post(r#"{"prompt": "a boat", "n": 2}"#).await),

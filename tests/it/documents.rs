@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::rigs::binary::tintype;
+use crate::rigs::binary::{Ran as _, Run as _, tintype};
 use crate::tidy::{root, sources};
 
 /// A part of a document.
@@ -87,7 +87,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
 /// Every test of this program.
 pub fn own_tests() -> Vec<String> {
     let listed = Command::new(std::env::current_exe().expect("this program")).arg("--list").output();
-    let listed = String::from_utf8(listed.expect("this program runs once more").stdout).expect("text");
+    let listed = listed.expect("this program runs once more").text();
     listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
 }
 
@@ -235,8 +235,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 fn the_page_of_settings_names_every_flag_of_a_server_and_no_other() {
     let mut defined = BTreeSet::new();
     for arguments in [&["serve", "--help"][..], &["--help"]] {
-        let help = tintype().args(arguments).output().expect("the program runs");
-        let help = String::from_utf8(help.stdout).expect("text");
+        let help = tintype().args(arguments).ran().text();
         defined.extend(help.lines().filter(|line| line.trim_start().starts_with('-')).flat_map(flags));
     }
     let page = std::fs::read_to_string(root().join("docs/operate/settings.md")).expect("a readable document");

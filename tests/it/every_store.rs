@@ -1,5 +1,6 @@
 //! Callers see no difference between databases: the tests of whole services run a second time on PostgreSQL.
 
+use crate::rigs::binary::{Ran as _, Run as _};
 use std::process::{Command, Stdio};
 
 /// The tests that speak to a whole service in their own process. Of the studio, those whose outcome the database decides:
@@ -62,11 +63,11 @@ fn the_tests_of_whole_services_pass_on_postgres() {
 pub fn run_again(variable: &str, value: &str, tests: &[&str]) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(tests).env(variable, value).stdin(Stdio::null());
-    let output = command.output().expect("this program runs once more");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output = command.ran();
+    let said = output.text();
     // What failed comes last: a log that is cut keeps its end.
     let failures = said.find("\nfailures:").map_or(&*said, |start| &said[start..]);
-    let logged = String::from_utf8_lossy(&output.stderr);
+    let logged = output.errors();
     assert!(output.status.success(), "{logged}\n{variable}={value}: {failures}");
     assert!(!said.contains("running 0 tests"), "{said}");
     println!("{}", said.lines().filter(|line| line.starts_with("test result")).collect::<String>());

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::eventually;
 
 /// One render slot; eight reference slots, two of them per account.
 pub const ONE_SLOT: [&str; 4] = ["--renders", "1", "--submit-rate", "0"];
@@ -48,15 +49,6 @@ impl Drop for Leaving<'_> {
         // The test may have ended already.
         drop(self.0.events.send(Event::Leaves(self.1)));
     }
-}
-
-async fn until(is_so: impl AsyncFn() -> bool, otherwise: &str) {
-    let look = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, look).await.expect(otherwise);
 }
 
 async fn pass(gate: &Semaphore) {
@@ -147,7 +139,7 @@ impl<'a> Rig<'a> {
             let depth = store.queue_depth().await.expect("a store");
             (depth.waiting, depth.leased) == (waiting, leased)
         };
-        until(is_so, "the queue did not reach the expected depth").await;
+        eventually("the queue reaches the expected depth", is_so).await;
     }
 
     /// Waits until these numbers of tasks hold reference slots and render slots: a slot is freed a moment after its
@@ -155,7 +147,7 @@ impl<'a> Rig<'a> {
     pub async fn gauges(&self, fetches: i64, renders: i64) {
         let metrics = &self.service.shared.metrics;
         let is_so = async || (metrics.fetches.get(), metrics.renders.get()) == (fetches, renders);
-        until(is_so, "the gauges did not reach the expected values").await;
+        eventually("the gauges reach the expected values", is_so).await;
     }
 
     /// Asserts that no attempt was counted as lost.

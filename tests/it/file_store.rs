@@ -4,14 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
 use tempfile::TempDir;
 use tintype::files::{Creation, Files};
 use tintype::service::file_store;
 use tintype_domain::files_marker::FilesMarker;
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{Server, json, printed, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Server, json, printed, refused, run, tintype};
 use crate::rigs::postgres;
 use crate::rigs::service::{Backend, NOON, Service};
 
@@ -141,11 +140,7 @@ fn a_damaged_marker_is_named_and_can_be_replaced() {
 #[test]
 fn the_doctor_reports_whether_the_files_belong_to_the_database() {
     let places = Places::new();
-    let files = |flags: &[&str]| -> Value {
-        let output = run(&places.data(), ["doctor", "--json"].iter().chain(flags));
-        let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        checks.as_array().expect("checks").iter().find(|check| check["check"] == "files").expect("files").clone()
-    };
+    let files = |flags: &[&str]| run(&places.data(), ["doctor", "--json"].iter().chain(flags)).check("files");
     assert!(files(&[])["detail"].as_str().expect("text").contains("the first start"));
     start_and_stop(&places.data(), &[]);
     assert!(files(&[])["detail"].as_str().expect("text").contains("belongs to this database"));

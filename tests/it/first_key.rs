@@ -6,14 +6,14 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, TINTYPE, json, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, json, tintype};
 use crate::rigs::debian;
 use crate::rigs::http::{TASKS, send};
 
 fn run(script: &str, folder: &Path) -> String {
-    let output = Command::new("sh").args(["-ec", script]).current_dir(folder).output().expect("a shell");
+    let output = Command::new("sh").args(["-ec", script]).current_dir(folder).ran();
     assert!(output.status.success(), "{script}: {output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    output.text()
 }
 
 /// The indented lines between two lines of the output.

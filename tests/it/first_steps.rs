@@ -1,7 +1,7 @@
 //! What a newcomer meets in the first hour: help, names instead of ids, and refusals that say what to do.
 
 use std::net::TcpListener;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 use tintype_domain::model::Surface;
@@ -10,7 +10,7 @@ use tintype_store::sqlite;
 use tintype_store::{Submission, Tasks};
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{self, TINTYPE, json, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, TINTYPE, json, refused, signal, tintype};
 
 fn data() -> TempDir {
     TempDir::new().expect("a directory")
@@ -19,13 +19,7 @@ fn data() -> TempDir {
 /// What a command without a data directory prints.
 #[track_caller]
 fn printed(arguments: &[&str]) -> String {
-    text(tintype().args(arguments).output().expect("the program runs"))
-}
-
-#[track_caller]
-fn text(output: Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    tintype().args(arguments).ran().succeeded()
 }
 
 #[test]
@@ -52,7 +46,7 @@ fn global_options_stand_before_or_after_the_command() {
         ["account", "--database", &database, "create", "bob"],
         ["account", "create", "cyd", "--database", &database],
     ] {
-        text(binary::run(data.path(), arguments));
+        binary::run(data.path(), arguments).succeeded();
     }
     let listed = json(data.path(), &["account", "list", "--database", &database]);
     assert_eq!(listed.as_array().map(Vec::len), Some(3), "{listed}");
@@ -73,7 +67,7 @@ async fn lists_show_the_names_of_accounts_and_the_credits_that_were_taken() {
     let account = json(data, &["account", "create", "ada", "--credits", "10"]);
     let id = account["id"].as_str().expect("an id");
     json(data, &["credits", "take", "ada", "4", "--note", "granted twice"]);
-    let history = text(binary::run(data, ["credits", "history", "ada"]));
+    let history = binary::run(data, ["credits", "history", "ada"]).succeeded();
     assert!(history.lines().any(|line| line.contains(" taken ") && line.contains("-4")), "{history}");
     // In JSON a kind is one of the documented four.
     assert_eq!(json(data, &["credits", "history", "ada"])[0]["kind"], "grant");
@@ -83,19 +77,19 @@ async fn lists_show_the_names_of_accounts_and_the_credits_that_were_taken() {
     let submitted = store.submit(id.parse().expect("an id"), None, Surface::Api, request, 0).await.expect("a store");
     assert!(matches!(submitted, Submission::Accepted(_)));
     drop(store);
-    let tasks = text(binary::run(data, ["task", "list"]));
+    let tasks = binary::run(data, ["task", "list"]).succeeded();
     assert!(tasks.contains(" ada ") && !tasks.contains(id), "{tasks}");
     let damage = |change: &str| {
         let database = rusqlite::Connection::open(&database).expect("a database");
         database.execute(&format!("UPDATE accounts SET {change}"), []).expect("damage");
-        String::from_utf8(binary::run(data, ["credits", "audit"]).stdout).expect("text")
+        binary::run(data, ["credits", "audit"]).text()
     };
     let audit = damage("balance = 11");
     assert!(audit.contains("account ada") && !audit.contains(id), "{audit}");
     // A name that cannot be read hides neither drift nor tasks.
     let audit = damage("name = CAST(x'ff' AS TEXT)");
     assert!(audit.contains(&format!("account {id}")), "{audit}");
-    let tasks = text(binary::run(data, ["task", "list"]));
+    let tasks = binary::run(data, ["task", "list"]).succeeded();
     assert!(tasks.contains(id), "{tasks}");
 }
 
@@ -127,9 +121,8 @@ fn a_port_for_root_only_is_refused_with_the_ways_out() {
     // A user without rights over its network.
     let mut command = Command::new("unshare");
     command.args(["--user", "--net", TINTYPE, "serve", "--listen", ":80", "--data"]).arg(data.path()).env_clear();
-    let output = command.output().expect("unshare, from util-linux, runs");
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert!(!output.status.success() && said.contains("ports below 1024"), "{said}");
+    let said = command.output().expect("unshare, from util-linux, runs").failed();
+    assert!(said.contains("ports below 1024"), "{said}");
     assert!(said.contains("CAP_NET_BIND_SERVICE") && said.contains("--listen"), "{said}");
 }
 
@@ -144,12 +137,11 @@ fn an_interrupted_try_leaves_no_file() {
     let trying = command.spawn().expect("the program starts");
     // The server is asked, and does not answer.
     let asked = server.accept().expect("a connection");
-    let kill = format!("kill -INT {}", trying.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    signal(trying.id(), "INT");
     let output = trying.wait_with_output().expect("a child");
     drop(asked);
     assert!(!output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = output.errors();
     assert!(said.contains("starting the engine"), "{said}");
     assert_eq!(std::fs::read_dir(out.path()).expect("a folder").count(), 0);
 }

@@ -12,7 +12,7 @@ use std::thread;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, Server, tintype};
+use crate::rigs::binary::{self, Ran as _, Server, tintype};
 use crate::rigs::ports::Port;
 
 mod connection;
@@ -442,7 +442,7 @@ fn a_task_is_fetched_later_and_again() {
         get.args(["get", "--url", &address, "--key", &host.key, "--out"]).arg(out.path()).arg(id);
         let output = get.output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+        assert_eq!(output.text().lines().count(), 2);
         for position in [1, 2] {
             assert_is_png(&out.path().join(format!("{task_id}-{position}.png")));
         }
@@ -450,9 +450,9 @@ fn a_task_is_fetched_later_and_again() {
     let mut unknown = tintype();
     unknown.args(["get", TASK_ID, "--json", "--url", &address, "--key", &host.key, "--out"]).arg(out.path());
     let output = unknown.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = output.errors();
     assert!(output.status.code() == Some(1) && said.contains("has no task"), "{said}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = output.json();
     assert_eq!((&report["task_id"], &report["status"]), (&json!(TASK_ID), &Value::Null));
 }
 

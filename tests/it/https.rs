@@ -1,7 +1,6 @@
 //! HTTPS: protocol versions, certificate renewal, and Strict-Transport-Security.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,12 +11,13 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{self, ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion};
+use tokio_rustls::rustls::{self, ProtocolVersion, SupportedProtocolVersion};
 
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
+use crate::rigs::certificates::connect_with;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::service::Service;
+use crate::rigs::wait::eventually;
 
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
@@ -66,26 +66,12 @@ async fn connect(
     trusted: &CertifiedKey<KeyPair>,
     versions: &[&'static SupportedProtocolVersion],
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(trusted.cert.der().clone()).expect("a root");
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(versions)
-        .expect("protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let stream = TcpStream::connect(service.address).await?;
-    let name = ServerName::try_from("localhost").expect("a name");
-    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    connect_with(TcpStream::connect(service.address).await?, "localhost", trusted.cert.der(), versions).await
 }
 
 /// Waits until the service shows a certificate.
 async fn until_shown(service: &Service, pair: &CertifiedKey<KeyPair>) {
-    let shown = async {
-        while connect(service, pair, BOTH).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), shown).await.expect("the new certificate is shown");
+    eventually("the new certificate is shown", async || connect(service, pair, BOTH).await.is_ok()).await;
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
@@ -158,7 +144,7 @@ fn generate_trusts_a_configured_private_authority() {
     let url = format!("https://{}", server.address);
     let generate = |more: &[&str]| {
         let fixed = ["generate", "a boat", "--quiet", "--url", &url, "--key", &api_key, "--out", &out];
-        tintype().args(fixed).args(more).output().expect("the program runs")
+        tintype().args(fixed).args(more).ran()
     };
     let distrusting = generate(&[]);
     assert_eq!(distrusting.status.code(), Some(1), "{distrusting:?}");
@@ -168,7 +154,7 @@ fn generate_trusts_a_configured_private_authority() {
     for unusable in [&key, "/nowhere"] {
         let output = generate(&["--ca", unusable]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains(unusable), "{output:?}");
+        assert!(output.errors().contains(unusable), "{output:?}");
     }
     server.stop();
 }

@@ -5,10 +5,9 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, TINTYPE, printed, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, printed, tintype};
 use crate::rigs::pgbouncer::PgBouncer;
 use crate::rigs::postgres::{Database, cluster};
 
@@ -27,12 +26,12 @@ fn server(directory: &Path) -> Server {
 fn run(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = tintype();
     command.env("TINTYPE_PUBLIC_URL", "https://other.example.com").env("TINTYPE_DATABASE", "sqlite:other.db");
-    command.current_dir("/").args(arguments).arg("--data").arg(directory.join("data")).output().expect("it runs")
+    command.current_dir("/").args(arguments).arg("--data").arg(directory.join("data")).ran()
 }
 
 /// Runs a command with no settings of its own.
 fn run_on(data: &Path, arguments: &[&str]) -> Output {
-    tintype().args(arguments).arg("--data").arg(data).output().expect("it runs")
+    tintype().args(arguments).arg("--data").arg(data).ran()
 }
 
 /// The database of the server.
@@ -61,13 +60,11 @@ fn commands_use_the_settings_of_the_running_server() {
     assert!(run(directory.path(), &["key", "revoke", &id]).status.success());
     let keys = printed(&run(directory.path(), &["key", "list", "--json", "--database", &in_use(directory.path())]));
     assert!(!keys[0]["revoked_at"].is_null(), "{keys}");
-    let doctor: Value = serde_json::from_slice(&run(directory.path(), &["doctor", "--json"]).stdout).expect("JSON");
-    let of = |name: &str| doctor.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == name));
-    let settings = of("settings").expect("a check")["detail"].as_str().expect("text");
-    assert!(settings.starts_with("the running server's (process "), "{doctor:#}");
+    let settings = run(directory.path(), &["doctor", "--json"]).check("settings");
+    assert!(settings["detail"].as_str().expect("text").starts_with("the running server's (process "), "{settings}");
     server.stop();
     let missing = run(directory.path(), &["account", "list"]);
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("other.db"), "{missing:?}");
+    assert!(missing.errors().contains("other.db"), "{missing:?}");
 }
 
 #[test]
@@ -80,8 +77,7 @@ fn health_and_links_use_the_address_of_the_running_server() {
     let url = link(&run_on(directory.path(), &["account", "link", "default", "--json"]));
     assert!(url.starts_with(&format!("http://{free}/")), "{url}");
     let mut health = tintype();
-    let asked = health.args(["health", "--data"]).arg(directory.path()).output().expect("it runs");
-    assert!(asked.status.success(), "{asked:?}");
+    health.args(["health", "--data"]).arg(directory.path()).ran().succeeded();
     server.stop();
 }
 
@@ -90,8 +86,7 @@ fn only_a_process_of_the_owner_counts_as_the_server() {
     let directory = TempDir::new().expect("a directory");
     let data = directory.path().join("data");
     let mut create = tintype();
-    let created = create.args(["account", "create", "ada", "--data"]).arg(&data).output().expect("it runs");
-    assert!(created.status.success(), "{created:?}");
+    create.args(["account", "create", "ada", "--data"]).arg(&data).ran().succeeded();
     // A shell under another name, whose script has the name of the command.
     std::fs::write(directory.path().join("serve"), "echo started; read line").expect("a file");
     for path in [directory.path(), &directory.path().join("serve")] {
@@ -108,7 +103,7 @@ fn only_a_process_of_the_owner_counts_as_the_server() {
     let url = || {
         let mut command = tintype();
         command.args(["account", "link", "ada", "--json", "--data"]).arg(&data);
-        link(&command.output().expect("it runs"))
+        link(&command.ran())
     };
     assert!(!url().contains("trap.example.com"));
     // The owner of the data could change them anyway.
@@ -137,16 +132,15 @@ fn a_command_that_cannot_read_the_settings_of_the_server_changes_nothing() {
     let server = Server::spawn(serve);
     let run = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(as_nobody).arg(TINTYPE).args(arguments).arg("--data").arg(&data).output().expect("it runs")
+        command.args(as_nobody).arg(TINTYPE).args(arguments).arg("--data").arg(&data).ran()
     };
-    let refused = run(&["account", "create", "ada"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("as root") && said.contains("--database"), "{said}");
+    let said = run(&["account", "create", "ada"]).failed();
+    assert!(said.contains("as root") && said.contains("--database"), "{said}");
     assert!(!data.join("tintype.db").exists(), "a database of its own");
     let named = format!("sqlite:{}", data.join("elsewhere.db").display());
     let accounts = printed(&run(&["account", "list", "--json", "--database", &named]));
     assert_eq!(accounts[0]["name"], "default", "{accounts}");
-    let doctor: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("JSON");
+    let doctor = run(&["doctor", "--json"]).json();
     assert!(doctor[0]["detail"].as_str().is_some_and(|said| said.contains("as root")), "{doctor:#}");
     server.stop();
 }
@@ -161,6 +155,6 @@ fn doctor_names_a_pooler_that_shares_sessions_and_the_remedy() {
     let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &["pool_mode = transaction"]));
     let data = TempDir::new().expect("a directory");
     let output = run(data.path(), &["doctor", "--database", &pooler.url(database.name())]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = output.text() + &output.errors();
     assert!(!output.status.success() && said.contains("`pool_mode = session`"), "{said}");
 }

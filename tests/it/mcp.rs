@@ -12,7 +12,7 @@ use tintype_store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rigs::binary::{Server, TINTYPE, tintype};
+use crate::rigs::binary::{Ran as _, Server, TINTYPE, tintype};
 use crate::rigs::faulty_http::{self, Reply};
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{javascript, python, run};
@@ -22,14 +22,8 @@ use crate::tidy::root;
 impl Caller<'_> {
     /// Sends a message to the tools, as a client that keeps nothing does.
     pub async fn message(&self, message: &Value, headers: &[(&str, &str)]) -> Answer {
-        let authorization = self.authorization();
-        let usual = [
-            ("authorization", authorization.as_str()),
-            ("content-type", "application/json"),
-            ("accept", "application/json, text/event-stream"),
-        ];
-        let headers = [&usual, headers].concat();
-        self.service.call("POST", "/mcp", &headers, message.to_string()).await
+        let headers = [&[("accept", "application/json, text/event-stream")], headers].concat();
+        self.post_json("/mcp", &headers, message.to_string()).await
     }
 
     /// Calls a tool; returns its result.
@@ -187,7 +181,7 @@ async fn carried(events: String) -> String {
         program.arg("mcp").envs([("TINTYPE_URL", url.as_str()), ("TINTYPE_KEY", "tt_any")]);
         let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
         writeln!(program.stdin.take().expect("a pipe"), "{call}").expect("it reads");
-        String::from_utf8(program.wait_with_output().expect("it ends").stdout).expect("text")
+        program.wait_with_output().expect("it ends").text()
     });
     let (mut stream, _) = listener.accept().await.expect("a connection");
     faulty_http::read(&mut stream).await.expect("a request");
@@ -392,12 +386,10 @@ const PROGRAMS: [Program; 7] = [
 async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    let authorization = caller.authorization();
-    let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
     for (what, path, headers, kind) in PROGRAMS {
         let params = json!({ "name": "get_credits", "arguments": null, "_meta": { "progressToken": 7 } });
         let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
-        let answer = service.call("POST", path, &[&usual, headers].concat(), call).await;
+        let answer = caller.post_json(path, headers, call).await;
         assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, kind), "{what}: {answer:?}");
         assert!(String::from_utf8_lossy(&answer.body).contains("\"credits\":100"), "{what}: {answer:?}");
     }
@@ -406,14 +398,10 @@ async fn programs_that_follow_a_part_of_the_protocol_get_their_answers() {
         "name": "generate_image", "arguments": { "prompt": "a boat", "pictures": "none" }, "_meta": { "progressToken": 7 },
     });
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
-    let headers = [&usual[..], &[("accept", "application/json")]].concat();
-    let work = async {
-        service.waiting(1).await;
-        service.work().await;
-    };
-    let (answer, ()) = tokio::join!(service.call("POST", "/mcp", &headers, call), work);
+    let answer = service.worked(caller.post_json("/mcp", &[("accept", "application/json")], call)).await;
     assert_eq!(task_in(&answer.json()["result"])["status"], "completed", "{answer:?}");
-    service.call("GET", "/mcp/", &usual, "").await.assert_json_rpc_error(405, "INVALID_REQUEST");
+    let json = [("content-type", "application/json")];
+    caller.call("GET", "/mcp/", &json, "").await.assert_json_rpc_error(405, "INVALID_REQUEST");
 }
 
 /// Models write null for what they leave out (SparkyFitness, issue 1540), and frameworks for all arguments (keeperhub, issue
@@ -503,9 +491,7 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
     }
     let long = call(json!({ "name": "generate_image", "arguments": { "prompt": "a".repeat(600_000) } }));
     caller.message(&long, &[]).await.assert_json_rpc_error(413, "INVALID_REQUEST");
-    let authorization = caller.authorization();
-    let page =
-        [("authorization", authorization.as_str()), ("content-type", "application/json"), ("accept", "text/html")];
-    service.call("POST", "/mcp", &page, ping.to_string()).await.assert_json_rpc_error(400, "INVALID_REQUEST");
+    let page = caller.post_json("/mcp", &[("accept", "text/html")], ping.to_string()).await;
+    page.assert_json_rpc_error(400, "INVALID_REQUEST");
     assert_eq!(caller.credits().await, 10);
 }

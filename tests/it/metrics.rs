@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tintype_store::{EngineState, QueueDepth};
 
-use crate::rigs::binary::Server;
+use crate::rigs::binary::{Ran as _, Server};
 use crate::rigs::debian;
 use crate::rigs::http::{TASKS, send};
 use crate::rigs::ports::Port;
@@ -168,8 +168,7 @@ async fn the_dashboard_and_the_alerts_cite_metrics_that_the_server_exposes() {
 #[test]
 fn promtool_accepts_the_alerts_and_their_tests_pass() {
     for arguments in [["check", "rules", "deploy/alerts.yml"], ["test", "rules", "deploy/alerts.test.yml"]] {
-        let checked = promtool(&arguments, "");
-        assert!(checked.status.success(), "{checked:?}");
+        promtool(&arguments, "").succeeded();
     }
     let (alerts, tests) = (rules("deploy/alerts.yml"), rules("deploy/alerts.test.yml"));
     for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
@@ -188,8 +187,7 @@ fn promtool_accepts_the_queries_of_the_dashboard() {
     let folder = TempDir::new().expect("a directory");
     let path = folder.path().join("rules.yml");
     std::fs::write(&path, file.to_string()).expect("written");
-    let checked = promtool(&["check", "rules", path.to_str().expect("UTF-8")], "");
-    assert!(checked.status.success(), "{checked:?}");
+    promtool(&["check", "rules", path.to_str().expect("UTF-8")], "").succeeded();
 }
 
 #[test]

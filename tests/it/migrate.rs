@@ -25,7 +25,7 @@ use tintype_store::{
 use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 
-use crate::rigs::binary::{self, Server};
+use crate::rigs::binary::{self, Ran as _, Server};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::postgres::{cluster, schema};
 
@@ -308,7 +308,7 @@ async fn every_command_refuses_a_database_that_was_moved_and_says_where_it_went(
         assert!(said.contains("--take-back") && !said.contains(secret), "{command:?}: {said}");
     }
     let doctor = binary::run(data.path(), ["doctor"]);
-    let said = String::from_utf8_lossy(&doctor.stdout);
+    let said = doctor.text();
     assert!(!doctor.status.success() && said.contains("was moved to the PostgreSQL"), "{said}");
     assert!(!std::fs::exists(&backup).unwrap());
     // The move is one to what earlier releases see as another program's database.
@@ -372,8 +372,7 @@ async fn no_server_starts_on_a_database_that_is_being_migrated() {
     let said = binary::refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("another server"), "{said}");
     reader.batch_execute("ROLLBACK").await.unwrap();
-    let moved = moving.join().expect("no panic");
-    assert!(moved.status.success(), "{moved:?}");
+    moving.join().expect("no panic").succeeded();
     assert_eq!(target.audit().await.unwrap().accounts, 3);
     let rows = format!("SELECT reltuples::bigint FROM pg_class WHERE oid = '{schema}.ledger'::regclass");
     assert!(cluster().number(&rows) > 0, "the planner knows of them");

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{printed, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, printed, run, tintype};
 use crate::rigs::hub::{COMMIT, Fault, Hub, NAME, REPOSITORY, WEIGHTS};
 
 fn data() -> TempDir {
@@ -42,8 +42,7 @@ fn a_pull_installs_the_model_with_the_checksum_of_every_file() {
     assert_eq!(hub.asked().len(), asked);
     // Without a terminal there is a line for every tenth and every file.
     let (hub, data) = (Hub::start(), crate::models::data());
-    let output = hub.pull(data.path(), &[]);
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = hub.pull(data.path(), &[]).errors();
     assert!(said.starts_with(&format!("connecting to http://{}\n", hub.address)), "{said}");
     assert!(said.contains(&format!("{WEIGHTS} is complete")) && said.contains("licence  mit"), "{said}");
     assert!(said.contains("297.93 KiB of 297.93 KiB"), "{said}");
@@ -52,7 +51,7 @@ fn a_pull_installs_the_model_with_the_checksum_of_every_file() {
 #[test]
 fn the_list_says_what_a_decoder_is_for() {
     let data = data();
-    let said = String::from_utf8(run(data.path(), ["model", "list"]).stdout).expect("text");
+    let said = run(data.path(), ["model", "list"]).text();
     let line = said.lines().find(|line| line.starts_with("taesd ")).expect("a line");
     assert!(line.ends_with("no model of its own; for --engine-vae") && !said.contains("not with"), "{said}");
 }
@@ -60,9 +59,8 @@ fn the_list_says_what_a_decoder_is_for() {
 #[test]
 fn a_licence_that_nobody_accepted_stops_the_pull() {
     let (hub, data) = (Hub::start(), data());
-    let output = hub.run(data.path(), &["pull", REPOSITORY]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("accept it with --accept-licence"), "{said}");
+    let said = hub.run(data.path(), &["pull", REPOSITORY]).failed();
+    assert!(said.contains("accept it with --accept-licence"), "{said}");
     // The index says whether this release can render with it.
     let is_small = |path: &str| path.starts_with("/api/") || path.ends_with("/model_index.json");
     assert!(hub.asked().iter().all(|asked| is_small(&asked.path)), "{:?}", hub.asked());
@@ -77,9 +75,8 @@ fn a_pipeline_that_is_not_known_is_refused_before_anything_else_is_fetched() {
         let (hub, data) = (Hub::start(), data());
         hub.put("model_index.json", Some(format!(r#"{{"_class_name": {class}}}"#).into_bytes()));
         // Not even the licence is asked for.
-        let output = hub.run(data.path(), &["pull", REPOSITORY]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(reason), "{said}");
+        let said = hub.run(data.path(), &["pull", REPOSITORY]).failed();
+        assert!(said.contains(reason), "{said}");
         assert_eq!(hub.asked().len(), 2, "{:?}", hub.asked());
         assert!(!data.path().join("models/.tiny-model.part").exists());
     }
@@ -90,8 +87,7 @@ fn an_accepted_licence_is_remembered() {
     let (hub, data) = (Hub::start(), data());
     hub.plan(WEIGHTS, Fault::Status(404, Vec::new()));
     hub.refused(data.path(), &[]);
-    let output = hub.run(data.path(), &["pull", REPOSITORY]);
-    assert!(output.status.success(), "{output:?}");
+    hub.run(data.path(), &["pull", REPOSITORY]).succeeded();
     assert!(text(&hub.assert_whole(data.path()).join("manifest.json")).contains("\"accepted_at\": \"20"));
 }
 
@@ -103,10 +99,9 @@ fn names_of_the_catalogue_lead_to_their_repositories() {
     let asked = &hub.asked()[0].path;
     assert!(asked.starts_with("/api/models/stabilityai/sd-turbo/revision/b261bac6"), "{asked}");
     // The hub's model has no text encoder.
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = output.errors();
     assert!(said.contains("the repository holds nothing of the part \"text_encoder\""), "{said}");
-    let output = hub.run(data.path(), &["pull", "no-such-model"]);
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = hub.run(data.path(), &["pull", "no-such-model"]).errors();
     assert!(said.contains("choose lcm-dreamshaper-v7, klein-4b"), "{said}");
 }
 
@@ -143,8 +138,7 @@ fn a_hub_is_reached_through_the_proxy_of_the_environment() {
     let mut command = tintype();
     command.args(["model", "pull", REPOSITORY, "--accept-licence", "--data"]).arg(data.path());
     command.env("HF_ENDPOINT", "http://hub.example").env("HTTP_PROXY", format!("http://{}", hub.address));
-    let output = command.output().expect("the program runs");
-    assert!(output.status.success(), "{output:?}");
+    command.ran().succeeded();
     hub.assert_whole(data.path());
     assert!(hub.asked().iter().all(|asked| asked.headers["host"] == "hub.example"));
 }

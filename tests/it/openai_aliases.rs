@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tintype::service::backlog::MIN_SAMPLES;
 use tintype::worker::Worker;
 
-use crate::rigs::binary::{Server, run, tintype};
-use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::binary::{Ran as _, Run as _, Server, data_with, run, tintype};
+use crate::rigs::http::TASKS;
 use crate::rigs::service::{Caller, Service};
 
 /// A service whose model `dall-e-3` stands for the engine `comfy`, and a worker with that engine beside the usual one.
@@ -21,10 +20,8 @@ async fn service() -> (Service, Arc<Worker>) {
 
 /// Submits a task that names a model, and returns its id.
 async fn submit(caller: &Caller<'_>, model: &str) -> String {
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
     let body = json!({ "prompt": "a boat", "model": model }).to_string();
-    let answer: Answer = caller.service.call("POST", "/v1/images/generations/async", &headers, body).await;
+    let answer = caller.post_json("/v1/images/generations/async", &[], body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     answer.json()["id"].as_str().expect("an id").to_owned()
 }
@@ -114,14 +111,8 @@ async fn a_repeated_call_brings_the_pictures_of_its_engine() {
     let (service, comfy) = service().await;
     let caller = service.caller("ada", 2).await;
     let call = async |attempt: &str| {
-        let key = caller.authorization();
-        let headers = [
-            ("authorization", key.as_str()),
-            ("content-type", "application/json"),
-            ("x-stainless-retry-count", attempt),
-        ];
         let body = json!({ "prompt": "a boat", "model": "dall-e-3" }).to_string();
-        service.call("POST", "/v1/images/generations", &headers, body).await
+        caller.generations(&[("x-stainless-retry-count", attempt)], body).await
     };
     tokio::select! {
         answer = call("0") => panic!("answered: {answer:?}"),
@@ -136,13 +127,6 @@ async fn a_repeated_call_brings_the_pictures_of_its_engine() {
     assert_eq!((answer.status.as_u16(), worked), (200, 1), "{answer:?}");
 }
 
-/// A data directory with this config file.
-fn data(file: &str) -> TempDir {
-    let data = TempDir::new().expect("a directory");
-    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
-    data
-}
-
 #[test]
 fn a_server_does_not_start_with_an_alias_of_an_engine_that_it_does_not_have() {
     let engines = "[engine.pen]\nkind = \"sketch\"\n[engine.brush]\nkind = \"sketch\"\n";
@@ -152,14 +136,13 @@ fn a_server_does_not_start_with_an_alias_of_an_engine_that_it_does_not_have() {
         ("a = [\"pen\"]", "model-alias.a takes a text"),
         ("a = \"\"", "needs the name of its engine"),
     ] {
-        let data = data(&format!("[model-alias]\n{aliases}\n{engines}"));
-        let output = run(data.path(), ["serve", "--listen", "127.0.0.1:0"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(reason), "{said}");
+        let data = data_with(&format!("[model-alias]\n{aliases}\n{engines}"));
+        let said = run(data.path(), ["serve", "--listen", "127.0.0.1:0"]).failed();
+        assert!(said.contains(reason), "{said}");
     }
-    let data = data(&format!("[model-alias]\n\"dall-e-3\" = \"brush\"\n\"b.c\" = \"pen\"\n{engines}"));
+    let data = data_with(&format!("[model-alias]\n\"dall-e-3\" = \"brush\"\n\"b.c\" = \"pen\"\n{engines}"));
     let server = Server::start(data.path(), &[]);
-    let shown = tintype().args(["config", "show", "--json", "--data"]).arg(data.path()).output().expect("it runs");
+    let shown = tintype().args(["config", "show", "--json", "--data"]).arg(data.path()).ran();
     let shown: Vec<Value> = serde_json::from_slice(&shown.stdout).expect("JSON");
     let aliases = shown.iter().find(|setting| setting["name"] == "model-alias").expect("a setting");
     let mut values: Vec<_> = aliases["value"].as_array().expect("values").iter().map(Value::to_string).collect();

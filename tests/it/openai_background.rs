@@ -5,16 +5,11 @@ use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Submission;
 
-use crate::rigs::http::Answer;
+use crate::rigs::http::{Answer, GENERATIONS};
 use crate::rigs::service::{Caller, Service};
 
-const GENERATIONS: &str = "/v1/images/generations";
-
 async fn post(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-    let key = caller.authorization();
-    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
-    all.extend(headers);
-    caller.service.call("POST", path, &all, body.to_string()).await
+    caller.post_json(path, headers, body.to_string()).await
 }
 
 #[track_caller]

@@ -1,6 +1,5 @@
 //! Edits of OpenAI's Images API: pictures in forms and in JSON, their order, their uploads, and repeated calls.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -53,10 +52,7 @@ pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
 
 impl Caller<'_> {
     pub async fn edit(&self, headers: &[(&str, &str)], kind: &str, body: impl Into<Bytes>) -> Answer {
-        let key = self.authorization();
-        let mut all = vec![("authorization", key.as_str()), ("content-type", kind)];
-        all.extend(headers);
-        self.service.call("POST", EDITS, &all, body.into()).await
+        self.call("POST", EDITS, &[&[("content-type", kind)], headers].concat(), body).await
     }
 
     /// Sends a form as a first attempt.
@@ -105,22 +101,6 @@ impl Service {
     }
 }
 
-/// The answer to a call that waits until the worker has done its task.
-pub async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
-    let works = Cell::new(false);
-    let work = async {
-        service.waiting(1).await;
-        works.set(true);
-        service.work().await;
-    };
-    let answer = async {
-        let answer = answer.await;
-        assert!(works.get(), "answered before the task ended: {}", answer.status);
-        answer
-    };
-    tokio::join!(answer, work).0
-}
-
 #[track_caller]
 pub fn task_of(answer: &Answer) -> &str {
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -150,7 +130,7 @@ async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
         ("name=\"size\"", b"1536x1024"),
         ("name=\"response_format\"", b"b64_json"),
     ];
-    let answer = worked(&service, caller.edit_form(&in_form)).await;
+    let answer = service.worked(caller.edit_form(&in_form)).await;
     let body = answer.json();
     assert_eq!((body["data"].as_array().map(Vec::len), &body["size"]), (Some(2), &json!("1536x1024")), "{body}");
     let task = caller.task(task_of(&answer)).await;
@@ -159,13 +139,13 @@ async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
     let in_json = json!({
         "prompt": "a boat", "images": [{ "image_url": data_url(&narrow) }, { "image_url": data_url(&wide) }], "n": 2,
     });
-    let answer = worked(&service, caller.edit_json(&in_json)).await;
+    let answer = service.worked(caller.edit_json(&in_json)).await;
     assert_eq!(caller.references(task_of(&answer)).await, ["10", "30"]);
     let twice = json!({ "prompt": "data:image/png;base64,AAAA", "image": [data_url(&wide), data_url(&wide)] });
-    let answer = worked(&service, caller.edit_json(&twice)).await;
+    let answer = service.worked(caller.edit_json(&twice)).await;
     assert_eq!(caller.references(task_of(&answer)).await, ["30", "30"]);
     let one = [("name=prompt", b"a".as_slice()), ("name=image; filename=a.png", &wide)];
-    assert_eq!(caller.references(task_of(&worked(&service, caller.edit_form(&one)).await)).await, ["30"]);
+    assert_eq!(caller.references(task_of(&service.worked(caller.edit_form(&one)).await)).await, ["30"]);
     assert_eq!((caller.credits().await, caller.uploads().await), (88, 0));
 }
 
@@ -234,7 +214,7 @@ async fn a_repeated_edit_brings_the_pictures_of_the_first_without_credits() {
         |body: Vec<u8>| caller.edit(&[("x-stainless-retry-count", "1")], "multipart/form-data; boundary=other", body);
     let swapped = repeat(body("other", &narrow, &wide)).await;
     assert_eq!(error(&swapped, 429).0, "insufficient_quota", "the order is part of the call");
-    let answer = worked(&service, repeat(body("other", &wide, &narrow))).await;
+    let answer = service.worked(repeat(body("other", &wide, &narrow))).await;
     assert_eq!(caller.task(task_of(&answer)).await["status"], "completed");
     assert_eq!((caller.credits().await, caller.uploads().await), (0, 0));
     assert_eq!(service.files().await, 3, "nothing was stored again");
@@ -249,7 +229,7 @@ async fn an_idempotency_key_stands_for_the_bytes_of_the_pictures() {
         let body = json!({ "prompt": "a boat", "image": data_url(&picture) }).to_string();
         caller.edit(&named, "application/json", body)
     };
-    let first = worked(&service, call(png(30, 20))).await;
+    let first = service.worked(call(png(30, 20))).await;
     let again = call(png(30, 20)).await;
     assert_eq!(task_of(&first), task_of(&again));
     assert_eq!(error(&call(png(20, 30)).await, 422).0, "idempotency_key_reused");

@@ -8,27 +8,12 @@ use serde_json::{Value, json};
 use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
 use tintype_store::KeyChange;
 
-use crate::rigs::http::{Answer, TASKS};
+use crate::rigs::http::{Answer, GENERATIONS, TASKS};
 use crate::rigs::service::{Caller, Service};
-
-const GENERATIONS: &str = "/v1/images/generations";
-
-/// Sends a call with these headers besides the key.
-async fn call_with(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
-    let key = caller.authorization();
-    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
-    all.extend(headers);
-    caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
-}
 
 /// Sends a call and works on its task.
 async fn call(caller: &Caller<'_>, body: Value) -> Answer {
-    let work = async {
-        caller.service.waiting(1).await;
-        caller.service.work().await;
-    };
-    let body = body.to_string();
-    tokio::join!(call_with(caller, &[], &body), work).0
+    caller.service.worked(caller.generations(&[], body)).await
 }
 
 /// The error of an answer: `type`, `code` and `param`.
@@ -135,15 +120,15 @@ async fn a_wrong_field_is_named_and_nothing_is_charged() {
     ] {
         let mut body = json!({ "prompt": "a boat" });
         body[field] = value;
-        let answer = call_with(&caller, &[], &body.to_string()).await;
+        let answer = caller.generations(&[], &body.to_string()).await;
         assert_eq!(error(&answer, 400), ("invalid_request_error".into(), Value::Null, json!(field)), "{body}");
     }
     let url_of_jpeg = r#"{"prompt": "a", "response_format": "url", "output_format": "jpeg"}"#;
-    assert_eq!(error(&call_with(&caller, &[], url_of_jpeg).await, 400).2, json!("output_format"));
+    assert_eq!(error(&caller.generations(&[], url_of_jpeg).await, 400).2, json!("output_format"));
     for body in ["", "[]", "{", "null", r#"{"prompt": "a", "prompt": "b"}"#, &"[".repeat(200_000), &nested(20_000)] {
-        error(&call_with(&caller, &[], body).await, 400);
+        error(&caller.generations(&[], body).await, 400);
     }
-    error(&call_with(&caller, &[], &format!("\"{}\"", "a".repeat(600_000))).await, 413);
+    error(&caller.generations(&[], &format!("\"{}\"", "a".repeat(600_000))).await, 413);
     assert_eq!(caller.credits().await, 100);
 }
 
@@ -180,16 +165,15 @@ async fn every_error_has_openais_shape() {
     let body = r#"{"prompt": "a boat"}"#;
     let bad_key = service.call("POST", GENERATIONS, &[("authorization", "Bearer tt_wrong")], body).await;
     assert_eq!(error(&bad_key, 401).1, json!("invalid_api_key"));
-    let poor = call_with(&caller, &[], r#"{"prompt": "a boat", "n": 2}"#).await;
+    let poor = caller.generations(&[], r#"{"prompt": "a boat", "n": 2}"#).await;
     assert_eq!(error(&poor, 429), ("insufficient_quota".into(), json!("insufficient_quota"), Value::Null));
     assert_eq!(poor.header("x-should-retry"), "false");
     caller.submit_prompt("a boat").await;
     let rich = service.caller("bob", 100).await;
     rich.submit_prompt("a boat").await;
-    let busy = call_with(&rich, &[], body).await;
+    let busy = rich.generations(&[], body).await;
     assert_eq!((error(&busy, 429).1, busy.header("retry-after")), (json!("rate_limit_exceeded"), "5"));
-    let key = rich.authorization();
-    let no_type = service.call("POST", GENERATIONS, &[("authorization", &key)], body).await;
+    let no_type = rich.call("POST", GENERATIONS, &[], body).await;
     assert_eq!(error(&no_type, 400).0, "invalid_request_error");
 }
 
@@ -198,13 +182,11 @@ async fn plain_http_in_production_and_a_key_in_the_query_are_refused_here_too() 
     let body = r#"{"prompt": "a boat"}"#;
     let service = Service::start_with(&["--production"]).await;
     let caller = service.caller("ada", 100).await;
-    let plain = call_with(&caller, &[], body).await;
+    let plain = caller.generations(&[], body).await;
     assert_eq!(error(&plain, 401), ("invalid_request_error".into(), json!("invalid_api_key"), Value::Null));
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
-    let queried = service.call("POST", &format!("{GENERATIONS}?api_key={}", caller.key), &headers, body).await;
+    let queried = caller.post_json(&format!("{GENERATIONS}?api_key={}", caller.key), &[], body).await;
     assert_eq!(error(&queried, 401).1, json!("invalid_api_key"));
     assert_eq!(caller.credits().await, 100);
 }
@@ -235,7 +217,7 @@ async fn a_caller_who_hangs_up_finds_the_task_in_the_native_api() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     tokio::select! {
-        answer = call_with(&caller, &[], r#"{"prompt": "a boat"}"#) => panic!("answered: {answer:?}"),
+        answer = caller.generations(&[], r#"{"prompt": "a boat"}"#) => panic!("answered: {answer:?}"),
         () = service.waiting(1) => {}
     }
     service.waiting(0).await;
@@ -256,7 +238,7 @@ async fn a_key_that_is_revoked_during_the_wait_gets_no_pictures() {
         service.clock.advance(Duration::from_secs(5));
         service.work().await;
     };
-    let (answer, ()) = tokio::join!(call_with(&caller, &[], r#"{"prompt": "a boat"}"#), revoke);
+    let (answer, ()) = tokio::join!(caller.generations(&[], r#"{"prompt": "a boat"}"#), revoke);
     assert_eq!(error(&answer, 401).1, json!("invalid_api_key"));
 }
 
@@ -269,13 +251,13 @@ async fn a_call_beyond_those_of_its_account_that_may_wait_is_refused_before_it_c
     for (attempt, body) in
         [("0", r#"{"prompt": "a boat"}"#), ("0", r#"{"prompt": "a boat", "stream": true}"#), ("1", "{")]
     {
-        let refused = call_with(&caller, &[("x-stainless-retry-count", attempt)], body).await;
+        let refused = caller.generations(&[("x-stainless-retry-count", attempt)], body).await;
         assert_eq!((error(&refused, 429).1, refused.header("retry-after")), (json!("rate_limit_exceeded"), "5"));
         assert!(!refused.headers.contains_key("x-should-retry"), "the clients try again");
     }
     let tasks = async || caller.get(TASKS).await.json()["data"]["items"].as_array().map(Vec::len);
     assert_eq!((tasks().await, caller.credits().await), (Some(0), 100));
-    let at_once = call_with(&caller, &[("prefer", "respond-async")], r#"{"prompt": "a boat"}"#).await;
+    let at_once = caller.generations(&[("prefer", "respond-async")], r#"{"prompt": "a boat"}"#).await;
     assert_eq!((at_once.status.as_u16(), tasks().await), (202, Some(1)), "it does not wait");
     assert_eq!(call(&other, json!({ "prompt": "a boat" })).await.status, 200);
     drop(held);

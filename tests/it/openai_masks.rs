@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tintype_engine::Picture;
 use tintype_store::WorkerReport;
 
-use crate::openai_edits::{data_url, error, png, task_of, worked};
+use crate::openai_edits::{data_url, error, png, task_of};
 use crate::rigs::http::Answer;
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::service::{Caller, Service};
@@ -71,13 +71,13 @@ async fn every_pixel_outside_the_mask_stays_as_it_was() {
             ("name=image; filename=a.png", &original),
             ("name=mask; filename=m.png", &mask),
         ];
-        let answer = worked(&service, caller.edit_form(&parts)).await;
+        let answer = service.worked(caller.edit_form(&parts)).await;
         assert_left_half_changed(&picture(&caller, &answer).await, &original);
     }
     let (original, mask) = (noise(1_024, 1_024), left_half(1_024, 1_024));
     for mask in [json!({ "image_url": data_url(&mask) }), json!(data_url(&mask))] {
         let body = json!({ "prompt": "a boat", "images": [{ "image_url": data_url(&original) }], "mask": mask });
-        let answer = worked(&service, caller.edit_json(&body)).await;
+        let answer = service.worked(caller.edit_json(&body)).await;
         assert_left_half_changed(&picture(&caller, &answer).await, &original);
     }
     assert_eq!(service.shared.store.count_uploads(caller.account.id).await.expect("a store"), 0);
@@ -93,7 +93,7 @@ async fn a_picture_with_transparent_parts_may_be_its_own_mask() {
         ("name=image; filename=a.png", &both),
         ("name=mask; filename=a.png", &both),
     ];
-    let answer = worked(&service, caller.edit_form(&parts)).await;
+    let answer = service.worked(caller.edit_form(&parts)).await;
     assert_left_half_changed(&picture(&caller, &answer).await, &both);
 }
 
@@ -129,10 +129,8 @@ async fn a_mask_that_cannot_be_used_is_refused_before_the_charge() {
         ("name=mask; filename=m.png", &image),
     ];
     assert_eq!(error(&caller.edit_form(&twice).await, 400).1, Value::Null);
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
     let body = json!({ "prompt": "a boat", "mask": of(left_half(64, 48)) }).to_string();
-    assert_eq!(error(&service.call("POST", "/v1/images/generations", &headers, body).await, 400).1, "mask");
+    assert_eq!(error(&caller.generations(&[], body).await, 400).1, "mask");
     assert_eq!(caller.credits().await, 100);
     assert_eq!(service.shared.store.count_uploads(caller.account.id).await.expect("a store"), 0);
 }
@@ -195,7 +193,7 @@ async fn a_form_with_an_empty_mask_has_none() {
         ("name=image; filename=a.png", &image),
         ("name=mask; filename=\"\"", b""),
     ];
-    task_of(&worked(&service, caller.edit_form(&parts)).await);
+    task_of(&service.worked(caller.edit_form(&parts)).await);
 }
 
 #[tokio::test]
@@ -246,7 +244,7 @@ async fn assert_keeps_pixels(flags: &[&str]) {
         ("name=image; filename=a.png", &original),
         ("name=mask; filename=m.png", &mask),
     ];
-    let answer = worked(&service, caller.edit_form(&parts)).await;
+    let answer = service.worked(caller.edit_form(&parts)).await;
     assert_left_half_changed(&picture(&caller, &answer).await, &original);
 }
 

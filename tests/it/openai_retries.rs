@@ -8,24 +8,16 @@ use tempfile::TempDir;
 use tintype_store::KeyChange;
 use tokio::net::TcpStream;
 
+use crate::openai_edits::task_of;
 use crate::rigs::binary::{self, Server};
-use crate::rigs::http::{Answer, exchange, try_send};
+use crate::rigs::http::{Answer, GENERATIONS, exchange, try_send};
 use crate::rigs::service::{Caller, Service};
 
-const GENERATIONS: &str = "/v1/images/generations";
 const BODY: &str = r#"{"prompt": "a boat"}"#;
-
-/// Sends a call with these headers besides the key.
-async fn call(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
-    let key = caller.authorization();
-    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
-    all.extend(headers);
-    caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
-}
 
 /// Sends attempt number `attempt` at the call.
 async fn attempt(caller: &Caller<'_>, attempt: &str) -> Answer {
-    call(caller, &[("x-stainless-retry-count", attempt)], BODY).await
+    caller.generations(&[("x-stainless-retry-count", attempt)], BODY).await
 }
 
 /// Sends a first attempt and hangs up once it waits.
@@ -37,32 +29,17 @@ async fn hang_up(caller: &Caller<'_>) {
     caller.service.waiting(0).await;
 }
 
-/// The answer to a call that waits until the worker has done its task.
-async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
-    let work = async {
-        service.waiting(1).await;
-        service.work().await;
-    };
-    tokio::join!(answer, work).0
-}
-
-#[track_caller]
-fn task_of(answer: &Answer) -> &str {
-    assert_eq!(answer.status, 200, "{answer:?}");
-    answer.header("x-tintype-task-id")
-}
-
 #[tokio::test]
 async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_beyond_the_rate_limit() {
     let service = Service::start_with(&["--submit-rate", "1"]).await;
     let caller = service.caller("ada", 2).await;
     hang_up(&caller).await;
     assert_eq!(caller.credits().await, 0);
-    assert_eq!(call(&caller, &[], BODY).await.json()["error"]["code"], "rate_limit_exceeded");
-    let other_body = call(&caller, &[("x-stainless-retry-count", "1")], r#"{"prompt": "a ship"}"#).await;
+    assert_eq!(caller.generations(&[], BODY).await.json()["error"]["code"], "rate_limit_exceeded");
+    let other_body = caller.generations(&[("x-stainless-retry-count", "1")], r#"{"prompt": "a ship"}"#).await;
     assert_eq!(other_body.json()["error"]["code"], "rate_limit_exceeded", "it would make a task of its own");
     assert!(other_body.header("ratelimit").starts_with("\"submit\";r=0;"), "the limit that refused it: {other_body:?}");
-    let answer = worked(&service, attempt(&caller, "1")).await;
+    let answer = service.worked(attempt(&caller, "1")).await;
     assert!(answer.json()["data"][0]["b64_json"].is_string());
     assert_eq!(caller.task(task_of(&answer)).await["status"], "completed");
     assert_eq!(caller.credits().await, 0);
@@ -72,8 +49,8 @@ async fn a_repeated_call_brings_the_pictures_of_the_first_without_credits_and_be
 async fn a_new_call_with_the_same_words_is_another_task() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    let first = worked(&service, attempt(&caller, "0")).await;
-    let second = worked(&service, attempt(&caller, "0")).await;
+    let first = service.worked(attempt(&caller, "0")).await;
+    let second = service.worked(attempt(&caller, "0")).await;
     assert_ne!(task_of(&first), task_of(&second));
     assert_eq!(caller.credits().await, 96);
 }
@@ -86,20 +63,20 @@ async fn a_client_that_counts_nothing_is_charged_once_for_a_call_that_it_gave_up
     let service = Service::start_on_sqlite(&[]).await;
     let caller = service.caller("ada", 100).await;
     tokio::select! {
-        answer = call(&caller, &[], BODY) => panic!("answered: {answer:?}"),
+        answer = caller.generations(&[], BODY) => panic!("answered: {answer:?}"),
         () = service.waiting(1) => {}
     }
     service.waiting(0).await;
-    let other = worked(&service, call(&caller, &[], r#"{"prompt": "a ship"}"#)).await;
+    let other = service.worked(caller.generations(&[], r#"{"prompt": "a ship"}"#)).await;
     assert_eq!(caller.credits().await, 96, "a call with other words is a task of its own");
     // The worker has done its task meanwhile.
-    let again = call(&caller, &[], BODY).await;
+    let again = caller.generations(&[], BODY).await;
     assert_ne!(task_of(&other), task_of(&again));
     assert_eq!(
         (caller.task(task_of(&again)).await["status"].clone(), caller.credits().await),
         (json!("completed"), 96)
     );
-    let new = worked(&service, call(&caller, &[], BODY)).await;
+    let new = service.worked(caller.generations(&[], BODY)).await;
     assert_ne!(task_of(&new), task_of(&again), "the answer of the first was delivered");
     assert_eq!(caller.credits().await, 94);
 }
@@ -112,7 +89,7 @@ async fn two_calls_at_once_of_a_client_that_counts_nothing_are_two_tasks() {
         service.waiting(2).await;
         service.work().await;
     };
-    let (one, other, ()) = tokio::join!(call(&caller, &[], BODY), call(&caller, &[], BODY), work);
+    let (one, other, ()) = tokio::join!(caller.generations(&[], BODY), caller.generations(&[], BODY), work);
     assert_ne!(task_of(&one), task_of(&other));
     assert_eq!(caller.credits().await, 96);
 }
@@ -144,8 +121,8 @@ async fn a_repeated_call_of_another_key_finds_nothing() {
     assert_eq!(attempt(&eve, "1").await.json()["error"]["code"], "insufficient_quota");
     let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
     let other = Caller { service: &service, account: ada.account.clone(), key_id, key };
-    let mine = worked(&service, attempt(&ada, "1")).await;
-    let others = worked(&service, attempt(&other, "1")).await;
+    let mine = service.worked(attempt(&ada, "1")).await;
+    let others = service.worked(attempt(&other, "1")).await;
     assert_ne!(task_of(&mine), task_of(&others));
     assert_eq!(ada.credits().await, 96);
 }
@@ -166,22 +143,22 @@ async fn an_idempotency_key_stands_for_one_task_and_one_body() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     let named = [("idempotency-key", "order 66")];
-    let first = worked(&service, call(&caller, &named, BODY)).await;
-    let again = call(&caller, &named, r#"{"prompt": "a boat", "n": null}"#).await;
+    let first = service.worked(caller.generations(&named, BODY)).await;
+    let again = caller.generations(&named, r#"{"prompt": "a boat", "n": null}"#).await;
     assert_eq!((task_of(&first), first.json()["data"].clone()), (task_of(&again), again.json()["data"].clone()));
-    let other = call(&caller, &named, r#"{"prompt": "a ship"}"#).await;
+    let other = caller.generations(&named, r#"{"prompt": "a ship"}"#).await;
     assert_eq!((other.status.as_u16(), other.header("x-should-retry")), (422, "false"));
     assert_eq!(other.json()["error"]["code"], "idempotency_key_reused");
     for wrong in ["", &"k".repeat(256)] {
-        let answer = call(&caller, &[("idempotency-key", wrong)], BODY).await;
+        let answer = caller.generations(&[("idempotency-key", wrong)], BODY).await;
         assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
         assert_eq!(answer.status, 400);
     }
-    let twice = call(&caller, &[("idempotency-key", "a"), ("idempotency-key", "b")], BODY).await;
+    let twice = caller.generations(&[("idempotency-key", "a"), ("idempotency-key", "b")], BODY).await;
     assert_eq!((twice.status.as_u16(), twice.json()["error"]["param"].clone()), (400, Value::Null));
     assert_eq!(caller.credits().await, 98);
     let both = [("idempotency-key", "order 67"), ("x-stainless-retry-count", "1")];
-    let next = worked(&service, call(&caller, &both, &json!({ "prompt": "a boat" }).to_string())).await;
+    let next = service.worked(caller.generations(&both, &json!({ "prompt": "a boat" }).to_string())).await;
     assert_ne!(task_of(&first), task_of(&next));
     assert_eq!(caller.credits().await, 96);
 }
@@ -191,16 +168,16 @@ async fn an_idempotency_key_whose_task_was_removed_is_answered_at_once_and_costs
     let service = Service::start_with(&["--retention", "1h"]).await;
     let caller = service.caller("ada", 100).await;
     let named = ("idempotency-key", "order 66");
-    worked(&service, call(&caller, &[named], BODY)).await;
+    service.worked(caller.generations(&[named], BODY)).await;
     service.clock.advance(std::time::Duration::from_secs(3_601));
     service.sweeper.remove_old().await;
     for also in [("x-stainless-retry-count", "1"), ("prefer", "respond-async")] {
-        let answer = call(&caller, &[named, also], BODY).await;
+        let answer = caller.generations(&[named, also], BODY).await;
         assert_eq!((answer.status.as_u16(), answer.header("x-should-retry")), (410, "false"), "{answer:?}");
         assert_eq!(answer.json()["error"]["code"], "task_removed");
     }
     assert_eq!(caller.credits().await, 98);
-    worked(&service, call(&caller, &[("idempotency-key", "order 67")], BODY)).await;
+    service.worked(caller.generations(&[("idempotency-key", "order 67")], BODY)).await;
     assert_eq!(caller.credits().await, 96);
 }
 

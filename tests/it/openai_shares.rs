@@ -3,25 +3,16 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::rigs::http::Answer;
+use crate::rigs::http::GENERATIONS;
 use crate::rigs::service::{Caller, Service};
 
-const GENERATIONS: &str = "/v1/images/generations";
 pub const BODY: &str = r#"{"prompt": "a boat"}"#;
-
-/// Sends a call with these headers besides the key.
-pub async fn call(caller: &Caller<'_>, headers: &[(&str, &str)], body: &str) -> Answer {
-    let key = caller.authorization();
-    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
-    all.extend(headers);
-    caller.service.call("POST", GENERATIONS, &all, body.to_owned()).await
-}
 
 #[tokio::test]
 async fn repeats_of_a_call_share_a_seat() {
     let service = Service::start().await;
     let caller = service.caller("ada", 2).await;
-    let repeat = || call(&caller, &[("idempotency-key", "order 66")], BODY);
+    let repeat = || caller.generations(&[("idempotency-key", "order 66")], BODY);
     let work = async {
         service.waiting(5).await;
         assert_eq!(service.shared.endings.waiters.seats(), 1);
@@ -52,22 +43,13 @@ async fn begin(caller: &Caller<'_>, body: &str) -> TcpStream {
     stream
 }
 
-/// Works on the task of the next call that waits.
-pub async fn worked(service: &Service, answer: impl Future<Output = Answer>) -> Answer {
-    let work = async {
-        service.waiting(1).await;
-        service.work().await;
-    };
-    tokio::join!(answer, work).0
-}
-
 #[tokio::test]
 async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pictures() {
     let service = Service::start().await;
     let (ada, bob) = (service.caller("ada", 8).await, service.caller("bob", 2).await);
     let (encoder, waiters) = (&service.api.encoder, &service.shared.endings.waiters);
     let body = r#"{"prompt": "a boat", "n": 4, "output_format": "webp"}"#;
-    let whole = worked(&service, call(&ada, &[("idempotency-key", "order 66")], body)).await;
+    let whole = service.worked(ada.generations(&[("idempotency-key", "order 66")], body)).await;
     let images = whole.json()["data"].as_array().expect("pictures").clone();
     let bytes: usize = images.iter().map(|image| image["b64_json"].as_str().expect("a picture").len()).sum();
     assert_eq!((images.len(), encoder.memory().used(), encoder.encoded()), (4, bytes, 4));
@@ -76,7 +58,7 @@ async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pict
         readers.push(begin(&ada, body).await);
     }
     assert_eq!((encoder.memory().used(), encoder.encoded(), waiters.seats()), (bytes, 4, 3));
-    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     drop(readers);
     while waiters.seats() > 0 {
         tokio::task::yield_now().await;

@@ -18,11 +18,10 @@ use tintype_store::KeyChange;
 use tokio::net::TcpStream;
 
 use crate::openai_edits::png;
-use crate::rigs::http::Answer;
+use crate::rigs::http::{Answer, GENERATIONS};
 use crate::rigs::service::{Caller, Service};
 use crate::rigs::staged::{Staged, grey};
 
-const GENERATIONS: &str = "/v1/images/generations";
 const EDITS: &str = "/v1/images/edits";
 
 /// A stream that a caller reads.
@@ -114,10 +113,7 @@ fn file(event: &Value) -> Vec<u8> {
 
 /// The answer to a call that is not streamed.
 async fn call(caller: &Caller<'_>, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-    let key = caller.authorization();
-    let mut all = vec![("authorization", key.as_str()), ("content-type", "application/json")];
-    all.extend(headers);
-    caller.service.call("POST", path, &all, body.to_string()).await
+    caller.post_json(path, headers, body.to_string()).await
 }
 
 #[tokio::test]

@@ -146,11 +146,7 @@ async fn real_answers_match_the_document() {
         service.work().await;
         assert_documented(&document, one, "get", 200, &caller.get(&path).await.json());
         let waits = [("prefer", "wait=30")];
-        let work = async {
-            service.waiting(1).await;
-            service.work().await;
-        };
-        let (waited, ()) = tokio::join!(caller.post_with(&waits, json!({ "prompt": prompt }).to_string()), work);
+        let waited = service.worked(caller.post_with(&waits, json!({ "prompt": prompt }).to_string())).await;
         assert_ne!(waited.json()["data"]["status"], "processing");
         assert_documented(&document, GENERATE, "post", 200, &waited.json());
     }

@@ -40,21 +40,15 @@ async fn real_answers_of_the_other_routes_match_the_second_document() {
     let service = Service::start_with(&["--retention", "7d", "--model-alias", "dall-e-3=sketch"]).await;
     let caller = service.caller("ada", 100).await;
     let document = document();
-    let key = caller.authorization();
-    let usual = [("authorization", key.as_str()), ("content-type", "application/json")];
     let (generations, at_once) = ("/v1/images/generations", "/v1/images/generations/async");
-    let send = async |path: &str, body: Value| service.call("POST", path, &usual, body.to_string()).await;
+    let send = async |path: &str, body: Value| caller.post_json(path, &[], body.to_string()).await;
     for (body, status) in [
         (json!({ "prompt": "a boat" }), 200),
         (json!({ "prompt": "a boat", "response_format": "url", "size": "1792x1024" }), 200),
         (json!({ "prompt": "a boat [[fail]]" }), 500),
         (json!({ "prompt": "a boat [[policy]]" }), 400),
     ] {
-        let work = async {
-            service.waiting(1).await;
-            service.work().await;
-        };
-        let (answer, ()) = tokio::join!(send(generations, body), work);
+        let answer = service.worked(send(generations, body)).await;
         assert_eq!(answer.status, status, "{answer:?}");
         assert_documented(&document, generations, "post", status, &answer.json());
     }

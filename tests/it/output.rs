@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, PipeWriter, Write 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, TINTYPE, tintype};
+use crate::rigs::binary::{self, Killed, Ran as _, Run as _, TINTYPE, signal, tintype};
 use crate::rigs::http::send;
 use crate::rigs::ports::Port;
 
@@ -47,7 +47,7 @@ fn full_pipe(full: Full) -> (PipeReader, PipeWriter) {
 
 /// A server that writes all it says into one pipe, as with `2>&1`.
 struct Mute {
-    process: Child,
+    process: Killed,
     address: SocketAddr,
     metrics: SocketAddr,
     _ports: [Port; 2],
@@ -66,7 +66,7 @@ impl Mute {
         command.args(["--metrics-listen", &metrics.to_string(), "--data"]).arg(directory.join("data"));
         command.env("NOTIFY_SOCKET", &socket).stdin(Stdio::null());
         command.stdout(pipe.try_clone().expect("a pipe")).stderr(pipe);
-        let process = command.spawn().expect("the program starts");
+        let process = Killed(command.spawn().expect("the program starts"));
         let mut said = [0; 64];
         let count = systemd.recv(&mut said).expect("the server starts");
         assert_eq!(&said[..count], b"READY=1");
@@ -95,8 +95,7 @@ impl Mute {
 
     /// Sends SIGTERM, and waits for the end.
     async fn stop(&mut self) {
-        let kill = format!("kill -TERM {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        signal(self.process.id(), "TERM");
         let ended = async {
             loop {
                 match self.process.try_wait().expect("a child") {
@@ -107,14 +106,6 @@ impl Mute {
         };
         let status = tokio::time::timeout(PATIENCE, ended).await.expect("it ends");
         assert_eq!(status.code(), Some(0));
-    }
-}
-
-impl Drop for Mute {
-    fn drop(&mut self) {
-        // Killing a process that has ended is an error to ignore.
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 
@@ -170,7 +161,7 @@ fn run(data: &Path, on_full_disk: bool, arguments: &[&str]) -> Output {
 fn failure(data: &Path, on_full_disk: bool, arguments: &[&str]) -> String {
     let output = run(data, on_full_disk, arguments);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stderr).expect("text")
+    output.errors()
 }
 
 #[test]
@@ -256,7 +247,7 @@ fn a_reader_of_the_first_line_gets_a_key_that_works() {
     binary::json(data.path(), &["account", "create", "ada"]);
     for _ in 0..5 {
         let command = format!("{TINTYPE} key create --account ada --data {} | head -n 1", data.path().display());
-        let read = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+        let read = Command::new("sh").args(["-c", &command]).ran();
         assert!(read.stdout.starts_with(b"tt_") && read.stderr.is_empty(), "{read:?}");
     }
     let keys = binary::json(data.path(), &["key", "list"]);
@@ -273,7 +264,7 @@ fn a_rotated_key_is_one_text_in_either_form() {
         assert!(second.get(field).is_some(), "{field}: {second}");
     }
     let id = second["id"].as_str().expect("an id");
-    let third = String::from_utf8(binary::run(data.path(), ["key", "rotate", id]).stdout).expect("text");
+    let third = binary::run(data.path(), ["key", "rotate", id]).text();
     let lines: Vec<_> = third.lines().collect();
     assert!(lines[0].starts_with("tt_") && lines[1].is_empty() && lines[2].contains("This is key"), "{third}");
     assert_eq!(second["state"], json!("active"));

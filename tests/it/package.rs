@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::TINTYPE;
+use crate::rigs::binary::{Ran as _, Run as _, TINTYPE, printed};
 use crate::rigs::{debian, packages};
 use crate::tidy::root;
 
@@ -17,9 +17,7 @@ fn package(out: &Path, version: &str) -> PathBuf {
     let mut command = Command::new(root().join("deploy/debian/package"));
     // To compress a program for debugging would take a minute.
     command.arg(TINTYPE).arg(out).arg(version).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
-    let made = command.output().expect("a shell");
-    assert!(made.status.success(), "{made:?}");
-    PathBuf::from(String::from_utf8(made.stdout).expect("UTF-8").trim())
+    PathBuf::from(command.ran().succeeded().trim())
 }
 
 /// Runs a script as root in a root that starts as a copy of this machine's, with these packages in it, and returns its
@@ -39,8 +37,8 @@ fn on_a_copy_of_this_machine(script: &str, old: &Path, new: &Path) -> String {
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-ec", enter]);
     command.env("SPACE", space.path()).env("OLD", old).env("NEW", new).env("SCRIPT", script);
     let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().expect("unshare, from util-linux, runs");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    let printed = output.text();
+    assert!(output.status.success(), "{printed}\n{}", output.errors());
     printed
 }
 
@@ -99,16 +97,16 @@ fn systemd_finds_no_fault_in_the_units_and_little_exposure() {
         let mut command = Command::new("systemd-analyze");
         // In tenths of a point. The rest is that the service uses the network, and port 443 where it serves callers.
         command.args(["security", "--offline=true", "--no-pager", "--threshold=19"]).arg(&path);
-        let judged = command.output().expect("systemd-analyze runs");
+        let judged = command.ran();
         assert!(judged.status.success(), "{unit}: {judged:?}");
         // The program is not installed here, so the copy names another.
         let folder = TempDir::new().expect("a directory");
         let copy = folder.path().join(format!("{unit}.service"));
         let text = std::fs::read_to_string(path).expect("a unit").replace("ExecStart=tintype ", "ExecStart=/bin/true ");
         std::fs::write(&copy, text).expect("a file");
-        let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().expect("runs");
+        let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).ran();
         // Other units of the machine may have faults of their own.
-        let words = String::from_utf8_lossy(&verified.stderr);
+        let words = verified.errors();
         assert!(verified.status.success() && !words.contains("tintype"), "{unit}: {verified:?}");
     }
 }
@@ -117,17 +115,14 @@ fn systemd_finds_no_fault_in_the_units_and_little_exposure() {
 fn the_manifests_for_kubernetes_are_valid() {
     let manifests = root().join("deploy/kubernetes.yaml");
     let mut validate = Command::new(packages::python().join("kubernetes-validate"));
-    let judged = validate.args(["--strict", "--version", "1.33"]).arg(manifests).output().expect("it runs");
-    assert!(judged.status.success(), "{judged:?}");
+    validate.args(["--strict", "--version", "1.33"]).arg(manifests).ran().succeeded();
 }
 
 /// A compose file, with its anchors and merges resolved.
 fn compose(file: &str) -> Value {
     let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
     let mut read = Command::new(packages::python().join("python"));
-    let output = read.args(["-c", script]).arg(root().join("deploy").join(file)).output().expect("Python runs");
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    printed(&read.args(["-c", script]).arg(root().join("deploy").join(file)).ran())
 }
 
 #[test]

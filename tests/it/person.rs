@@ -12,7 +12,7 @@ use tintype_store::{
 };
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{self, json, run};
+use crate::rigs::binary::{self, Ran as _, json, run};
 
 fn open(data: &TempDir) -> SqlStore {
     sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a store")
@@ -34,7 +34,7 @@ async fn violate(data: &TempDir, origin: Origin, surface: Surface) {
 fn refused(data: &TempDir, command: &[&str]) -> String {
     let output = run(data.path(), command);
     assert!(!output.status.success(), "{command:?}: {output:?}");
-    String::from_utf8(output.stderr).expect("text")
+    output.errors()
 }
 
 #[test]
@@ -71,7 +71,7 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     violate(&data, origin, Surface::Web).await;
     let listed = json(path, &["person", "list"]);
     assert_eq!(listed[0]["suspension"]["reason"], "1 violations of the content policy within 1 hour", "{listed}");
-    let shown = String::from_utf8(binary::run(path, ["person", "list"]).stdout).expect("text");
+    let shown = binary::run(path, ["person", "list"]).text();
     assert!(shown.contains("STATE") && shown.contains("suspended (1 violations"), "{shown}");
     let lifted = json(path, &["person", "lift", "bob"]);
     assert!(lifted["suspension"].is_null() && lifted["account"] == "ada", "{lifted}");

@@ -16,9 +16,10 @@ use tintype_sketch::Sketch;
 use tintype_store::{KeyChange, QueueDepth};
 use tintype_system::clock::Timestamp;
 
-use crate::rigs::binary::{self, Server};
+use crate::rigs::binary::{self, Ran as _, Server};
 use crate::rigs::http::{Answer, TASKS, ended, send, submit};
 use crate::rigs::service::{Caller, Service, control};
+use crate::rigs::wait::eventually;
 
 mod moderation;
 
@@ -150,20 +151,20 @@ async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server()
     for _ in 0..3 {
         submit(&server, &key, "a bomb").await;
     }
-    until("the key is suspended", async || keys(data.path())[0]["state"] == "suspended").await;
+    eventually("the key is suspended", async || keys(data.path())[0]["state"] == "suspended").await;
     let listed = keys(data.path());
     assert_eq!(listed[0]["suspension"]["reason"], "3 violations of the content policy within 1 hour");
     assert!(listed[0]["suspension"]["at"].is_string());
-    let shown = String::from_utf8(binary::run(data.path(), ["key", "list"]).stdout).expect("text");
+    let shown = binary::run(data.path(), ["key", "list"]).text();
     assert!(shown.contains("suspended (3 violations of the content policy within 1 hour; suspended at 2"), "{shown}");
     let status = async || send(server.address, "GET", TASKS, &key, "").await.status;
-    until("the suspended key is refused", async || status().await == 401).await;
+    eventually("the suspended key is refused", async || status().await == 401).await;
     let id = listed[0]["id"].as_str().expect("an id");
     assert_eq!(binary::json(data.path(), &["key", "enable", id])["suspension"], Value::Null);
-    until("the enabled key works", async || status().await == 200).await;
+    eventually("the enabled key works", async || status().await == 200).await;
 
     file.write("policy.toml", "[[rule]]\nname = \"boats\"\nwords = [\"boat\"]\n");
-    until("the new rules hold", async || {
+    eventually("the new rules hold", async || {
         let task_id = submit(&server, &key, "a boat").await;
         ended(&server, &key, &task_id).await["error"] == REFUSED
     })
@@ -175,15 +176,6 @@ async fn the_operator_sees_the_suspension_and_lifts_it_beside_a_running_server()
 
 fn keys(data: &Path) -> Value {
     binary::json(data, &["key", "list"])
-}
-
-async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    let wait = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 #[tokio::test]
@@ -246,7 +238,7 @@ async fn a_policy_file_that_hangs_is_logged_once_and_used_when_it_answers() {
     assert_eq!(policy.refresh().await, Ok(false), "one reader waits, and no second one starts");
     let before = policy.describe();
     drop(pipe);
-    until("the new rules are in force", async || policy.describe() != before).await;
+    eventually("the new rules are in force", async || policy.describe() != before).await;
 }
 
 #[test]
@@ -273,7 +265,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
     let check = |arguments: &[&str]| {
         let all = ["policy", "check", &path].into_iter().chain(arguments.iter().copied());
         let output = binary::run(data.path(), all);
-        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+        (output.status.code(), output.text())
     };
     let said =
         "The policy is valid: 1 rule, a key is suspended after 3 violations of the content policy within 1 hour.\n";
@@ -283,11 +275,7 @@ fn a_policy_file_can_be_checked_before_it_is_used() {
     let (code, json) = check(&["a BOMB", "--json"]);
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((code, &json["matches"]), (Some(1), &json!(["arms"])));
-    let doctor = |path: &str| {
-        let output = binary::run(data.path(), ["doctor", "--policy", path, "--json"]);
-        let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        checks.as_array().expect("checks").iter().find(|check| check["check"] == "policy").expect("a check").clone()
-    };
+    let doctor = |path: &str| binary::run(data.path(), ["doctor", "--policy", path, "--json"]).check("policy");
     assert_eq!(doctor(&path)["ok"], true);
     assert!(doctor(&path)["detail"].as_str().expect("text").contains("1 rule,"));
     file.write("policy.toml", "rules = 1");

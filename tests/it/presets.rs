@@ -12,7 +12,7 @@ use tintype_domain::request::TaskSettings;
 use tintype_engine::RenderSettings;
 
 use crate::mcp::task_in;
-use crate::rigs::binary::{Server, json as printed_json, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, json as printed_json, refused, run, tintype};
 use crate::rigs::http::Answer;
 use crate::rigs::packages::{python, run as run_program};
 use crate::rigs::service::{Caller, Service};
@@ -61,9 +61,7 @@ impl Rig {
 }
 
 pub async fn call(caller: &Caller<'_>, body: Value) -> Answer {
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
-    caller.service.call("POST", GENERATIONS, &headers, body.to_string()).await
+    caller.post_json(GENERATIONS, &[], body.to_string()).await
 }
 
 /// The settings of the task that a call made.
@@ -249,13 +247,9 @@ async fn presets_stay_while_their_file_is_being_written_or_is_gone() {
 async fn a_repeated_call_finds_its_task_whatever_its_preset_says_by_now() {
     let rig = Rig::start("[preset.draft]\ncallers = [\"seed=0..50\"]\n").await;
     let caller = rig.service.caller("ada", 100).await;
-    let key = caller.authorization();
     let body = json!({ "prompt": "a boat", "model": "draft", "seed": 40 }).to_string();
-    let call = async |repeated: &str| {
-        let headers =
-            [("authorization", key.as_str()), ("content-type", "application/json"), ("idempotency-key", repeated)];
-        caller.service.call("POST", GENERATIONS, &headers, body.clone()).await
-    };
+    let call =
+        async |repeated: &str| caller.post_json(GENERATIONS, &[("idempotency-key", repeated)], body.clone()).await;
     let first = call("mine").await;
     assert_eq!(first.status, 202, "{first:?}");
     rig.change("[preset.draft]\ncallers = [\"seed=0..30\"]\n");
@@ -269,10 +263,8 @@ async fn a_repeated_call_finds_its_task_whatever_its_preset_says_by_now() {
 async fn a_preset_limits_the_images_that_come_with_a_call() {
     let rig = Rig::start("[preset.words]\nreferences = 0\n").await;
     let caller = rig.service.caller("ada", 100).await;
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
     let body = json!({ "prompt": "a boat", "model": "words", "image": "https://example.com/a.png" }).to_string();
-    let answer = rig.service.call("POST", "/v1/images/edits/async", &headers, body).await;
+    let answer = caller.post_json("/v1/images/edits/async", &[], body).await;
     assert_eq!(refusal(&answer), ("The preset words takes at most 0 images.".into(), json!("image")));
     assert_eq!(caller.credits().await, 100);
 }
@@ -300,7 +292,7 @@ fn presets_of_the_config_file_are_checked_and_listed() {
             "callers": { "seed": [0, 2_147_483_647_u32], "steps": [10, 50] }, "references": 1,
         }])
     );
-    let text = String::from_utf8(run(data.path(), ["preset", "list"]).stdout).expect("text");
+    let text = run(data.path(), ["preset", "list"]).text();
     assert!(text.contains("callers may change: seed, steps (10 to 50)"), "{text}");
     let shown = printed_json(data.path(), &["config", "show"]).to_string();
     assert!(shown.contains("preset.portrait.guidance-scale"), "{shown}");
@@ -350,8 +342,8 @@ fn a_lora_of_another_family_never_comes_into_force() {
     let sees = |preset: &str| {
         let url = server.url();
         let call = ["generate", "a boat", "--url", &url, "--key", &key, "--preset", preset, "--out"];
-        let output = tintype().args(call).arg(data.path().join("made")).output().expect("the program runs");
-        let said = String::from_utf8(output.stderr).expect("text");
+        let output = tintype().args(call).arg(data.path().join("made")).ran();
+        let said = output.errors();
         assert!(output.status.success() || said.contains("has no preset"), "{said}");
         output.status.success()
     };
@@ -417,8 +409,7 @@ fn the_command_line_generates_with_a_preset_and_a_seed() {
         let out = data.path().join(out);
         let (url, folder) = (server.url(), out.to_str().expect("text").to_owned());
         let all = ["generate", "a boat", "--url", url.as_str(), "--key", key.as_str(), "--out", folder.as_str()];
-        let output = run(data.path(), all.iter().chain(more));
-        assert!(output.status.success(), "{output:?}");
+        run(data.path(), all.iter().chain(more)).succeeded();
         let file = fs::read_dir(&out).expect("a folder").next().expect("an image").expect("an image");
         fs::read(file.path()).expect("an image")
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, json, run};
+use crate::rigs::binary::{Ran as _, Server, json, run};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("a file").permissions().mode() & 0o777
@@ -45,8 +45,7 @@ fn a_directory_that_others_can_read_is_closed_to_them_with_the_database() {
         open(&data.join(file), 0o644);
     }
     open(&data, 0o755);
-    let checks = run(&data, ["doctor", "--json"]);
-    let said = String::from_utf8_lossy(&checks.stdout).into_owned();
+    let said = run(&data, ["doctor", "--json"]).text();
     assert!(said.contains("other users can read") && said.contains("chmod go="), "{said}");
     assert_eq!(mode(&data), 0o755, "doctor changes nothing");
     json(&data, &["account", "list"]);

@@ -11,13 +11,13 @@ use serde_json::json;
 use tempfile::TempDir;
 use tintype_system::fault::{Effect, Point};
 use tokio::net::TcpStream;
-use tokio_rustls::rustls;
 
 use crate::faults::{OF_A_PROCESS, is_of};
-use crate::rigs::binary::{self, Server, refused, serve_on, tintype};
-use crate::rigs::certificates::certificate;
+use crate::rigs::binary::{self, Ran as _, Server, refused, serve_on, tintype};
+use crate::rigs::certificates::{certificate, connect};
 use crate::rigs::http::{GENERATE, TASKS, ended, exchange, send, submit, try_send};
 use crate::rigs::ports::Port;
+use crate::rigs::wait::eventually;
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,12 +120,7 @@ async fn a_server_gives_the_memory_of_ended_renders_back() {
         assert_eq!(ended(&server, &key, task_id).await["status"], "completed");
     }
     // The buffers of the last task are freed a moment after callers can see its end.
-    let freed = async {
-        while server.heap() > before + 24 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert!(tokio::time::timeout(PATIENCE, freed).await.is_ok(), "{} MiB, {before} MiB before", server.heap());
+    eventually("the memory is given back", async || server.heap() <= before + 24).await;
     server.stop();
 }
 
@@ -168,9 +163,7 @@ fn a_read_only_data_directory_is_reported() {
     let path = data.path().display();
     let output =
         serve_on(data.path(), &format!("mount --bind {path} {path}; mount -o remount,bind,ro {path}"), "").output();
-    let output = output.expect("unshare runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = output.expect("unshare runs").exited(1).errors();
     assert!(said.contains("cannot write in the data directory") && said.contains("ead-only"), "{said}");
     Server::start(data.path(), &[]).stop();
 }
@@ -217,16 +210,11 @@ async fn sigterm_lets_running_renders_finish() {
 async fn claimed(data: &Path) {
     let store = tintype_store::sqlite::open(&data.join("tintype.db"), tintype_system::clock::Clock::system());
     let store = store.expect("the server's database");
-    let claiming = async {
-        loop {
-            let depth = tintype_store::Queue::queue_depth(&store).await.expect("a store");
-            if depth.leased > 0 || depth.waiting == 0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    let is_claimed = async || {
+        let depth = tintype_store::Queue::queue_depth(&store).await.expect("a store");
+        depth.leased > 0 || depth.waiting == 0
     };
-    tokio::time::timeout(PATIENCE, claiming).await.expect("a worker claims it");
+    eventually("a worker claims it", is_claimed).await;
 }
 
 #[tokio::test]
@@ -298,12 +286,7 @@ async fn administration_works_beside_a_running_server() {
     assert_eq!(binary::json(data.path(), &["credits", "grant", "ada", "2"])["credits"], 2);
     submit(&server, key, "a boat").await;
     binary::json(data.path(), &["key", "disable", id]);
-    let disabled = async {
-        while send(server.address, "GET", TASKS, key, "").await.status != 401 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), disabled).await.expect("the change is noticed");
+    eventually("the change is noticed", async || send(server.address, "GET", TASKS, key, "").await.status == 401).await;
     server.stop();
 }
 
@@ -316,12 +299,7 @@ async fn the_list_of_keys_shows_which_were_used_and_which_leaked() {
     assert_eq!(send(server.address, "GET", TASKS, &key, "").await.status, 200);
     send(server.address, "GET", &format!("{TASKS}?token={key}"), "", "").await.assert_error(401, "UNAUTHORIZED");
     let listed = || binary::json(data.path(), &["key", "list"]);
-    let flagged = async {
-        while listed()[0]["leaked_at"].is_null() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), flagged).await.expect("the key is flagged");
+    eventually("the key is flagged", async || !listed()[0]["leaked_at"].is_null()).await;
     server.stop();
     let keys = listed();
     let last_used_at = keys[0]["last_used_at"].as_str().expect("a stop records the last use of keys");
@@ -381,18 +359,8 @@ async fn https_is_served_from_certificate_files() {
     let api_key = server.first_key().expect("a key");
     assert!(server.said.contains(&format!("https://{}/api/v1", server.address)), "{}", server.said);
 
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(signed.cert.der().clone()).expect("a root");
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let stream = TcpStream::connect(server.address).await.expect("a listener");
-    let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
-    let stream = connector.connect(name, stream).await.expect("a handshake");
+    let stream = connect(stream, "localhost", signed.cert.der()).await.expect("a handshake");
     let request = Request::get(TASKS).header("host", "localhost").header("authorization", format!("Bearer {api_key}"));
     let answer = exchange(stream, request.body(Full::default()).expect("a request")).await;
     assert_eq!(answer.status, 200, "{answer:?}");

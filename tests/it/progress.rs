@@ -110,9 +110,8 @@ async fn a_wait_that_ends_early_shows_the_latest_steps() {
     let rendering = Rendering::begin(&caller).await;
     rendering.step(3);
     rendering.worker.report_progress().await;
-    let (path, authorization) = (format!("{TASKS}/{}", rendering.task_id), caller.authorization());
-    let waiting =
-        async { service.call("GET", &path, &[("authorization", &authorization), ("prefer", "wait=60")], "").await };
+    let path = format!("{TASKS}/{}", rendering.task_id);
+    let waiting = caller.call("GET", &path, &[("prefer", "wait=60")], "");
     let meanwhile = async {
         service.waiting(1).await;
         rendering.step(9);

@@ -17,11 +17,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::openai_edits::data_url;
-use crate::rigs::http::{Answer, GENERATE, TASKS, try_exchange};
+use crate::rigs::http::{Answer, GENERATE, GENERATIONS, TASKS, try_exchange};
 use crate::rigs::proxy::{Kind, Proxy};
 use crate::rigs::service::Service;
-
-const GENERATIONS: &str = "/v1/images/generations";
 
 /// Each case runs behind each proxy.
 macro_rules! behind_each_proxy {
@@ -90,11 +88,7 @@ async fn an_edit_and_an_upload_of_a_megabyte_arrive(kind: Kind) {
     let (service, _proxy) = behind(kind, &["--trusted-proxy", "127.0.0.1"]).await;
     let (ada, picture) = (service.caller("ada", 10).await, noise());
     let body = json!({ "prompt": "a boat", "images": [{ "image_url": data_url(&picture) }] });
-    let work = async {
-        service.waiting(1).await;
-        service.work().await;
-    };
-    let (edited, ()) = tokio::join!(ada.edit_json(&body), work);
+    let edited = service.worked(ada.edit_json(&body)).await;
     assert_eq!(edited.status, 200, "{edited:?}");
     let drawn = edited.json()["data"][0]["b64_json"].as_str().map(|text| BASE64_STANDARD.decode(text).unwrap());
     assert!(drawn.expect("a picture").starts_with(b"\x89PNG"));
@@ -152,9 +146,8 @@ async fn events_arrive_while_a_task_renders(kind: Kind) {
 async fn forged_headers_count_for_nothing(kind: Kind) {
     let (service, _proxy) = behind(kind, &["--production", "--trusted-proxy", "127.0.0.1"]).await;
     let ada = service.caller("ada", 10).await;
-    let key = ada.authorization();
-    let https = [("authorization", key.as_str()), ("x-forwarded-proto", "https")];
-    service.call("GET", TASKS, &https, "").await.assert_error(401, "UNAUTHORIZED");
+    let forged = ada.call("GET", TASKS, &[("x-forwarded-proto", "https")], "").await;
+    forged.assert_error(401, "UNAUTHORIZED");
     let (upstream, seen, _server) = silent().await;
     let proxy = Proxy::start(kind, upstream, &[]).await;
     let request = Request::get(TASKS).header("host", "images.test").header("x-forwarded-for", "192.0.2.1");

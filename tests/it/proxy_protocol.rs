@@ -1,7 +1,6 @@
 //! The PROXY protocol: a balancer of TCP connections, HAProxy from Debian, says whom each comes from.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,10 +10,8 @@ use tintype::http::ApiSettings;
 use tintype_config::{ServerSettings, TrustedProxy};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
+use crate::rigs::certificates;
 use crate::rigs::http::{TASKS, exchange};
 use crate::rigs::proxy::Proxy;
 use crate::rigs::service::Service;
@@ -79,16 +76,8 @@ async fn tls_begins_behind_the_header() {
     std::fs::write(&key, signed.signing_key.serialize_pem()).expect("a file");
     let service = Service::start_with(&[&FLAGS[..], &["--tls-cert", &cert, "--tls-key", &key]].concat()).await;
     let balancer = Proxy::balance(service.address, "send-proxy-v2").await;
-    let mut roots = RootCertStore::empty();
-    roots.add(signed.cert.der().clone()).expect("a root");
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from("localhost").expect("a name");
     let stream = from("127.0.0.2", balancer.address).await;
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+    let stream = certificates::connect(stream, "localhost", signed.cert.der()).await.expect("a handshake");
     let request = Request::get("/healthz").header("host", "localhost").body(Full::<Bytes>::default());
     assert_eq!(exchange(stream, request.expect("a request")).await.status, 200);
 }

@@ -8,9 +8,10 @@ use tempfile::TempDir;
 use tintype::service::backlog::MIN_SAMPLES;
 use tintype_domain::model::{FailureCause, TaskId};
 
-use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Server, refused, tintype};
 use crate::rigs::http::{Answer, TASKS, ended, submit};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -70,9 +71,7 @@ async fn the_operator_pauses_and_resumes_a_running_server() {
     let server = Server::spawn(command);
     let key = server.first_key().expect("a key");
     let logged = async |event: &str| {
-        while !std::fs::read_to_string(&log).expect("a log").contains(event) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        eventually(event, async || std::fs::read_to_string(&log).expect("a log").contains(event)).await;
     };
     let shown = |command: &str| binary::json(&data, &["queue", command]);
     let quiet = json!({
@@ -85,9 +84,7 @@ async fn the_operator_pauses_and_resumes_a_running_server() {
     let task_id = submit(&server, &key, "a boat").await;
     let shown_now = shown("show");
     assert_eq!((&shown_now["paused_at"], &shown_now["waiting"]), (&paused["paused_at"], &json!(1)));
-    let output = binary::run(&data, ["doctor", "--json"]);
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let check = checks.as_array().expect("checks").iter().find(|check| check["check"] == "queue").expect("a check");
+    let check = binary::run(&data, ["doctor", "--json"]).check("queue");
     assert!(check["ok"] == false && check["detail"].as_str().expect("text").contains("queue resume"), "{check}");
     assert_eq!(shown("resume")["paused_at"], Value::Null);
     assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");
@@ -102,8 +99,7 @@ fn a_pause_says_what_becomes_of_waiting_tasks_and_survives_a_backup() {
         (directory.path().join("data"), directory.path().join("copy"), directory.path().join("restored"));
     assert!(refused(&data, &["queue", "pause"]).contains("there is no database"));
     binary::json(&data, &["account", "create", "ada"]);
-    let output = binary::run(&data, ["queue", "pause"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = binary::run(&data, ["queue", "pause"]).text();
     assert!(said.contains("9 minutes") && said.contains("refunded") && said.contains("queue resume"), "{said}");
     binary::json(&data, &["backup", copy.to_str().expect("text")]);
     binary::json(&restored, &["restore", copy.to_str().expect("text")]);

@@ -25,5 +25,6 @@ pub mod s3;
 pub mod service;
 pub mod staged;
 pub mod visitor;
+pub mod wait;
 
 pub use tintype_rigs::{debian, pgbouncer, ports, postgres};

@@ -11,8 +11,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, TINTYPE, json, printed, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, TINTYPE, json, printed, refused, run, tintype};
 use crate::rigs::http::{ended, send, submit};
+use crate::rigs::wait::eventually;
 
 /// The user of the service: nobody, who has an entry in /etc/passwd everywhere.
 const SERVICE: u32 = 65_534;
@@ -87,7 +88,7 @@ fn tree(path: &Path) -> Vec<PathBuf> {
 fn run_as_service(data: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(TINTYPE);
     command.env_clear().args(arguments).arg("--data").arg(data).uid(SERVICE).gid(SERVICE);
-    command.output().expect("the program runs")
+    command.ran()
 }
 
 /// The checks of a doctor that finds nothing wrong.
@@ -254,8 +255,7 @@ fn the_doctor_finds_what_root_left_in_the_data() {
     let places = Places::new();
     Server::spawn(places.serve()).stop();
     chown(places.data().join("files"), Some(0), Some(0)).expect("root may take files");
-    let output = run(&places.data(), ["doctor", "--json"]);
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = run(&places.data(), ["doctor", "--json"]).json();
     let failed: Vec<_> = checks.as_array().expect("checks").iter().filter(|check| check["ok"] == false).collect();
     let detail = failed[0]["detail"].as_str().expect("text");
     assert!(detail.contains("files belongs to root") && detail.contains("chown -R nobody"), "{checks}");
@@ -268,14 +268,12 @@ fn the_doctor_is_content_with_a_volume_of_root_that_the_group_of_the_service_sha
     // As `fsGroup` leaves the directory of a volume.
     chown(places.data(), Some(0), Some(SERVICE)).expect("root may take directories");
     fs::set_permissions(places.data(), Permissions::from_mode(0o2777)).expect("permissions");
-    let output = run_as_service(&places.data(), &["doctor", "--json"]);
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "data directory");
-    assert_eq!(found.expect("a check")["ok"], true, "{checks}");
+    let found = run_as_service(&places.data(), &["doctor", "--json"]).check("data directory");
+    assert_eq!(found["ok"], true, "{found}");
     // With PostgreSQL there is no lock that shows the user of the service.
     fs::remove_file(places.data().join("tintype.lock")).expect("the lock");
     let output = run_as_service(&places.data(), &["doctor"]);
-    assert!(!String::from_utf8_lossy(&output.stdout).contains("chown"), "{output:?}");
+    assert!(!output.text().contains("chown"), "{output:?}");
     Server::spawn(places.serve()).stop();
 }
 
@@ -286,22 +284,15 @@ fn a_command_without_permission_says_so() {
     json(&data, &["account", "create", "ada"]);
     let denied = |about: &str| {
         for command in [&["account", "list"][..], &["serve", "--listen", "127.0.0.1:0"]] {
-            let output = run_as_service(&data, command);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{about}: {said}");
+            let said = run_as_service(&data, command).exited(1).errors();
             assert!(said.contains("ermission denied") && said.contains("belongs to root"), "{about}: {said}");
         }
     };
     denied("a database of root");
     fs::set_permissions(&data, Permissions::from_mode(0o700)).expect("permissions");
     denied("a directory of root");
-    let doctor = run_as_service(&data, &["doctor", "--json"]);
-    let checks: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
-    let server = checks.as_array().expect("checks").iter().find(|check| check["check"] == "server");
-    assert!(
-        server.is_some_and(|server| server["detail"].as_str().is_some_and(|text| text.contains("not known"))),
-        "{checks}"
-    );
+    let server = run_as_service(&data, &["doctor", "--json"]).check("server");
+    assert!(server["detail"].as_str().is_some_and(|text| text.contains("not known")), "{server}");
 }
 
 #[tokio::test]
@@ -314,9 +305,8 @@ async fn files_that_cannot_be_written_cost_no_attempt_and_turn_readyz_red() {
     let key = server.first_key().expect("a key");
     let files = places.data().join("files");
     let until = async |status: u16| {
-        while send(server.address, "GET", "/readyz", "", "").await.status != status {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+        let ready = async || send(server.address, "GET", "/readyz", "", "").await.status == status;
+        eventually("readiness follows the files", ready).await;
     };
     chown(&files, Some(0), Some(0)).expect("root may take files");
     open(&files);
@@ -343,12 +333,11 @@ fn commands_that_stay_root_trust_no_config_file_of_the_service_user() {
     fs::write(&file, settings).expect("a file");
     give(&file);
     for command in [&["engine", "check"][..], &["engine", "list"], &["generate", "a boat"]] {
-        let output = tintype().args(command).arg("--data").arg(places.data()).output().expect("the command runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("belongs to user 65534"), "{command:?}: {said}");
+        let said = tintype().args(command).arg("--data").arg(places.data()).ran().failed();
+        assert!(said.contains("belongs to user 65534"), "{command:?}: {said}");
     }
     assert!(!ran.exists(), "a program of the service user ran as root");
     chown(&file, Some(0), Some(0)).expect("root may take files");
-    let output = tintype().args(["engine", "list", "--data"]).arg(places.data()).output().expect("the command runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = tintype().args(["engine", "list", "--data"]).arg(places.data()).ran();
+    assert!(output.status.success(), "{}", output.errors());
 }

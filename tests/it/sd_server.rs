@@ -19,6 +19,7 @@ use tintype_engines::Surroundings;
 use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::TINTYPE;
+use crate::rigs::wait::until;
 
 /// Side of the pictures, in pixels.
 const SIDE: u32 = 64;
@@ -53,11 +54,4 @@ fn brief(prompt: &str, seeds: &[u64]) -> Brief {
 
 async fn render(engine: &Arc<dyn Engine>, brief: Brief) -> Result<Vec<Picture>, EngineError> {
     engine.render(brief, Progress::default(), CancellationToken::new()).await
-}
-
-/// Waits until something is so. The test harness sets the time limit.
-async fn until(mut so: impl AsyncFnMut() -> bool) {
-    while !so().await {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

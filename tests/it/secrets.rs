@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, exchange, send, submit};
 use crate::rigs::ports::Port;
 
@@ -108,13 +108,12 @@ impl Scene {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        self.tintype(arguments).output().expect("the program runs")
+        self.tintype(arguments).ran()
     }
 
     /// Runs a command that makes a key.
     fn make_key(&mut self, arguments: &[&str]) -> Value {
-        let output = self.run(&[arguments, &["--json"]].concat());
-        let made: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let made = self.run(&[arguments, &["--json"]].concat()).json();
         self.keys.push(made["key"].as_str().expect("a key").to_owned());
         made
     }

@@ -1,24 +1,21 @@
 //! A disk that fills up: submits that could not be finished are refused, and the service recovers by itself.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::rigs::binary::{self, Server, serve_on};
 use crate::rigs::http::{GENERATE, TASKS, ended, send, submit};
 use crate::rigs::service::Service;
+use crate::rigs::wait::eventually;
 
 /// The file that fills the disk.
 const BALLAST: &str = "ballast";
 
 async fn wait_for_readiness(server: &Server, status: u16) {
-    let turned = async {
-        while send(server.address, "GET", "/readyz", "", "").await.status != status {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), turned).await.expect("readiness follows the disk");
+    eventually("readiness follows the disk", async || {
+        send(server.address, "GET", "/readyz", "", "").await.status == status
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::rigs::binary::Run as _;
 use crate::rigs::packages::{run, typos};
 use crate::tidy::root;
 
@@ -11,6 +12,6 @@ fn every_file_is_spelled_correctly() {
     run(Command::new(&program).args(["--format", "brief"]).current_dir(root()));
     let folder = tempfile::TempDir::new().expect("a directory");
     std::fs::write(folder.path().join("letter.md"), ["to rec", "ieve"].concat()).expect("a file");
-    let output = Command::new(&program).current_dir(folder.path()).output().expect("typos runs");
+    let output = Command::new(&program).current_dir(folder.path()).ran();
     assert_eq!(output.status.code(), Some(2), "it finds a mistake: {output:?}");
 }

@@ -6,9 +6,9 @@ use rusqlite::Connection;
 use serde_json::json;
 use tintype_store::START_WITHIN;
 
-use crate::rigs::cluster::node::eventually;
 use crate::rigs::http::{GENERATE, TASKS};
 use crate::rigs::service::Service;
+use crate::rigs::wait::eventually;
 
 #[tokio::test]
 async fn a_valid_submit_is_charged_and_returns_the_reduced_task() {
@@ -76,15 +76,10 @@ async fn every_json_spelling_of_an_integer_is_accepted() {
 async fn unknown_fields_and_idempotency_keys_are_ignored() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
-    let authorization = caller.authorization();
-    let headers = [
-        ("authorization", authorization.as_str()),
-        ("content-type", "Application/JSON ; charset=utf-8"),
-        ("idempotency-key", "once"),
-    ];
+    let headers = [("content-type", "Application/JSON ; charset=utf-8"), ("idempotency-key", "once")];
     let body = r#"{"prompt": "a boat", "seed": 1, "more": {"n": 9, "n": 10}}"#;
-    let first = service.call("POST", GENERATE, &headers, body).await;
-    let second = service.call("POST", GENERATE, &headers, body).await;
+    let first = caller.call("POST", GENERATE, &headers, body).await;
+    let second = caller.call("POST", GENERATE, &headers, body).await;
     assert_eq!((first.status.as_u16(), second.status.as_u16()), (200, 200));
     assert_ne!(first.json()["data"]["task_id"], second.json()["data"]["task_id"]);
     assert_eq!(caller.credits().await, 96);
@@ -270,17 +265,15 @@ async fn prompts_are_measured_in_characters() {
 async fn a_body_without_a_json_content_type_is_refused() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    let authorization = caller.authorization();
     let body = r#"{"prompt": "a boat"}"#;
     for content_type in
         ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "application/problem+json"]
     {
-        let headers = [("authorization", authorization.as_str()), ("content-type", content_type)];
-        let message = service.call("POST", GENERATE, &headers, body).await.assert_error(400, "INVALID_REQUEST");
+        let answer = caller.call("POST", GENERATE, &[("content-type", content_type)], body).await;
+        let message = answer.assert_error(400, "INVALID_REQUEST");
         assert!(message.contains("Content-Type"), "{message}");
     }
-    let without = service.call("POST", GENERATE, &[("authorization", &authorization)], body).await;
-    without.assert_error(400, "INVALID_REQUEST");
+    caller.call("POST", GENERATE, &[], body).await.assert_error(400, "INVALID_REQUEST");
     assert_eq!(caller.credits().await, 10);
 }
 
@@ -335,7 +328,7 @@ async fn a_submit_that_the_sqlite_writer_reaches_too_late_never_begins() {
     other.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
     let late = async {
         // The fault shows that the request has arrived. From then on its time limit counts.
-        eventually("the submit is on its way to the writer", || service.faults.all_happened()).await;
+        eventually("the submit is on its way to the writer", async || service.faults.all_happened()).await;
         service.clock.advance(START_WITHIN + Duration::from_millis(1));
         other.execute_batch("ROLLBACK").expect("the write lock is released");
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rigs::binary::{self, Server, refused, tintype};
+use crate::rigs::binary::{self, Ran as _, Run as _, Server, refused, signal, tintype};
 use crate::rigs::cluster::Site;
 use crate::rigs::cluster::node::Part;
 use crate::rigs::http::send;
@@ -20,12 +20,12 @@ use crate::rigs::s3::{SECRET_KEY, variables};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn health(flags: &[&str]) -> Output {
-    tintype().args(["health", "--json"]).args(flags).output().expect("the program runs")
+    tintype().args(["health", "--json"]).args(flags).ran()
 }
 
 /// The findings of a command, and whether it exited with success.
 fn found(output: &Output) -> (bool, Value) {
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let json = output.json();
     assert_eq!(output.status.code(), Some(i32::from(json["ok"] != true)), "{output:?}");
     (output.status.success(), json)
 }
@@ -39,8 +39,8 @@ fn health_tells_whether_a_server_works() {
     for flags in [&["--listen", &address][..], &["--alive", "--listen", &address], &["--listen", &socket]] {
         assert!(found(&health(flags)).0, "{flags:?}");
     }
-    let text = tintype().args(["health", "--listen", &address]).output().expect("the program runs");
-    assert_eq!(String::from_utf8_lossy(&text.stdout), format!("ok    {address}: /readyz answers 200\n"));
+    let text = tintype().args(["health", "--listen", &address]).ran();
+    assert_eq!(text.text(), format!("ok    {address}: /readyz answers 200\n"));
     server.stop();
     let (works, said) = found(&health(&["--listen", &address]));
     assert!(!works && said["detail"].as_str().expect("a sentence").contains("refused"), "{said}");
@@ -64,12 +64,9 @@ fn doctor_asks_the_running_server_whether_it_is_ready() {
     let socket = format!("unix:{}", data.path().join("socket").display());
     let said = |flags: &[&str]| {
         let server = Server::start(data.path(), &[&["--listen", &socket], flags].concat());
-        let output =
-            tintype().args(["doctor", "--json", "--data"]).arg(data.path()).output().expect("the program runs");
+        let output = tintype().args(["doctor", "--json", "--data"]).arg(data.path()).ran();
         server.stop();
-        let checks: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        checks.as_array().expect("checks").iter().find(|check| check["check"] == "server").expect("a check").clone()
+        output.check("server")
     };
     assert_eq!(said(&[])["detail"], "running on this data directory, and ready");
     let check = said(&["--min-free-space", "1000TB"]);
@@ -83,7 +80,7 @@ async fn a_worker_that_listens_nowhere_tells_its_health() {
     let site = Site::new().await;
     let ask = || {
         let output = site.installation.run(&["health", "--worker", "--timeout", "60s", "--json"]);
-        let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let json = output.json();
         (output.status.success(), json)
     };
     let (works, said) = ask();
@@ -285,8 +282,7 @@ fn sigterm_ends_a_server_that_is_still_starting() {
     let mut server = command.spawn().expect("the program starts");
     // The server asks the bucket, which accepts the question and never answers.
     let asked = silent.accept().expect("a connection");
-    let kill = format!("kill -TERM {}", server.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    signal(server.id(), "TERM");
     assert_eq!(server.wait().expect("a child").code(), Some(0));
     drop(asked);
     let log = std::fs::read_to_string(directory.path().join("log")).expect("a log");
@@ -329,8 +325,7 @@ async fn with_json_every_line_is_json() {
     while send(address, "GET", &task, key.trim(), "").await.json()["data"]["status"] == "processing" {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let kill = format!("kill -TERM {}", process.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    signal(process.id(), "TERM");
     assert_eq!(process.wait().expect("a child").code(), Some(0));
     assert_eq!(std::fs::read_to_string(output).expect("the output"), "");
     let lines = lines();
@@ -365,8 +360,6 @@ fn a_public_url_with_a_path_is_refused() {
 #[test]
 fn the_doctor_of_a_directory_that_is_not_there_is_not_content() {
     let directory = TempDir::new().expect("a directory");
-    let output = binary::run(&directory.path().join("tintpye-data"), ["doctor"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = binary::run(&directory.path().join("tintpye-data"), ["doctor"]).exited(1).text();
     assert!(said.contains("there is no directory") && said.contains("--data"), "{said}");
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use crate::rigs::binary::{Ran as _, Run as _};
 use crate::tidy::root;
 
 #[derive(Deserialize)]
@@ -70,10 +71,9 @@ fn packages() -> BTreeSet<Package> {
         .args(["tree", "--locked", "--offline", "--workspace", "--all-features", "--target", target])
         .args(["--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}|{l}"])
         .current_dir(root())
-        .output()
-        .expect("cargo");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        .ran();
+    let text = output.text();
+    assert!(output.status.success(), "{}", output.errors());
     text.lines().filter(|line| !line.is_empty()).map(package).collect()
 }
 

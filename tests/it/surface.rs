@@ -51,14 +51,13 @@ fn methods() -> BTreeMap<String, BTreeSet<&'static str>> {
 async fn a_route_opens_to_its_callers_only() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
-    let authorization = caller.authorization();
     for route in served() {
         let (method, path) = (route.method.as_str(), path(route));
-        let with_key = service.call(method, &path, &[("authorization", &authorization)], "").await;
+        let with_key = caller.call(method, &path, &[], "").await;
         assert!(!matches!(with_key.status.as_u16(), 401 | 405), "{route:?}: {with_key:?}");
         let without_key = service.call(method, &path, &[], "").await;
         let in_query = format!("{path}?Token={}", caller.key);
-        let leaked = service.call(method, &in_query, &[("authorization", &authorization)], "").await;
+        let leaked = caller.call(method, &in_query, &[], "").await;
         match route.access {
             Access::Key => {
                 assert_unauthorized(route, &without_key);
@@ -74,12 +73,11 @@ async fn a_route_opens_to_its_callers_only() {
 async fn a_route_that_takes_a_key_wants_https_in_production() {
     let service = Service::start_with(&["--production", "--trusted-proxy", "127.0.0.0/8"]).await;
     let caller = service.caller("ada", 10).await;
-    let key = caller.authorization();
     for route in served().filter(|route| route.access == Access::Key) {
         let (method, path) = (route.method.as_str(), path(route));
-        assert_unauthorized(route, &service.call(method, &path, &[("authorization", &key)], "").await);
-        let headers = [("authorization", key.as_str()), ("x-forwarded-proto", "https")];
-        assert_ne!(service.call(method, &path, &headers, "").await.status, 401, "{route:?}");
+        assert_unauthorized(route, &caller.call(method, &path, &[], "").await);
+        let over_https = caller.call(method, &path, &[("x-forwarded-proto", "https")], "").await;
+        assert_ne!(over_https.status, 401, "{route:?}");
     }
 }
 
@@ -88,8 +86,7 @@ async fn a_call_counts_against_the_limit_of_its_route() {
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     for route in served() {
-        let key = caller.authorization();
-        let answer = service.call(route.method.as_str(), &path(route), &[("authorization", &key)], "").await;
+        let answer = caller.call(route.method.as_str(), &path(route), &[], "").await;
         let policy = answer.headers.get("ratelimit-policy").map(|value| value.to_str().expect("text"));
         let limit = policy.and_then(|policy| policy.split('"').nth(1));
         assert_eq!(limit, route.limit.map(|limit| limit.as_str()), "{route:?}");

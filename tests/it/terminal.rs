@@ -6,7 +6,7 @@ use tintype_store::Accounts as _;
 use tintype_store::sqlite;
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{Server, json, printed, run};
+use crate::rigs::binary::{Ran as _, Server, json, printed, run};
 use crate::rigs::http::submit_body;
 
 const ACTING: [char; 3] = ['\u{9b}', '\u{202e}', '\u{200b}'];
@@ -46,9 +46,9 @@ async fn no_command_prints_a_character_that_a_terminal_acts_on() {
     }
     let shown = printed(&run(data.path(), ["task", "show", &task, "--json"]));
     assert_eq!(shown["request"]["prompt"], prompt, "JSON keeps its meaning");
-    let listed = String::from_utf8(run(data.path(), ["account", "list"]).stdout).expect("text");
+    let listed = run(data.path(), ["account", "list"]).text();
     assert!(listed.contains("ada\\u{202e}gpj"), "{listed}");
     let refused = run(data.path(), ["credits", "balance", "no\u{202e}body"]);
-    assert!(!refused.status.success() && !String::from_utf8_lossy(&refused.stderr).contains(ACTING), "{refused:?}");
+    assert!(!refused.status.success() && !refused.errors().contains(ACTING), "{refused:?}");
     server.stop();
 }

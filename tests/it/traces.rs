@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::rigs::binary::{Server, run, tintype};
+use crate::rigs::binary::{Ran as _, Server, run, tintype};
 use crate::rigs::http::{Answer, GENERATE, TASKS, ended, send, submit};
 use crate::rigs::images_api::{Dialect, ImagesServer};
 use crate::rigs::ports::Port;
@@ -296,5 +296,5 @@ fn a_url_that_no_collector_can_have_stops_the_start() {
     let data = TempDir::new().expect("a directory");
     let refused = run(data.path(), ["serve", "--otlp", "collector:4317"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is not a base URL"), "{refused:?}");
+    assert!(refused.errors().contains("is not a base URL"), "{refused:?}");
 }

@@ -10,10 +10,10 @@ use tintype_store::sqlite;
 use tintype_store::{Accounts as _, Queue as _, SqlStore, Tasks as _, Upkeep as _};
 use tintype_system::clock::Clock;
 
-use crate::rigs::binary::{self, json as run, refused};
+use crate::rigs::binary::{self, Ran as _, json as run, refused};
 
 fn text(data: &Path, command: &[&str]) -> String {
-    String::from_utf8(binary::run(data, command).stdout).expect("text")
+    binary::run(data, command).text()
 }
 
 fn store(data: &Path) -> SqlStore {

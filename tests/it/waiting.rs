@@ -9,19 +9,15 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::rigs::http::{Answer, GENERATE, TASKS};
+use crate::rigs::http::{Answer, TASKS};
 use crate::rigs::service::{Caller, Service};
 
 async fn submit(caller: &Caller<'_>, prefer: &str, prompt: &str) -> Answer {
-    let authorization = caller.authorization();
-    let headers = [("authorization", authorization.as_str()), ("content-type", "application/json"), ("prefer", prefer)];
-    caller.service.call("POST", GENERATE, &headers, json!({ "prompt": prompt }).to_string()).await
+    caller.post_with(&[("prefer", prefer)], json!({ "prompt": prompt }).to_string()).await
 }
 
 async fn poll(caller: &Caller<'_>, prefer: &str, task_id: &str) -> Answer {
-    let authorization = caller.authorization();
-    let headers = [("authorization", authorization.as_str()), ("prefer", prefer)];
-    caller.service.call("GET", &format!("{TASKS}/{task_id}"), &headers, "").await
+    caller.call("GET", &format!("{TASKS}/{task_id}"), &[("prefer", prefer)], "").await
 }
 
 fn applied(answer: &Answer) -> Option<&str> {
@@ -38,11 +34,7 @@ async fn a_submit_that_waits_returns_the_whole_task_when_it_ends() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;
     for (prompt, status) in [("a boat", "completed"), ("a boat [[fail]]", "failed")] {
-        let work = async {
-            service.waiting(1).await;
-            service.work().await;
-        };
-        let (answer, ()) = tokio::join!(submit(&caller, "respond-async, wait=30", prompt), work);
+        let answer = service.worked(submit(&caller, "respond-async, wait=30", prompt)).await;
         assert_eq!(applied(&answer), Some("wait=30"));
         assert_eq!(answer.json()["data"]["status"], status);
         assert!(!answer.headers.contains_key("x-poll-after"), "nothing is left to poll for");

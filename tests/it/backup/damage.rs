@@ -5,9 +5,7 @@ use super::*;
 
 /// The drifts that `credits audit --files` reports.
 fn drifts(data: &Path) -> Vec<Value> {
-    let output = run(data, ["credits", "audit", "--files", "--json"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let found = run(data, ["credits", "audit", "--files", "--json"]).exited(1).json();
     found["drifts"].as_array().expect("drifts").clone()
 }
 
@@ -56,8 +54,7 @@ async fn every_damaged_image_is_found() {
         let fault = found[number]["fault"].as_str().expect("a fault");
         assert!(fault.contains(words) && fault.contains(name), "{fault}");
     }
-    let output = run(&installation.data(), ["credits", "audit", "--files"]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = run(&installation.data(), ["credits", "audit", "--files"]).text();
     assert!(said.contains(&format!("task {}", installation.results[0].0)) && said.contains("7 drifts"), "{said}");
     assert_eq!(binary::json(&installation.data(), &["credits", "audit"])["drifts"], json!([]), "the books are sound");
 
@@ -78,9 +75,7 @@ async fn a_backup_with_a_missing_file_is_kept_and_names_it() {
     let installation = Installation::with_tasks(3).await;
     fs::remove_file(installation.result(1)).expect("a file");
     let copy = installation.path("copy");
-    let output = run(&installation.data(), ["backup", text(&copy), "--json"]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let taken: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let taken = run(&installation.data(), ["backup", text(&copy), "--json"]).exited(1).json();
     let missing = &taken["drifts"][0];
     assert_eq!((taken["drifts"].as_array().map(Vec::len), &taken["files"]), (Some(1), &json!(3)));
     assert_eq!(missing["task_id"], json!(installation.results[1].0.to_string()));
@@ -138,7 +133,7 @@ async fn a_backup_whose_ledger_does_not_balance_is_not_restored() {
     let source = rusqlite::Connection::open(installation.data().join("tintype.db")).expect("a database");
     assert_eq!(source.execute("UPDATE accounts SET balance = balance + 1", []), Ok(1));
     let output = run(&installation.data(), ["backup", text(&installation.path("another")), "--json"]);
-    let taken: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let taken = output.json();
     assert_eq!((output.status.code(), taken["drifts"].as_array().map(Vec::len)), (Some(1), Some(1)), "{taken}");
 }
 

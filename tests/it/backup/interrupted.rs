@@ -4,19 +4,10 @@
 use std::io::Write as _;
 
 use super::*;
+use crate::rigs::binary::Killed;
 
 /// Bytes that a pipe holds on Linux.
 const PIPE_CAPACITY: usize = 65_536;
-
-/// A process that is killed when this is dropped, also when the test fails.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        self.0.kill().expect("a child");
-        self.0.wait().expect("a child");
-    }
-}
 
 #[tokio::test]
 async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
@@ -32,7 +23,7 @@ async fn a_killed_backup_leaves_no_backup_and_the_next_one_works() {
     let mut backup = Killed(backup.spawn().expect("a backup"));
     let partial = installation.path("copy.partial");
     while !partial.join("files").exists() {
-        assert!(backup.0.try_wait().expect("a child").is_none(), "the backup ended");
+        assert!(backup.try_wait().expect("a child").is_none(), "the backup ended");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let said = refused(&data, &["backup", text(&copy)]);
@@ -101,8 +92,8 @@ async fn a_full_disk_leaves_no_backup() {
             "mount -t tmpfs -o size={size} tmpfs {disk}; code=0; \
              {TINTYPE} backup {disk}/copy --data {data} >&2 || code=$?; ls {disk}; exit $code"
         );
-        let output = in_mount_namespace(&script).output().expect("unshare runs");
-        let (left, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output = in_mount_namespace(&script).ran();
+        let (left, said) = (output.text(), output.errors());
         if fits {
             assert_eq!((output.status.code(), &*left), (Some(0), "copy\n"), "{said}");
         } else {
@@ -128,8 +119,8 @@ async fn a_restore_to_a_full_disk_leaves_nothing() {
             "mount -t tmpfs -o size={size} tmpfs {disk}; code=0; \
              {TINTYPE} restore {copy} --data {disk} >&2 || code=$?; ls -A {disk} {disk}/files; exit $code"
         );
-        let output = in_mount_namespace(&script).output().expect("unshare runs");
-        let (left, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output = in_mount_namespace(&script).ran();
+        let (left, said) = (output.text(), output.errors());
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("nothing was restored") && said.contains(&disk), "{size}: {said}");
         let locks = format!("{disk}:\nfiles\ntintype.db.lock\ntintype.lock\n\n{disk}/files:\n");

@@ -58,8 +58,8 @@ async fn a_backup_to_a_mount_point_is_refused() {
         "mount -t tmpfs -o size=9m tmpfs {disk}; {TINTYPE} backup {disk} --data {data} && exit 9; \
          {TINTYPE} backup {disk}/copy --data {data}; ls {disk}"
     );
-    let output = in_mount_namespace(&script).output().expect("unshare runs");
-    let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output = in_mount_namespace(&script).ran();
+    let (out, said) = (output.text(), output.errors());
     assert!(output.status.success() && said.contains("mount point"), "{output:?}");
     assert_eq!(out.lines().last(), Some("copy"), "{out}");
 }

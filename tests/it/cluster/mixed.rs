@@ -14,7 +14,7 @@ use tintype_system::clock::Clock;
 use tintype_system::fault::Faults;
 use tokio_util::sync::CancellationToken;
 
-use crate::rigs::binary::Server;
+use crate::rigs::binary::{Ran as _, Server};
 use crate::rigs::cluster::balancer::{Balancer, Met};
 use crate::rigs::cluster::node::{HANG, Node, Part};
 use crate::rigs::cluster::{FOREVER, Site};
@@ -61,9 +61,7 @@ async fn processes_of_the_older_release_keep_working_during_an_additive_migratio
     assert_eq!(worker.logged("ERROR"), 0, "{:#?}", worker.lines());
     // A new process of the older release refuses to start and says what to do.
     for part in ["api", "worker"] {
-        let output = older.run(&[part, "--listen", "127.0.0.1:0"]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let said = older.run(&[part, "--listen", "127.0.0.1:0"]).exited(1).errors();
         assert!(said.contains("was written by a newer Tintype") && said.contains("upgrade this binary"), "{said}");
     }
 }

@@ -10,12 +10,13 @@ use rand::{RngExt as _, SeedableRng as _};
 use tintype_system::clock::Clock;
 
 use crate::rigs::cluster::Site;
-use crate::rigs::cluster::node::{Node, Part, eventually};
+use crate::rigs::cluster::node::{Node, Part};
 use crate::rigs::cluster::relay::{Passage, Relay};
 use crate::rigs::crash::clients::{Clients, Manners, Recorded};
 use crate::rigs::crash::verdict::Verdict;
 use crate::rigs::crash::{ACCOUNTS, CREDITS, work_off};
 use crate::rigs::postgres::Shutdown;
+use crate::rigs::wait::eventually;
 
 const NODES_OF_EACH_PART: usize = 2;
 /// A short lease, so that some troubles outlast it.
@@ -282,13 +283,13 @@ impl Crew {
         self.tally.stops += 1;
         self.nodes[one].restart(Some(&format!("after-write-file=stop@{turn}")));
         self.tend(clients).await;
-        eventually("a worker stops itself", || self.nodes[one].server.is_stopped()).await;
+        eventually("a worker stops itself", async || self.nodes[one].server.is_stopped()).await;
         let held = self.site.leases();
-        eventually("its leases are taken away", || self.site.leases().is_disjoint(&held)).await;
+        eventually("its leases are taken away", async || self.site.leases().is_disjoint(&held)).await;
         let before = self.nodes[one].logged("lease lost");
         self.nodes[one].server.signal("CONT");
         self.tally.zombies += 1;
-        eventually("it notices", || self.nodes[one].logged("lease lost") > before).await;
+        eventually("it notices", async || self.nodes[one].logged("lease lost") > before).await;
         self.tally.zombie_writes_refused += 1;
     }
 }

@@ -19,10 +19,11 @@ use tintype_system::sandbox::Decoder;
 
 use self::contract::{Age, Contract, Outcome, colour};
 use super::openai::render;
-use crate::rigs::binary::{TINTYPE, run};
+use crate::rigs::binary::{Ran as _, TINTYPE, run};
 use crate::rigs::faulty_http::Reply;
 use crate::rigs::ports::Port;
 use crate::rigs::service::Service;
+use crate::rigs::wait::until;
 
 /// A workflow and its mapping in files, as people have them for Open WebUI.
 pub struct Files(TempDir);
@@ -87,13 +88,6 @@ fn brief(seeds: &[u64]) -> Brief {
 
 fn flat(colour: u8) -> Picture {
     Picture::from_rgb(64, 48, vec![colour; 64 * 48 * 3]).expect("a picture")
-}
-
-/// Waits until something is so. The test harness sets the time limit.
-async fn until(mut so: impl AsyncFnMut() -> bool) {
-    while !so().await {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]
@@ -399,8 +393,7 @@ async fn the_commands_list_check_and_try_the_engine() {
         [words(&["engine", "try", &target, "a boat"]), workflow, saved.to_vec()].concat(),
     ] {
         let data = files.0.path().to_owned();
-        let output = tokio::task::spawn_blocking(move || run(&data, command)).await.expect("no panic");
-        assert!(output.status.success(), "{output:?}");
+        tokio::task::spawn_blocking(move || run(&data, command)).await.expect("no panic").succeeded();
     }
     Picture::decode(&std::fs::read(&out).expect("a file")).expect("a PNG");
 }
@@ -425,9 +418,7 @@ async fn try_and_check_show_the_devices_of_the_server() {
     let flags = files.flags(&server.url(), &[]);
     let ask = |arguments: &[&str]| {
         let arguments: Vec<_> = arguments.iter().copied().chain(flags[2..].iter().map(String::as_str)).collect();
-        let output = run(files.0.path(), arguments);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        run(files.0.path(), arguments).succeeded()
     };
     let (memory, free) = (24_u64 << 30, 21_u64 << 30);
     let device = json!({ "name": "cuda:0 A GPU[31m", "memory_bytes": memory, "free_memory_bytes": free,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tintype_engine::Picture;
 
-use crate::rigs::binary::{json, printed, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, json, printed, refused, run, tintype};
 use crate::rigs::certificates::certificate;
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::s3::S3Server;
@@ -44,7 +44,7 @@ async fn a_check_says_whether_the_engine_takes_work() {
     assert!(server.asked().is_empty(), "it renders nothing");
     let output = running(data.path(), &["engine", "check", "openai:http://127.0.0.1:1/v1", "--json"]).await;
     assert!(!output.status.success());
-    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checked = output.json();
     assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("http://127.0.0.1:1/v1")), "{checked}");
 }
 
@@ -55,8 +55,7 @@ async fn a_check_names_the_setting_that_trusts_a_certificate() {
     // Any server over TLS: nothing is asked of it.
     let server = S3Server::start_over(Some(tls), data.path(), "engine").await;
     let engine = format!("sd-server:https://localhost:{}", server.address.port());
-    let output = running(data.path(), &["engine", "check", &engine, "--json"]).await;
-    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checked = running(data.path(), &["engine", "check", &engine, "--json"]).await.json();
     assert!(checked[0]["error"].as_str().is_some_and(|error| error.contains("in --engine-ca")), "{checked}");
 }
 
@@ -82,9 +81,8 @@ async fn a_try_saves_one_picture_of_the_exact_size_and_never_overwrites_a_file()
     assert_eq!(server.asked().len(), 1, "nothing is rendered for a file that exists");
     std::fs::remove_file(out).expect("a file");
     server.reply([Reply::json(400, &serde_json::json!({ "detail": "too boaty" }))]);
-    let output = running(data.path(), &arguments).await;
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert!(!output.status.success() && said.contains("answered 400: too boaty"), "{said}");
+    let said = running(data.path(), &arguments).await.failed();
+    assert!(said.contains("answered 400: too boaty"), "{said}");
     assert!(!Path::new(out).exists(), "no empty file is left");
 }
 
@@ -94,7 +92,7 @@ fn a_try_without_a_file_takes_the_first_free_name() {
     for name in ["try.png", "try-2.png", "try-3.png"] {
         let mut command = tintype();
         command.args(["engine", "try", "sketch", "a boat", "--json", "--data"]).arg(folder.path());
-        let tried = printed(&command.current_dir(folder.path()).output().expect("the program runs"));
+        let tried = printed(&command.current_dir(folder.path()).ran());
         assert_eq!(tried["file"], name);
         assert!(Picture::decode(&std::fs::read(folder.path().join(name)).expect("a file")).is_ok(), "{name}");
     }
@@ -124,7 +122,7 @@ async fn the_commands_take_the_names_of_tables_in_the_config_file() {
 
     let output = running(data.path(), &["engine", "check", "--json"]).await;
     assert!(!output.status.success());
-    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checked = output.json();
     assert_eq!([0, 1, 2].map(|engine| checked[engine]["ok"] == true), [true, false, true]);
     assert_eq!(printed(&running(data.path(), &["engine", "check", "gpu", "--json"]).await)[0]["engine"], "gpu");
 

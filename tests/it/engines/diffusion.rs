@@ -29,9 +29,10 @@ use tintype_system::sandbox::Decoder;
 
 use crate::openai_edits::data_url;
 use crate::openai_masks::{assert_left_half_changed, left_half, noise, picture_of};
-use crate::rigs::binary::{Server, TINTYPE, json, printed, run, tintype};
+use crate::rigs::binary::{Ran as _, Server, TINTYPE, json, printed, run, tintype};
 use crate::rigs::http::{TASKS, ended, send, submit, submit_body};
 use crate::rigs::service::Service;
+use crate::rigs::wait::until;
 
 /// Side of the pictures, in pixels.
 const SIDE: u32 = 64;
@@ -123,16 +124,8 @@ impl Rig {
 }
 
 fn brief(prompt: &str, seeds: &[u64]) -> Brief {
-    Brief {
-        prompt: prompt.into(),
-        width: SIDE,
-        height: SIDE,
-        seeds: seeds.to_vec(),
-        references: Vec::new(),
-        mask: None,
-        settings: RenderSettings::default(),
-        time_limit: Duration::from_secs(480),
-    }
+    let time_limit = Duration::from_secs(480);
+    Brief { width: SIDE, height: SIDE, time_limit, ..super::openai::brief(prompt, seeds, Vec::new()) }
 }
 
 /// The picture that the crate makes by itself.
@@ -156,13 +149,6 @@ fn processes(model: &Path) -> Vec<Pid> {
         words.next() == Some("render-diffusion") && words.next().is_some_and(|setup| setup.contains(&name))
     })
     .collect()
-}
-
-/// Waits until something is so. The test harness sets the time limit.
-async fn until(mut so: impl AsyncFnMut() -> bool) {
-    while !so().await {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]
@@ -289,8 +275,7 @@ async fn a_child_is_confined_and_dies_with_the_service() {
 
 /// Adds a model to an installation under the name of its folder.
 fn install(data: &Path, model: &Path) {
-    let output = run(data, ["model", "add", model.to_str().expect("text")]);
-    assert!(output.status.success(), "{output:?}");
+    run(data, ["model", "add", model.to_str().expect("text")]).succeeded();
 }
 
 #[tokio::test]
@@ -400,9 +385,7 @@ fn the_command_line_checks_and_tries_a_model() {
 
     let checked = printed(&run(data.path(), with(&["engine", "check", "diffusion"])));
     assert_eq!(checked[0]["ok"], true, "{checked}");
-    let doctor = run(data.path(), with(&["doctor", "--engine", "diffusion"]));
-    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
-    let found = doctor.as_array().expect("checks").iter().find(|check| check["check"] == "engine").expect("a check");
+    let found = run(data.path(), with(&["doctor", "--engine", "diffusion"])).check("engine");
     assert!(found["ok"] == true && found["detail"].to_string().contains("Stable Diffusion"), "{found}");
     let listed = json(data.path(), &["engine", "list", "--engine", "diffusion", "--model", "nothing"]);
     assert_eq!(listed["configured"][0]["max_references"], 0);

@@ -383,10 +383,8 @@ async fn the_settings_of_a_preset_and_of_its_caller_reach_the_engine() {
     let flags = ["--engine", &target, "--engine-profile", "vllm-omni", "--model", "m", "--preset-table", &preset];
     let service = Service::start_with(&flags).await;
     let caller = service.caller("ada", 10).await;
-    let key = caller.authorization();
-    let headers = [("authorization", key.as_str()), ("content-type", "application/json")];
     let body = json!({ "prompt": "a boat", "model": "draft", "n": 2, "seed": 7, "guidance_scale": 3 }).to_string();
-    let answer = service.call("POST", "/v1/images/generations/async", &headers, body).await;
+    let answer = caller.post_json("/v1/images/generations/async", &[], body).await;
     assert_eq!((answer.status.as_u16(), answer.header("x-ignored-fields")), (202, "guidance_scale"), "{answer:?}");
     service.work().await;
     let mut asked: Vec<_> = server.asked().iter().map(Asked::json).collect();

@@ -8,7 +8,7 @@ use tintype::worker::Worker;
 use tintype_engine::{CancellationToken, EngineError};
 
 use super::openai::{brief, engine, render};
-use crate::rigs::binary::{refused, run};
+use crate::rigs::binary::{Ran as _, refused, run};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply};
 use crate::rigs::ports::Port;
 use crate::rigs::service::{Service, pass};
@@ -221,13 +221,12 @@ async fn doctor_probes_the_engine_and_renders_nothing_there() {
         let path = path.clone();
         tokio::task::spawn_blocking(move || run(&path, ["doctor", "--engine", &engine]))
     };
-    let output = doctor(engine).await.expect("no panic");
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = doctor(engine).await.expect("no panic").text();
     assert!(said.contains("ok    engine"), "{said}");
     assert_eq!((server.all().len(), server.asked().len()), (1, 0));
     drop(server);
     let output = doctor("openai:http://127.0.0.1:1/v1".into()).await.expect("no panic");
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = output.text();
     assert!(!output.status.success() && said.contains("FAIL  engine"), "{said}");
     let said = refused(data.path(), &["doctor", "--engine", "openai:ftp://a.example"]);
     assert!(said.contains("begins with ftp://"), "{said}");

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tintype::worker::Worker;
 use tintype_store::WORKER_SILENCE;
 
 use super::{EngineInfo, TestEngine, info, step};
-use crate::rigs::binary::Server;
-use crate::rigs::cluster::node::{Part, eventually};
+use crate::rigs::binary::{Ran as _, Server, data_with};
+use crate::rigs::cluster::node::Part;
 use crate::rigs::cluster::{FOREVER, Site};
 use crate::rigs::http::{ended, send, submit, submit_body};
 use crate::rigs::images_api::{Dialect, ImagesServer, Reply, painted};
 use crate::rigs::installation::Installation;
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::eventually;
 
 /// A task with one reference image, which no download finds.
 fn edit() -> Value {
@@ -118,18 +118,11 @@ async fn a_task_waits_while_no_worker_has_its_engine_and_the_metrics_say_so() {
     assert_eq!(caller.task(&task).await["status"], "failed", "its reference cannot be downloaded");
 }
 
-/// A data directory with this config file, which its owner alone can read.
-fn data(file: &str) -> TempDir {
-    let data = TempDir::new().expect("a directory");
-    std::fs::write(data.path().join("tintype.toml"), file).expect("a file");
-    data
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server_renders_with_several_engines_and_starts_although_one_is_down() {
     let images = ImagesServer::start(Dialect::Sglang).await;
     images.always(Reply::file(&painted(64, 64, 7)));
-    let data = data(&format!(
+    let data = data_with(&format!(
         "[engine.gpu]\nkind = \"openai\"\nurl = \"http://{}/v1\"\nprofile = \"sglang\"\nreferences = 0\n
          [engine.off]\nkind = \"openai\"\nurl = \"http://127.0.0.1:1/v1\"\nprofile = \"sglang\"\n",
         images.address
@@ -144,7 +137,7 @@ async fn one_server_renders_with_several_engines_and_starts_although_one_is_down
     assert!(!images.asked().is_empty());
     let queue = installation.json(&["queue", "show"]);
     assert_eq!((&queue["waiting"], &queue["leased"]), (&json!(1), &json!(0)), "{waiting} waits for its engine");
-    let doctor = String::from_utf8(installation.run(&["doctor"]).stdout).expect("text");
+    let doctor = installation.run(&["doctor"]).text();
     let line = doctor.lines().find(|line| line.contains(" engine ")).expect("a line");
     assert!(line.starts_with("FAIL") && line.contains("gpu: ") && line.contains("off: "), "{line}");
     server.stop();
@@ -181,10 +174,11 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     let waiting = submit_body(&api.server, &key, &edit()).await;
     let boat = submit(&api.server, &key, "a boat").await;
     assert_eq!(ended(&api.server, &key, &boat).await["status"], "completed");
-    let doctor = String::from_utf8(site.installation.run(&["doctor"]).stdout).expect("text");
+    let doctor = site.installation.run(&["doctor"]).text();
     let missing = "1 task waits for an engine that no worker has now: edit (last seen ";
     assert!(doctor.lines().any(|line| line.starts_with("FAIL") && line.contains(missing)), "{doctor}");
-    eventually("a line in the log", || api.logged("tasks are waiting for an engine that no worker has") == 1).await;
+    eventually("a line in the log", async || api.logged("tasks are waiting for an engine that no worker has") == 1)
+        .await;
 
     edits.restart(None);
     let done = ended(&api.server, &key, &waiting).await;
@@ -193,7 +187,7 @@ async fn worker_processes_with_different_engines_share_a_queue() {
     edits.stop().await;
     let named = r#"{"prompt": "a boat", "model": "dall-e-3"}"#;
     let named = send(api.server.address, "POST", "/v1/images/generations/async", &key, named).await.json();
-    let doctor = String::from_utf8(site.installation.run(&["doctor"]).stdout).expect("text");
+    let doctor = site.installation.run(&["doctor"]).text();
     let missing = "1 task waits for the engine edit, which no worker has now";
     assert!(doctor.lines().any(|line| line.starts_with("FAIL") && line.contains(missing)), "{doctor}");
     let queue = site.installation.json(&["queue", "show"]);

@@ -10,7 +10,7 @@ use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
-use crate::openai_shares::{BODY, call, worked};
+use crate::openai_shares::BODY;
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service, pass};
 
@@ -22,13 +22,13 @@ async fn calls_that_wait_for_a_task() {
     let other_key = Caller { service: &service, account: ada.account.clone(), key_id, key };
     let waiters = &service.shared.endings.waiters;
     let mut held: Vec<_> = from_fn(|| waiters.seat(ada.account.id).ok()).collect();
-    let message = async |caller| {
-        let refused = call(caller, &[], BODY).await;
+    let message = async |caller: &Caller<'_>| {
+        let refused = caller.generations(&[], BODY).await;
         assert_eq!(refused.status, 429, "{refused:?}");
         refused.json()["error"]["message"].as_str().expect("a message").to_owned()
     };
     assert!(message(&other_key).await.starts_with(&format!("{MAX_SEATS_OF_ACCOUNT} calls of this account wait")));
-    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     // Accounts that do not exist take all others.
     held.extend((0..).map_while(|number| waiters.seat(Id::floor(Timestamp::from_millis(number))).ok()));
     assert!(message(&bob).await.starts_with("Too many calls are waiting"));
@@ -73,14 +73,14 @@ async fn memory_of_v1_answers() {
     let (ada, bob) = (service.caller("ada", 4).await, service.caller("bob", 2).await);
     let memory = service.api.encoder.memory();
     let held = all_of(memory, &ada, PICTURE_BYTES, &bob);
-    let mut of_ada = Box::pin(call(&ada, &[], BODY));
+    let mut of_ada = Box::pin(ada.generations(&[], BODY));
     awaits_after_work(&service, memory, &mut of_ada).await;
-    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     assert!(memory.is_awaited());
     pass(MAX_WAIT).await;
     assert_eq!(of_ada.await.status, 503);
     // The repeated call gets the pictures of the task that is paid already.
-    let mut of_ada = Box::pin(call(&ada, &[], BODY));
+    let mut of_ada = Box::pin(ada.generations(&[], BODY));
     awaits(memory, &mut of_ada).await;
     drop(held);
     assert_eq!((of_ada.await.status.as_u16(), ada.credits().await), (200, 2));
@@ -110,9 +110,9 @@ async fn encoders_of_v1_answers() {
     let (ada, bob) = (service.caller("ada", 2).await, service.caller("bob", 2).await);
     let encoders = service.api.encoder.slots();
     let held = all_of(encoders, &ada, 1, &bob);
-    let mut of_ada = Box::pin(call(&ada, &[], BODY));
+    let mut of_ada = Box::pin(ada.generations(&[], BODY));
     awaits_after_work(&service, encoders, &mut of_ada).await;
-    assert_eq!(worked(&service, call(&bob, &[], BODY)).await.status, 200);
+    assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     assert!(encoders.is_awaited());
     drop(held);
     assert_eq!(of_ada.await.status, 200);

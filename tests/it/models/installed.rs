@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{data, text};
-use crate::rigs::binary::{Server, json, refused, run};
+use crate::rigs::binary::{Ran as _, Server, json, refused, run};
 use crate::rigs::hub::{Hub, NAME, WEIGHTS, content};
 
 #[path = "../../../crates/diffusion/tests/parity/whole_file.rs"]
@@ -96,7 +96,7 @@ fn a_model_that_the_engine_cannot_open_is_listed_with_the_reason_and_is_no_defau
     assert!(added["usable"] == false && reason.contains("act_fn"), "{added}");
     let list = json(data.path(), &["model", "list"]);
     assert_eq!(list["installed"][0]["unusable"], reason);
-    let said = String::from_utf8(run(data.path(), ["model", "list"]).stdout).expect("text");
+    let said = run(data.path(), ["model", "list"]).text();
     assert!(said.contains("unusable: "), "{said}");
     let engines = json(data.path(), &["engine", "list"]);
     assert_eq!(engines["configured"][0]["engine"], "sketch", "{engines}");
@@ -130,30 +130,22 @@ fn a_folder_that_is_no_model_is_not_added() {
 fn damage_is_found_by_verify_and_by_the_doctor() {
     let (hub, data) = (Hub::start(), data());
     let folder = hub.pulled(data.path(), &[]);
-    let doctor = || {
-        let checks = run(data.path(), ["doctor", "--json"]);
-        let checks: Value = serde_json::from_slice(&checks.stdout).expect("JSON");
-        let check = checks.as_array().expect("checks").iter().find(|check| check["check"] == "models").cloned();
-        check.expect("a check of the models")
-    };
+    let doctor = || run(data.path(), ["doctor", "--json"]).check("models");
     assert_eq!(doctor()["ok"], true, "{}", doctor());
     assert!(doctor()["detail"].as_str().is_some_and(|detail| detail.contains(NAME)), "{}", doctor());
     let weights = folder.join(WEIGHTS);
     let mut bytes = fs::read(&weights).expect("a file");
     bytes[150_000] ^= 1;
     fs::write(&weights, &bytes).expect("written");
-    let output = run(data.path(), ["model", "verify"]);
-    let said = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(output.status.code(), Some(1));
+    let said = run(data.path(), ["model", "verify"]).exited(1).text();
     assert!(said.contains(&format!("{WEIGHTS}: its content differs")), "{said}");
     fs::write(&weights, &bytes[1..]).expect("written");
     fs::remove_file(folder.join("unet/config.json")).expect("a file");
-    let output = run(data.path(), ["model", "verify", NAME]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = run(data.path(), ["model", "verify", NAME]).text();
     assert!(said.contains("299999 bytes instead of 300000") && said.contains("unet/config.json: No such"), "{said}");
     assert_eq!(doctor()["ok"], false, "{}", doctor());
     // It can be fetched again once it is removed.
-    let said = String::from_utf8(hub.pull(data.path(), &[]).stderr).expect("text");
+    let said = hub.pull(data.path(), &[]).errors();
     assert!(said.contains("tintype model remove tiny-model"), "{said}");
     json(data.path(), &["model", "remove", NAME, "--yes"]);
     hub.pulled(data.path(), &[]);
@@ -164,7 +156,7 @@ fn the_weights_in_8_bits_of_an_added_model_are_made_and_verified() {
     let data = data();
     let folder = crate::tidy::root().join("crates/diffusion/tests/parity/klein");
     let output = run(data.path(), ["model", "add", folder.to_str().expect("text"), "--hash"]);
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = output.errors();
     assert!(output.status.success() && said.contains("making the 8-bit weights of transformer"), "{said}");
     let cache = data.path().join("models/klein/cache");
     let made: Vec<_> = fs::read_dir(&cache).expect("a folder").map(|entry| entry.expect("one").path()).collect();
@@ -174,7 +166,7 @@ fn the_weights_in_8_bits_of_an_added_model_are_made_and_verified() {
     *bytes.last_mut().expect("a byte") ^= 1;
     fs::write(transformer, bytes).expect("written");
     let output = run(data.path(), ["model", "verify"]);
-    let said = String::from_utf8(output.stdout).expect("text");
+    let said = output.text();
     assert!(!output.status.success() && said.contains("transformer.w8a8 is damaged"), "{said}");
 }
 
@@ -187,8 +179,7 @@ fn the_list_names_licences_and_what_this_release_cannot_use() {
     assert_eq!(offer("klein-4b")["licence"], "Apache-2.0");
     assert_eq!((&offer("klein-4b")["max_references"], &offer("klein-4b")["steps"]), (&4.into(), &4.into()));
     assert_eq!(offer("sd-turbo")["commercial"], false);
-    let output = run(data.path(), ["model", "list"]);
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = run(data.path(), ["model", "list"]).text();
     let turbo = text.lines().find(|line| line.starts_with("sd-turbo")).expect("a line");
     assert!(turbo.contains("no commercial use"), "{turbo}");
 }
@@ -247,8 +238,7 @@ fn a_backup_holds_no_models_and_a_restore_leaves_them_alone() {
     hub.pulled(data.path(), &[]);
     json(data.path(), &["account", "create", "ada"]);
     let backup = other.path().join("backup");
-    let said = run(data.path(), ["backup", backup.to_str().expect("text")]);
-    let said = String::from_utf8(said.stdout).expect("text");
+    let said = run(data.path(), ["backup", backup.to_str().expect("text")]).text();
     assert!(said.contains("Models are not in a backup: fetch or add tiny-model again"), "{said}");
     assert!(!backup.join("models").exists());
     let target = other.path().join("data");

@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use super::data;
+use crate::rigs::binary::{Ran as _, signal};
 use crate::rigs::disk::{Disk, Faults, inside};
 use crate::rigs::hub::{Fault, Hub, NAME, REPOSITORY, WEIGHT_BYTES, WEIGHTS};
 
@@ -48,14 +49,14 @@ fn a_killed_pull_continues() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // A second pull of the same model would write the same files.
-    let said = String::from_utf8(hub.pull(data.path(), &[]).stderr).expect("text");
+    let said = hub.pull(data.path(), &[]).errors();
     assert!(said.contains("another command is fetching tiny-model"), "{said}");
     let output = hub.run(data.path(), &["remove", NAME, "--yes"]);
     assert!(!output.status.success(), "{output:?}");
     pull.kill().expect("it runs");
     assert_eq!(pull.wait().expect("a child").signal(), Some(9));
     let listed = hub.run(data.path(), &["list"]);
-    assert!(String::from_utf8_lossy(&listed.stdout).contains("unfinished"), "{listed:?}");
+    assert!(listed.text().contains("unfinished"), "{listed:?}");
     let lists = || hub.asked().iter().filter(|asked| asked.path.starts_with("/api/")).count();
     assert_eq!(lists(), 1);
     hub.pulled(data.path(), &[]);
@@ -73,11 +74,9 @@ fn a_pull_that_is_interrupted_says_how_to_go_on() {
     command.env("HF_ENDPOINT", format!("http://{}", hub.address)).stderr(std::process::Stdio::piped());
     let pull = command.spawn().expect("the program starts");
     hub.until_held();
-    let kill = format!("kill -INT {}", pull.id());
-    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
-    let output = pull.wait_with_output().expect("a child");
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert!(!output.status.success() && said.contains("interrupted: the same command continues"), "{said}");
+    signal(pull.id(), "INT");
+    let said = pull.wait_with_output().expect("a child").failed();
+    assert!(said.contains("interrupted: the same command continues"), "{said}");
     hub.pulled(data.path(), &[]);
 }
 

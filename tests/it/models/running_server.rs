@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
 use super::data;
-use crate::rigs::binary::{Server, json, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Server, json, refused, run, tintype};
 use crate::tidy::root;
 
 /// A server, and the key of its first account.
@@ -69,7 +69,7 @@ fn a_server_takes_up_an_added_model_and_lets_go_of_a_removed_one() {
     json(data.path(), &["model", "remove", "another", "--yes"]);
     let removed = run(data.path(), ["model", "remove", "tiny", "--yes"]);
     assert!(removed.status.success(), "{removed:?}");
-    let said = String::from_utf8(removed.stderr).expect("text");
+    let said = removed.errors();
     assert!(said.contains("waiting until the running server has finished its tasks with tiny"), "{said}");
     while rig.made() != sketch {}
     assert!(json(data.path(), &["model", "list"])["installed"].as_array().expect("a list").is_empty());

@@ -11,7 +11,7 @@ use tintype_system::clock::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::{EDITS, data_url, error, form, png, worked};
+use super::{EDITS, data_url, error, form, png};
 use crate::rigs::http::Answer;
 use crate::rigs::service::{Caller, Service};
 
@@ -229,7 +229,7 @@ async fn a_caller_who_hangs_up_in_the_middle_leaves_nothing_and_no_place() {
     assert_eq!((caller.credits().await, caller.uploads().await, service.files().await), (98, 0, 2));
     let named = [("idempotency-key", "a"), ("prefer", "wait=1")];
     let other = caller.edit(&named, FORM, form("b-1", &parts));
-    assert_eq!(worked(&service, other).await.status, 200);
+    assert_eq!(service.worked(other).await.status, 200);
 }
 
 #[tokio::test]

@@ -11,14 +11,11 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::{ServerConfig, crypto};
 
 use super::*;
+use crate::rigs::certificates::certificate;
 use crate::rigs::ports::Port;
 
 const HOST: &str = "pictures.example.com";
@@ -247,21 +244,10 @@ async fn results_are_moderated_before_their_files_are_written() {
 
 /// A TLS server for [`HOST`] that answers everything with a picture; its address and its authority in PEM.
 async fn picture_server(picture: Vec<u8>) -> (SocketAddr, String) {
-    let mut ca_params = CertificateParams::default();
-    ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(ca_params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let leaf = CertificateParams::new([HOST.to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
-        .unwrap();
+    let (tls, ca_pem) = certificate(HOST);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
-        let tls = TlsAcceptor::from(Arc::new(config));
         while let Ok((stream, _)) = listener.accept().await {
             let Ok(mut stream) = tls.accept(stream).await else { continue };
             let mut head = [0; 4096];
@@ -272,7 +258,7 @@ async fn picture_server(picture: Vec<u8>) -> (SocketAddr, String) {
             }
         }
     });
-    (address, ca.pem())
+    (address, ca_pem)
 }
 
 #[tokio::test]

@@ -2,16 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::rigs::binary::{Server, refused, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, refused, tintype};
 use crate::rigs::http::{TASKS, send};
 use crate::rigs::postgres;
 use crate::rigs::redis::RedisServer;
+use crate::rigs::wait::eventually;
 
 const PASSWORD: &str = "open sesame";
 const ENCODED: &str = "open%20sesame";
@@ -76,9 +75,7 @@ async fn a_server_starts_without_its_redis_and_logs_it_once() {
     let mut connection = redis.connection();
     redis::cmd("AUTH").arg(PASSWORD).exec(&mut connection).expect("the password");
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "open simsim"]).exec(&mut connection).expect("done");
-    while !read(&log).contains("Redis is available again") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("Redis is back", async || read(&log).contains("Redis is available again")).await;
     left(&server, &key).await;
     server.stop();
     let said = read(&log);
@@ -176,11 +173,8 @@ fn processes_that_count_alone_or_without_protection_log_it() {
 pub(super) fn doctor(data: &TempDir, flags: &[&str]) -> (bool, String) {
     let mut command = tintype();
     command.args(["doctor", "--json", "--redis-timeout", "10s"]).args(flags).arg("--data").arg(data.path());
-    let output = command.output().expect("the program runs");
-    let checks: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let found = checks.as_array().expect("checks").iter().find(|check| check["check"] == "rate limits");
-    let detail = found.expect("the check")["detail"].as_str().expect("text").to_owned();
-    (output.status.success(), detail)
+    let output = command.ran();
+    (output.status.success(), output.check("rate limits")["detail"].as_str().expect("text").to_owned())
 }
 
 #[test]

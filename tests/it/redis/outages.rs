@@ -10,18 +10,14 @@ use super::nodes::left;
 use crate::rigs::http::TASKS;
 use crate::rigs::redis::{RedisServer, counting};
 use crate::rigs::service::{Caller, Service};
+use crate::rigs::wait::eventually;
 
 /// Time limit of every wait.
 const NEVER: Duration = Duration::from_secs(60);
 
 /// Waits until Redis counts, or until the process counts alone.
 async fn until(service: &Service, shared: bool) {
-    let waiting = async {
-        while service.api.limits.are_shared() != shared {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(NEVER, waiting).await.expect("Redis comes and goes");
+    eventually("Redis comes and goes", async || service.api.limits.are_shared() == shared).await;
 }
 
 /// Reads and submits. All must be answered, and the process counts all of them alone.
@@ -124,9 +120,7 @@ async fn connections_that_redis_closes_are_reopened() {
         let ids = clients.lines().filter_map(|client| client.strip_prefix("id=")?.split(' ').next()?.parse().ok());
         ids.filter(|id: &u64| *id > own).count()
     };
-    while newer() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the process connects again", async || newer() > 0).await;
     until(&service, true).await;
     assert_eq!(left(&caller.get(TASKS).await), 98);
     assert_eq!(service.shared.metrics.rate_limit_fallbacks.get(), 0);

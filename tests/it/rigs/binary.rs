@@ -3,10 +3,12 @@
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::rigs::service::Backend;
 
@@ -21,6 +23,13 @@ pub fn tintype() -> Command {
     let mut command = Command::new(TINTYPE);
     command.env_clear();
     command
+}
+
+/// A data directory with a config file.
+pub fn data_with(config: &str) -> TempDir {
+    let data = TempDir::new().expect("a directory");
+    std::fs::write(data.path().join("tintype.toml"), config).expect("a file");
+    data
 }
 
 /// Runs an administrative command on a data directory, and ends it if it hangs.
@@ -39,7 +48,7 @@ pub fn run_with<I: AsRef<OsStr>>(
     // `timeout` comes from coreutils. It keeps a command that should refuse and does not from hanging the test.
     let mut command = Command::new("timeout");
     command.arg(LONGEST_RUN_SECONDS).arg(program).env_clear().envs(variables);
-    command.args(arguments).arg("--data").arg(data).output().expect("the program runs")
+    command.args(arguments).arg("--data").arg(data).ran()
 }
 
 /// Runs an administrative command that succeeds, and returns the JSON that it printed.
@@ -52,7 +61,7 @@ pub fn json(data: &Path, arguments: &[&str]) -> Value {
 #[track_caller]
 pub fn printed(output: &Output) -> Value {
     assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    output.json()
 }
 
 /// Runs an administrative command that fails, and returns its error message.
@@ -61,7 +70,77 @@ pub fn refused(data: &Path, arguments: &[&str]) -> String {
     let output = run(data, arguments);
     assert!(!output.status.success(), "{arguments:?}: {output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).expect("text")
+    output.errors()
+}
+
+/// A command that runs to its end.
+pub trait Run {
+    fn ran(&mut self) -> Output;
+}
+
+impl Run for Command {
+    #[track_caller]
+    fn ran(&mut self) -> Output {
+        self.output().unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+}
+
+/// A program that has ended.
+pub trait Ran {
+    fn output(&self) -> &Output;
+
+    /// Its standard output.
+    #[track_caller]
+    fn text(&self) -> String {
+        String::from_utf8(self.output().stdout.clone()).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
+    }
+
+    /// Its standard output as JSON.
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.output().stdout).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
+    }
+
+    /// Its standard error.
+    #[track_caller]
+    fn errors(&self) -> String {
+        String::from_utf8(self.output().stderr.clone()).unwrap_or_else(|error| panic!("{error}: {:?}", self.output()))
+    }
+
+    /// Asserts that it succeeded, and returns its standard output.
+    #[track_caller]
+    fn succeeded(&self) -> String {
+        assert!(self.output().status.success(), "{:?}", self.output());
+        self.text()
+    }
+
+    /// Asserts that it failed, and returns its standard error.
+    #[track_caller]
+    fn failed(&self) -> String {
+        assert!(!self.output().status.success(), "{:?}", self.output());
+        self.errors()
+    }
+
+    /// Asserts that it ended with this exit status.
+    #[track_caller]
+    fn exited(&self, code: i32) -> &Output {
+        assert_eq!(self.output().status.code(), Some(code), "{:?}", self.output());
+        self.output()
+    }
+
+    /// What `doctor --json` says of one check.
+    #[track_caller]
+    fn check(&self, name: &str) -> Value {
+        let checks = self.json();
+        let found = checks.as_array().and_then(|checks| checks.iter().find(|check| check["check"] == name));
+        found.unwrap_or_else(|| panic!("no {name}: {checks:#}")).clone()
+    }
+}
+
+impl Ran for Output {
+    fn output(&self) -> &Output {
+        self
+    }
 }
 
 /// A running server.
@@ -140,9 +219,7 @@ impl Server {
             &self.process.id().to_string(),
             TINTYPE,
         ]);
-        let output = command.args(arguments).output().expect("nsenter runs");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        command.args(arguments).ran().succeeded()
     }
 
     /// The URL for callers.
@@ -167,9 +244,7 @@ impl Server {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        // `kill` is built into the shell, so no package is needed.
-        let kill = format!("kill -{name} {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        signal(self.process.id(), name);
     }
 
     /// Whether SIGSTOP has stopped all of its threads.
@@ -214,6 +289,38 @@ impl Drop for Server {
         drop(self.process.kill());
         drop(self.process.wait());
         drop(self.stdout.read_to_string(&mut String::new()));
+    }
+}
+
+/// Sends a process a signal by its name.
+pub fn signal(process: u32, name: &str) {
+    // `kill` is built into the shell, so no package is needed.
+    let kill = format!("kill -{name} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+}
+
+/// A process that is killed when this is dropped, also when the test fails.
+pub struct Killed(pub Child);
+
+impl Deref for Killed {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Killed {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Killing a process that has ended is an error to ignore.
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 

@@ -1,11 +1,13 @@
 //! A caller of a service that runs in the test process.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tintype_domain::model::{Account, Id};
 
-use super::http::{Answer, GENERATE, TASKS};
+use super::http::{Answer, GENERATE, GENERATIONS, TASKS};
 use super::service::Service;
 
 /// A caller with an account and a key.
@@ -26,8 +28,24 @@ impl Caller<'_> {
         format!("Bearer {}", self.key)
     }
 
+    /// Sends a request with the key and these headers.
+    pub async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let authorization = self.authorization();
+        self.service.call(method, path, &[&[("authorization", authorization.as_str())], headers].concat(), body).await
+    }
+
     pub async fn get(&self, path: &str) -> Answer {
-        self.service.call("GET", path, &[("authorization", &self.authorization())], "").await
+        self.call("GET", path, &[], "").await
+    }
+
+    /// Posts JSON to a path with these headers besides the usual ones.
+    pub async fn post_json(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        self.call("POST", path, &[&[("content-type", "application/json")], headers].concat(), body).await
+    }
+
+    /// Asks OpenAI's dialect for images.
+    pub async fn generations(&self, headers: &[(&str, &str)], body: impl Display) -> Answer {
+        self.post_json(GENERATIONS, headers, body.to_string()).await
     }
 
     /// Submits exactly these bytes.
@@ -37,9 +55,7 @@ impl Caller<'_> {
 
     /// Submits exactly these bytes with these headers besides the usual ones.
     pub async fn post_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
-        let authorization = self.authorization();
-        let usual = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-        self.service.call("POST", GENERATE, &[&usual, headers].concat(), body).await
+        self.post_json(GENERATE, headers, body).await
     }
 
     /// Submits and returns the reduced task.

@@ -1,11 +1,15 @@
-//! Certificates for servers of the tests, each signed by an authority of its own.
+//! Certificates for servers of the tests, each signed by an authority of its own, and clients that trust one.
 
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::{ServerConfig, crypto};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{
+    ClientConfig, DEFAULT_VERSIONS, RootCertStore, ServerConfig, SupportedProtocolVersion, crypto,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A certificate for `host`, and the PEM of the authority that signed it.
 pub fn certificate(host: &str) -> (TlsAcceptor, String) {
@@ -26,4 +30,31 @@ pub fn certificate_with(leaf: CertificateParams) -> (TlsAcceptor, String) {
         .with_single_cert(vec![leaf.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
         .unwrap();
     (TlsAcceptor::from(Arc::new(config)), ca.pem())
+}
+
+/// Begins TLS with the server of this name, as a client that trusts one certificate alone.
+pub async fn connect(
+    stream: TcpStream,
+    name: &str,
+    trusted: &CertificateDer<'_>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_with(stream, name, trusted, DEFAULT_VERSIONS).await
+}
+
+/// The same, with these versions of TLS.
+pub async fn connect_with(
+    stream: TcpStream,
+    name: &str,
+    trusted: &CertificateDer<'_>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone().into_owned()).expect("a root");
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_protocol_versions(versions)
+        .expect("protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rigs::binary;
+use crate::rigs::binary::{self, Ran as _};
 use crate::rigs::http::{Answer, GENERATE, TASKS, try_send};
+use crate::rigs::wait::eventually;
 
 /// Credits of each caller.
 const CREDITS: i64 = 1_000;
 /// Limit of unfinished tasks of one caller.
 const MAX_OPEN: usize = 3;
-/// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// Interval between two checks of a condition.
 pub const MOMENT: Duration = Duration::from_millis(5);
 
@@ -55,19 +54,6 @@ pub struct Findings {
 impl Findings {
     pub fn is_clean(&self) -> bool {
         [&self.lost, &self.mischarged, &self.changed, &self.dangling, &self.drifts].iter().all(|found| found.is_empty())
-    }
-}
-
-/// Waits until a condition holds.
-#[track_caller]
-pub fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) -> impl Future<Output = ()> {
-    let looking = async move {
-        while !is_so().await {
-            tokio::time::sleep(MOMENT).await;
-        }
-    };
-    async move {
-        tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
     }
 }
 
@@ -261,7 +247,7 @@ impl Crowd {
     /// Polls until every acknowledged task has ended.
     pub async fn finish(&self, address: SocketAddr) {
         for caller in &self.callers {
-            eventually("every task has ended", || async {
+            eventually("every task has ended", async || {
                 for task_id in caller.open() {
                     caller.poll(address, &task_id).await.expect("the server answers");
                 }
@@ -277,8 +263,7 @@ impl Crowd {
         for caller in &self.callers {
             caller.check(address, data, &mut findings).await;
         }
-        let audit = binary::run(data, ["credits", "audit", "--json"]);
-        let audit: Value = serde_json::from_slice(&audit.stdout).expect("JSON");
+        let audit = binary::run(data, ["credits", "audit", "--json"]).json();
         findings.drifts.extend(audit["drifts"].as_array().expect("drifts").iter().map(Value::to_string));
         findings
     }

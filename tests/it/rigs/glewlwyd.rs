@@ -1,7 +1,7 @@
 //! An OpenID Connect provider: glewlwyd, which is written in C with libraries of its own.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,10 +11,11 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use url::Url;
 
-use super::cluster::node::eventually;
 use super::debian;
 use super::http::{Answer, exchange};
 use super::ports::Port;
+use super::wait::eventually;
+use crate::rigs::binary::Killed;
 
 /// The tables and the first administrator, from Debian's package.
 const TABLES: &str = "/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3";
@@ -25,7 +26,7 @@ const PASSWORD: &str = "password";
 
 /// A running glewlwyd, which ends with this value.
 pub struct Glewlwyd {
-    process: Child,
+    process: Killed,
     /// It must not be closed: glewlwyd writes its log there.
     _log: BufReader<ChildStdout>,
     folder: TempDir,
@@ -46,14 +47,14 @@ impl Glewlwyd {
             .expect("a file");
         let mut command = Command::new("glewlwyd");
         command.arg(format!("--config-file={}", file.display())).stdin(Stdio::null());
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("glewlwyd runs");
+        let mut process = Killed(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("glewlwyd runs"));
         let mut log = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut said = String::new();
         while !said.contains("Glewlwyd started") {
             assert_ne!(log.read_line(&mut said).expect("its log"), 0, "glewlwyd ended: {said}");
         }
         // It says so before it listens.
-        eventually("glewlwyd listens", || std::net::TcpStream::connect(port.address).is_ok()).await;
+        eventually("glewlwyd listens", async || std::net::TcpStream::connect(port.address).is_ok()).await;
         let mut provider = Self { process, _log: log, folder, port, administrator: String::new() };
         provider.administrator = provider.sign_in("admin").await.expect("the administrator");
         provider.change("POST", "/api/mod/plugin/", &plugin(&provider.issuer())).await;
@@ -128,13 +129,6 @@ impl Glewlwyd {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let stream = TcpStream::connect(self.port.address).await.expect("glewlwyd listens");
         exchange(stream, request.body(Full::new(Bytes::from(body))).expect("a request")).await
-    }
-}
-
-impl Drop for Glewlwyd {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 

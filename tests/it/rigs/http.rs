@@ -14,6 +14,8 @@ use super::binary::Server;
 
 /// Path of submits.
 pub const GENERATE: &str = "/api/v1/images/generate";
+/// Path of calls of OpenAI's dialect.
+pub const GENERATIONS: &str = "/v1/images/generations";
 /// Path of the list of tasks.
 pub const TASKS: &str = "/api/v1/images/task";
 

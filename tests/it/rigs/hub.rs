@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-use crate::rigs::binary::{TINTYPE, run_with, tintype};
+use crate::rigs::binary::{Ran as _, TINTYPE, run_with, tintype};
 
 /// The repository.
 pub const REPOSITORY: &str = "painter/Tiny-Model";
@@ -214,8 +214,7 @@ impl Hub {
     /// A pull that succeeds.
     #[track_caller]
     pub fn pulled(&self, data: &Path, flags: &[&str]) -> PathBuf {
-        let output = self.pull(data, flags);
-        assert!(output.status.success(), "{output:?}");
+        self.pull(data, flags).succeeded();
         self.assert_whole(data)
     }
 
@@ -225,7 +224,7 @@ impl Hub {
         let output = self.pull(data, flags);
         assert!(!output.status.success(), "{output:?}");
         assert!(!data.join("models").join(NAME).exists(), "{output:?}");
-        String::from_utf8(output.stderr).expect("text")
+        output.errors()
     }
 
     /// Starts a pull, which the caller kills.

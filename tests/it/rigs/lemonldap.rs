@@ -12,10 +12,11 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use url::Url;
 
-use super::cluster::node::eventually;
 use super::debian;
 use super::http::exchange;
 use super::ports::Port;
+use super::wait::eventually;
+use crate::rigs::binary::{Ran as _, Run as _};
 
 /// The program, from Debian's package.
 const PORTAL: &str = "/usr/share/lemonldap-ng/portal/htdocs/index.psgi";
@@ -121,7 +122,7 @@ impl Lemonldap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.process = Some(command.spawn().expect("plackup runs"));
         let address = self.port.address;
-        eventually("the provider listens", || std::net::TcpStream::connect(address).is_ok()).await;
+        eventually("the provider listens", async || std::net::TcpStream::connect(address).is_ok()).await;
     }
 
     fn configuration(&self, folder: &str, artists: &str, service: &str) -> Value {
@@ -178,12 +179,8 @@ impl Drop for Lemonldap {
 /// A private and a public RSA key in PEM.
 fn key(folder: &Path) -> [String; 2] {
     let file = folder.join("key");
-    let openssl = |arguments: &[&str]| {
-        let output =
-            Command::new("openssl").args(arguments).arg(&file).stderr(Stdio::null()).output().expect("openssl");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text")
-    };
+    let openssl =
+        |arguments: &[&str]| Command::new("openssl").args(arguments).arg(&file).stderr(Stdio::null()).ran().succeeded();
     openssl(&["genrsa", "-out"]);
     [std::fs::read_to_string(&file).expect("a key"), openssl(&["rsa", "-pubout", "-in"])]
 }

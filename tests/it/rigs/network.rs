@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::rigs::binary::Ran as _;
 use crate::rigs::debian;
 
 /// Set in the process inside the namespace.
@@ -25,8 +26,8 @@ pub fn is_own(test: &str) -> bool {
         .env(INSIDE, "1")
         .output()
         .expect("unshare, from util-linux, runs; the script needs ip, from iproute2");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = output.text();
+    let errors = output.errors();
     assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
     false
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -14,13 +14,14 @@ use url::Url;
 
 use super::http::{Answer, exchange};
 use super::packages::javascript;
+use crate::rigs::binary::Killed;
 
 /// The secret of this service there.
 const SECRET: &str = "a secret of tintype at its provider";
 
 /// A running provider, which ends with this value.
 pub struct Provider {
-    process: Child,
+    process: Killed,
     folder: TempDir,
     pub issuer: String,
 }
@@ -41,7 +42,7 @@ impl Provider {
         std::fs::write(folder.path().join("person"), person).expect("a file");
         std::fs::write(folder.path().join("secret"), SECRET).expect("a file");
         command.arg(folder.path().join("person")).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().expect("node");
+        let mut process = Killed(command.spawn().expect("node"));
         let mut issuer = String::new();
         let said = process.stdout.as_mut().expect("a pipe");
         BufReader::new(said).read_line(&mut issuer).expect("the URL of the provider");
@@ -122,11 +123,4 @@ async fn ask(url: &Url, cookies: &BTreeMap<String, String>) -> Answer {
     let request = Request::builder().uri(path).header("host", host).header("cookie", cookies.join("; "));
     let stream = TcpStream::connect(host).await.expect("the provider listens");
     exchange(stream, request.body(Full::new(Bytes::new())).expect("a request")).await
-}
-
-impl Drop for Provider {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
 }

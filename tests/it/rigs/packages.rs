@@ -9,6 +9,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::rigs::binary::Ran as _;
 use crate::rigs::debian;
 use crate::tidy::root;
 
@@ -111,7 +112,7 @@ fn install(name: &str, locked: &[&str], fill: impl FnOnce(&Path)) -> PathBuf {
 #[track_caller]
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    let said = output.text();
+    assert!(output.status.success(), "{command:?}: {said}{}", output.errors());
     said
 }

@@ -1,13 +1,14 @@
 //! The proxies that people put in front of the service, from Debian's packages, with the files of `deploy/`.
 
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::cluster::node::eventually;
 use super::debian;
 use super::ports::Port;
+use super::wait::eventually;
+use crate::rigs::binary::Killed;
 use crate::tidy::root;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +21,9 @@ pub enum Kind {
 /// A proxy that runs until it is dropped.
 pub struct Proxy {
     pub address: SocketAddr,
-    process: Child,
+    process: Killed,
     _port: Port,
     _directory: TempDir,
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
 }
 
 impl Kind {
@@ -127,9 +121,9 @@ impl Proxy {
         for variable in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
             command.env(variable, directory.path());
         }
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a proxy starts");
+        let mut process = Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a proxy starts"));
         let address = port.address;
-        eventually("the proxy listens", || {
+        eventually("the proxy listens", async || {
             assert_eq!(process.try_wait().expect("a child"), None, "{kind:?} does not start");
             TcpStream::connect(address).is_ok()
         })

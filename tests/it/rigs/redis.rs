@@ -1,10 +1,11 @@
 //! A Redis server for one test, on loopback.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::rigs::binary::{Killed, signal};
 use crate::rigs::debian;
 
 /// Below the ephemeral ports, so that the port is still free when the server starts again.
@@ -15,7 +16,7 @@ const PATIENT: [&str; 2] = ["--redis-timeout", "10s"];
 
 /// A running `redis-server`. It ends with the thread that started it at the latest.
 pub struct RedisServer {
-    process: Child,
+    process: Killed,
     stdout: BufReader<ChildStdout>,
     port: u16,
     options: Vec<String>,
@@ -79,8 +80,7 @@ impl RedisServer {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        signal(self.process.id(), name);
     }
 
     /// Kills it.
@@ -95,21 +95,13 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        // Killing a process that has ended is an error to ignore.
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
 /// Starts a server and waits until it listens; `None` if the port is taken.
-fn launch(options: &[String], directory: &TempDir) -> Option<(Child, BufReader<ChildStdout>)> {
+fn launch(options: &[String], directory: &TempDir) -> Option<(Killed, BufReader<ChildStdout>)> {
     // `setpriv` comes from util-linux. It ends the server when the test is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "redis-server", "--bind", "127.0.0.1", "--save", "", "--dir"]);
     command.arg(directory.path()).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut process = command.spawn().expect("setpriv, from util-linux, runs");
+    let mut process = Killed(command.spawn().expect("setpriv, from util-linux, runs"));
     let mut stdout = BufReader::new(process.stdout.take().expect("a pipe"));
     let mut said = String::new();
     while !said.contains("Ready to accept connections") {

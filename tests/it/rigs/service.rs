@@ -1,5 +1,6 @@
 //! A whole service in this process: real HTTP, a clock that tests move by hand, a worker that tests step.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::Path;
@@ -369,6 +370,22 @@ impl Service {
         while self.shared.endings.waiters.count() != count {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// The answer to a call that waits until the worker has done its task.
+    pub async fn worked(&self, call: impl Future<Output = Answer>) -> Answer {
+        let works = Cell::new(false);
+        let work = async {
+            self.waiting(1).await;
+            works.set(true);
+            self.work().await;
+        };
+        let answered = async {
+            let answer = call.await;
+            assert!(works.get(), "answered before the task ended: {}", answer.status);
+            answer
+        };
+        tokio::join!(answered, work).0
     }
 
     /// Steps the worker for the calls of a program until it ends.

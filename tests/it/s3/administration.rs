@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, printed, tintype};
 use crate::rigs::http::{ended, send, submit};
 use crate::rigs::s3::{ACCESS_KEY, S3Server, SECRET_KEY, variables};
 
@@ -22,14 +22,12 @@ fn on_bucket(data: &Path, s3: &S3Server, arguments: &[&str]) -> Command {
 
 /// Runs an administrative command while the bucket is served.
 async fn run(mut command: Command) -> Output {
-    let running = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
+    let running = tokio::task::spawn_blocking(move || command.ran());
     running.await.expect("no panic")
 }
 
 async fn json(command: Command) -> Value {
-    let output = run(command).await;
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    printed(&run(command).await)
 }
 
 async fn start(data: &Path, s3: &S3Server, flags: &[&str]) -> Server {
@@ -43,9 +41,7 @@ async fn stop(server: Server) {
 }
 
 async fn refusal(command: Command) -> String {
-    let output = run(command).await;
-    assert!(!output.status.success(), "{output:?}");
-    String::from_utf8(output.stderr).expect("text")
+    run(command).await.failed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +71,7 @@ async fn an_installation_is_backed_up_and_restored_into_another_bucket() {
     let object = directory.path().join("s3/pictures/of/ours").join(name);
     File::options().write(true).open(&object).and_then(|file| file.set_len(30)).expect("a harmed object");
     let said = run(on_bucket(&data, &s3, &["credits", "audit", "--files"])).await;
-    assert!(!said.status.success() && String::from_utf8_lossy(&said.stdout).contains("is truncated"), "{said:?}");
+    assert!(!said.status.success() && said.text().contains("is truncated"), "{said:?}");
 
     let elsewhere = S3Server::start(&directory.path().join("elsewhere"), "pictures").await;
     let restored = directory.path().join("restored");
@@ -126,8 +122,9 @@ async fn the_doctor_checks_the_bucket() {
     // As from files that end in line breaks.
     command.env("AWS_ACCESS_KEY_ID", format!("{ACCESS_KEY}\n")).env("AWS_SECRET_ACCESS_KEY", format!("{SECRET_KEY}\n"));
     command.env("AWS_REGION", "us-east-1\r\n");
-    let found = json(command).await;
-    let files = found.as_array().expect("checks").iter().find(|check| check["check"] == "files").expect("a check");
+    let found = run(command).await;
+    found.succeeded();
+    let files = found.check("files");
     assert!(files["ok"] == true && files["detail"].as_str().expect("text").starts_with(FILES), "{files}");
     let days = std::fs::read_dir(directory.path().join("s3/pictures/of/ours")).expect("a prefix");
     let left = days.flat_map(|day| std::fs::read_dir(day.expect("a day").path()).expect("files")).count();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,7 +22,7 @@ use tintype_domain::model::IdSource;
 use tintype_system::clock::Timestamp;
 use tokio::net::TcpListener;
 
-use crate::rigs::binary::tintype;
+use crate::rigs::binary::{Killed, Ran as _, Run as _, tintype};
 use crate::rigs::packages::python;
 use crate::rigs::ports::Port;
 use crate::rigs::s3::{ACCESS_KEY, SECRET_KEY, variables};
@@ -178,15 +178,15 @@ fn a_mistyped_endpoint_is_a_sentence() {
         }
         let mut command = tintype();
         command.envs(known).env("TINTYPE_FILES", "s3://files").args(["doctor", "--data"]).arg(data.path());
-        let output = command.output().expect("the program runs");
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output = command.ran();
+        let said = format!("{}{}", output.text(), output.errors());
         assert!(output.status.code() == Some(1) && !said.contains("panicked"), "{endpoint}: {said}");
         assert!(said.contains("AWS_ENDPOINT_URL is not the URL of a server"), "{endpoint}: {said}");
     }
 }
 
 /// A server of rclone, which ignores the condition of a write, until it is dropped.
-struct Rclone(Child, Port);
+struct Rclone(Killed, Port);
 
 impl Rclone {
     fn start(folder: &Path) -> Self {
@@ -195,19 +195,12 @@ impl Rclone {
         let mut command = Command::new(python().join("rclone"));
         command.args(["serve", "s3", "--config", "/dev/null", "--auth-key", &format!("{ACCESS_KEY},{SECRET_KEY}")]);
         command.args(["--addr", &port.address.to_string()]).arg(folder);
-        let mut child = command.stderr(Stdio::null()).spawn().expect("rclone");
+        let mut child = Killed(command.stderr(Stdio::null()).spawn().expect("rclone"));
         while std::net::TcpStream::connect(port.address).is_err() {
             assert!(child.try_wait().expect("a process").is_none(), "rclone ended");
             std::thread::yield_now();
         }
         Self(child, port)
-    }
-}
-
-impl Drop for Rclone {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
     }
 }
 
@@ -220,8 +213,8 @@ fn a_store_that_ignores_the_condition_of_a_write_is_refused() {
         let mut command = tintype();
         command.envs(variables(rclone.1.address, SECRET_KEY)).env("TINTYPE_FILES", "s3://files/pictures");
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path().join("data"));
-        let output = command.output().expect("the program runs");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let output = command.ran();
+        let said = output.errors();
         assert!(output.status.code() == Some(1) && said.contains("obeys If-None-Match: *"), "{said}");
     }
 }

@@ -12,7 +12,7 @@ use tintype_config::S3Settings;
 use tintype_domain::files_marker::FilesMarker;
 use tintype_domain::model::IdSource;
 
-use crate::rigs::binary::tintype;
+use crate::rigs::binary::{Run as _, tintype};
 use crate::rigs::s3::{Proxy, S3Server};
 use crate::rigs::service::NOON;
 
@@ -39,7 +39,7 @@ async fn write(files: &Files, bytes: usize) -> Result<String, String> {
 async fn said(s3: &S3Server, data: &Path, arguments: &[&str]) -> (Output, String) {
     let mut command = tintype();
     command.envs(s3.variables()).env("TINTYPE_FILES", FILES).args(arguments).arg("--data").arg(data);
-    let running = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
+    let running = tokio::task::spawn_blocking(move || command.ran());
     let output = running.await.expect("no panic");
     let said = [&output.stdout[..], &output.stderr].concat();
     (output, String::from_utf8(said).expect("text"))

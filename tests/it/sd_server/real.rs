@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 use tintype_engine::{Mask, Stage};
 use tokio::time::Instant;
 
 use super::*;
+use crate::rigs::binary::Killed;
 
 /// Side of a picture that the tiny model paints in about 15 s on two cores.
 const SLOW: u32 = 512;
@@ -43,7 +44,7 @@ fn arguments(with_text_encoder: bool) -> Vec<String> {
 
 /// A server that runs by itself.
 struct Attached {
-    process: Child,
+    process: Killed,
     port: u16,
 }
 
@@ -54,7 +55,7 @@ impl Attached {
         let mut command = Command::new(program());
         command.args(arguments(true)).args(["--lora-model-dir", "/dev/null", "--listen-port", &port.to_string()]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        Self { process: command.spawn().expect("the server starts"), port }
+        Self { process: Killed(command.spawn().expect("the server starts")), port }
     }
 
     fn engine(&self, more: &[&str]) -> Arc<dyn Engine> {
@@ -65,13 +66,6 @@ impl Attached {
     fn kill(&mut self) {
         self.process.kill().expect("a process");
         self.process.wait().expect("a process");
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 

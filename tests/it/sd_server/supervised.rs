@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tintype_engine::Stage;
 
 use super::*;
-use crate::rigs::binary::{Server, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, tintype};
 use crate::rigs::http::{ended, submit};
 
 /// The program, compiled for this test.
@@ -26,9 +26,7 @@ impl Program {
         let directory = TempDir::new().expect("a directory");
         let path = directory.path().join("sd-server");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/sd_server/program.rs");
-        let compiled = Command::new("rustc").args(["--edition", "2024", "-o"]).arg(&path).arg(source).output();
-        let compiled = compiled.expect("rustc runs");
-        assert!(compiled.status.success(), "{compiled:?}");
+        Command::new("rustc").args(["--edition", "2024", "-o"]).arg(&path).arg(source).ran().succeeded();
         let picture = Picture::from_rgb(SIDE, SIDE, vec![7; (SIDE * SIDE * 3) as usize]).expect("a picture");
         fs::write(directory.path().join("picture"), BASE64_STANDARD.encode(picture.to_png())).expect("a file");
         Self { directory, path }

@@ -14,6 +14,7 @@ use zip::ZipArchive;
 
 use super::browser::Person;
 use super::{Visitor, text};
+use crate::rigs::binary::Ran as _;
 use crate::rigs::debian;
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -46,7 +47,7 @@ fn exif(png: &[u8]) -> Value {
     let path = folder.path().join("a.png");
     std::fs::write(&path, png).expect("a file");
     let output = std::process::Command::new("exiftool").args(["-json", "-all", "-validate"]).arg(path).output();
-    let found: Value = serde_json::from_slice(&output.expect("exiftool runs").stdout).expect("JSON");
+    let found = output.expect("exiftool runs").json();
     found[0].clone()
 }
 

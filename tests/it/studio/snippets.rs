@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use tintype_domain::model::{Id, Surface};
 
 use super::Visitor;
+use crate::rigs::binary::Ran as _;
 use crate::rigs::debian;
 use crate::rigs::service::Service;
 
@@ -85,7 +86,7 @@ async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, Output, Temp
 #[track_caller]
 fn failure(output: &Output) -> String {
     assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(1), true), "{output:?}");
-    String::from_utf8_lossy(&output.stderr).trim_end().to_owned()
+    output.errors().trim_end().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +99,7 @@ async fn copied_snippets_send_the_same_task() {
         let (prompt, output, folder) = run(&ada, id, language).await;
         assert!(output.status.success(), "{language}: {output:?}");
         assert_eq!(prompt, NASTY, "{language}");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = output.text();
         let name = said.trim().strip_prefix("saved ").unwrap_or_else(|| panic!("{language}: {output:?}"));
         let saved = std::fs::read(folder.path().join(name)).expect("an image");
         assert!(saved.starts_with(b"\x89PNG"), "{language}");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{NETWORK, PATIENCE};
-use crate::rigs::binary::{Server, json, refused, run, tintype};
+use crate::rigs::binary::{Ran as _, Run as _, Server, json, refused, run, tintype};
 use crate::rigs::http::{ended, submit};
 use crate::rigs::packages::{javascript, python};
 use crate::rigs::postgres::cluster;
@@ -53,7 +53,7 @@ async fn endpoints_are_managed_beside_a_running_server_and_without_one() {
     receiver.reply([status(500)]);
     let tested = run(data.path(), ["webhook", "test", &id]);
     assert!(!tested.status.success());
-    assert!(String::from_utf8_lossy(&tested.stdout).contains("Not delivered: status 500."), "{tested:?}");
+    assert!(tested.text().contains("Not delivered: status 500."), "{tested:?}");
 
     let rotated = json(data.path(), &["webhook", "rotate", &id, "--overlap", "1h"]);
     json(data.path(), &["webhook", "test", &id]);
@@ -135,11 +135,11 @@ fn an_endpoint_that_no_event_can_reach_is_refused_or_told() {
     let warns = |url: &str| {
         let output = add(url);
         assert!(output.status.success(), "{url}: {output:?}");
-        String::from_utf8(output.stderr).expect("text").contains("needs its network as --webhook-network CIDR")
+        output.errors().contains("needs its network as --webhook-network CIDR")
     };
     let server = Server::start(data.path(), &[]);
     let plain = add("http://example.com/hooks");
-    let said = String::from_utf8_lossy(&plain.stderr);
+    let said = plain.errors();
     assert!(!plain.status.success() && said.contains("use https, or restart it with"), "{plain:?}");
     assert_eq!(json(data.path(), &["webhook", "list"]), json!([]));
     assert!(warns("https://localhost/") && !warns("https://example.com/hooks"));
@@ -157,9 +157,7 @@ fn verified(mut program: Command, secret: &str, requests: &[Value]) -> Vec<Value
     let mut program = program.spawn().expect("a program");
     let given = json!({ "secret": secret, "requests": requests }).to_string();
     program.stdin.take().expect("a pipe").write_all(given.as_bytes()).expect("a pipe");
-    let output = program.wait_with_output().expect("an end");
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_str(&program.wait_with_output().expect("an end").succeeded()).expect("JSON")
 }
 
 /// A request as the programs take it.
@@ -217,10 +215,7 @@ async fn neither_secrets_nor_prompts_nor_paths_of_urls_are_logged() {
         let command = |arguments: &[&str]| logged(folder.path(), url.as_deref(), arguments);
         let server = Server::spawn(command(&[&["serve", "--listen", "127.0.0.1:0"], &NETWORK[..]].concat()));
         let key = server.first_key().expect("a key");
-        let json = |arguments: &[&str]| -> Value {
-            let output = command(&[arguments, &["--json"]].concat()).output().expect("the program runs");
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-        };
+        let json = |arguments: &[&str]| -> Value { command(&[arguments, &["--json"]].concat()).ran().json() };
         let added = json(&["webhook", "add", "--account", "default", &receiver.url()]);
         let id = text(&added["id"]);
         let rotated = json(&["webhook", "rotate", id]);

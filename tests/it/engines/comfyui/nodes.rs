@@ -1,7 +1,7 @@
 //! `tintype engine nodes`, and workflows without a mapping.
 
 use super::*;
-use crate::rigs::binary::{json as printed, refused};
+use crate::rigs::binary::{Ran as _, json as printed, refused};
 use crate::tidy::root;
 
 /// ComfyUI's default workflow, with the ids that the double of the server expects.
@@ -38,7 +38,7 @@ fn the_command_prints_the_file_that_the_setting_takes_and_says_what_is_missing()
     let folder = TempDir::new().expect("a directory");
     let file = saved(&folder, &workflow());
     let output = run(folder.path(), ["engine", "nodes", &file]);
-    let said = String::from_utf8(output.stderr).expect("text");
+    let said = output.errors();
     assert!(output.status.success(), "{said}");
     let expected = [
         "no node for strength (optional): callers and presets cannot set it",
@@ -46,7 +46,7 @@ fn the_command_prints_the_file_that_the_setting_takes_and_says_what_is_missing()
         "no node for mask (optional): tasks with a mask need another engine",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
-    let mapping = String::from_utf8(output.stdout).expect("text");
+    let mapping = output.text();
     assert!(mapping.starts_with("[\n  {\"type\":\"prompt\",\"key\":\"text\",\"node_ids\":[\"6\"]},\n"), "{mapping}");
     let files = Files::of(&workflow(), &serde_json::from_str(&mapping).expect("JSON"));
     let (given, found) = (files.choose("http://127.0.0.1:1", &[]), choose("http://127.0.0.1:1", &file));
@@ -66,9 +66,7 @@ fn a_workflow_without_a_prompt_and_a_file_that_is_none_are_refused() {
     let mut graph = workflow();
     graph["3"]["inputs"]["positive"] = json!(["4", 0]);
     let file = saved(&folder, &graph);
-    let output = run(folder.path(), ["engine", "nodes", &file]);
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(1));
+    let said = run(folder.path(), ["engine", "nodes", &file]).exited(1).errors();
     assert!(said.contains("no node for prompt (required): every picture would show the same"), "{said}");
     let refusal = choose("http://127.0.0.1:1", &file).expect_err("no prompt");
     assert!(refusal.contains("no node for prompt was found in --engine-workflow"), "{refusal}");

@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tokio::time::Instant;
 
 use super::*;
+use crate::rigs::binary::Killed;
 use crate::rigs::http;
 
 /// A node without a model that paints in steps and does what its prompt says.
@@ -21,7 +22,7 @@ fn folder() -> PathBuf {
 
 /// A server of this test, with folders of its own.
 struct RealServer {
-    process: Child,
+    process: Killed,
     port: u16,
     base: TempDir,
 }
@@ -40,7 +41,7 @@ impl RealServer {
         server
     }
 
-    fn spawn(base: &Path, port: u16) -> Child {
+    fn spawn(base: &Path, port: u16) -> Killed {
         let mut command = Command::new(folder().join("venv/bin/python"));
         command.arg("main.py").current_dir(folder().join("ComfyUI"));
         command.args(["--cpu", "--listen", "127.0.0.1", "--port", &port.to_string(), "--disable-api-nodes"]);
@@ -48,7 +49,7 @@ impl RealServer {
         command.arg("--database-url").arg(format!("sqlite:///{}", base.join("user/comfyui.db").display()));
         let log = std::fs::File::create(base.join("log")).expect("a file");
         command.stdout(log.try_clone().expect("a file")).stderr(log).stdin(Stdio::null());
-        command.spawn().expect("the server starts")
+        Killed(command.spawn().expect("the server starts"))
     }
 
     async fn is_up(&self) {
@@ -80,13 +81,6 @@ impl RealServer {
     async fn unfinished(&self) -> usize {
         let queue = self.get("queue").await;
         ["queue_running", "queue_pending"].iter().map(|list| queue[list].as_array().expect("a list").len()).sum()
-    }
-}
-
-impl Drop for RealServer {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Faults of the child and of its model: each costs one attempt at most, and has a line for the operator.
 
 use super::*;
-use crate::rigs::binary::refused;
+use crate::rigs::binary::{Ran as _, refused};
 
 /// The reason why an engine is not available, as soon as it holds `part`.
 async fn until_down_because(rig: &Rig, part: &str) {
@@ -162,9 +162,8 @@ fn a_model_whose_first_picture_is_not_finite_says_so_and_what_to_try() {
     fs::write(&weights, &bytes).expect("written");
     let data = TempDir::new().expect("a directory");
     let path = model.to_str().expect("text");
-    let output = run(data.path(), ["engine", "try", "diffusion", "a boat", "--model", path, "--timeout", "30s"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("not finite") && said.contains("--engine-precision"), "{said}");
+    let said = run(data.path(), ["engine", "try", "diffusion", "a boat", "--model", path, "--timeout", "30s"]).failed();
+    assert!(said.contains("not finite") && said.contains("--engine-precision"), "{said}");
 }
 
 #[tokio::test]

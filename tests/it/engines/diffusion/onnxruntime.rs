@@ -6,6 +6,7 @@ use std::process::Command;
 use tintype_engines::models::library::version;
 
 use super::*;
+use crate::rigs::binary::{Ran as _, Run as _};
 
 /// Puts a file where `tintype engine library` puts the library for a device.
 fn put(data: &Path, device: &str, library: &Path) {
@@ -129,9 +130,7 @@ fn a_library_that_cannot_be_used_is_named_with_the_reason() {
 fn compiled(folder: &Path, name: &str, code: &str) -> PathBuf {
     let (source, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
     fs::write(&source, code).expect("a file");
-    let output = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
-    let output = output.expect("a C compiler");
-    assert!(output.status.success(), "{output:?}");
+    Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).ran().succeeded();
     library
 }
 

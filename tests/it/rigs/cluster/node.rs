@@ -120,13 +120,3 @@ fn spawn(
     command.stderr(OpenOptions::new().create(true).append(true).open(log).expect("a log"));
     Server::attempt(command)
 }
-
-/// Waits until a condition holds.
-pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let waiting = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(HANG, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
-}

@@ -11,7 +11,7 @@ use tintype_system::clock::Clock;
 
 use super::clients::Clients;
 use super::{Tally, zombie};
-use crate::rigs::binary::tintype;
+use crate::rigs::binary::{signal, tintype};
 
 /// A short lease, so that heartbeats happen during a life.
 pub const LEASE: Duration = Duration::from_millis(600);
@@ -216,8 +216,7 @@ impl Life {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        signal(self.child.id(), name);
     }
 
     /// The state of the process in `/proc`; `None` when it is gone.

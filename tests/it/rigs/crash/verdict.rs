@@ -15,6 +15,7 @@ use super::ACCOUNTS;
 use super::clients::Recorded;
 use super::life::PUBLIC_URL;
 use super::visitors::tasks_of_studio;
+use crate::rigs::binary::Ran as _;
 use crate::rigs::http::{TASKS, try_send};
 use crate::rigs::installation::Installation;
 
@@ -157,8 +158,7 @@ impl Verdict {
                 self.unfinished.push(task.id.to_string());
             }
         }
-        let audit = installation.run(&["credits", "audit", "--files", "--json"]);
-        let audit: Value = serde_json::from_slice(&audit.stdout).unwrap_or_else(|error| panic!("{error}: {audit:?}"));
+        let audit = installation.run(&["credits", "audit", "--files", "--json"]).json();
         self.drifts.extend(audit["drifts"].as_array().expect("drifts").iter().map(Value::to_string));
         self.violations.extend(recorded.violations.lock().expect("no panic").drain(..));
         self
