@@ -26,7 +26,7 @@ const PASSWORD: &str = "password";
 
 /// A running glewlwyd, which ends with this value.
 pub struct Glewlwyd {
-    process: Killed,
+    _process: Killed,
     /// It must not be closed: glewlwyd writes its log there.
     _log: BufReader<ChildStdout>,
     folder: TempDir,
@@ -55,7 +55,7 @@ impl Glewlwyd {
         }
         // It says so before it listens.
         eventually("glewlwyd listens", async || std::net::TcpStream::connect(port.address).is_ok()).await;
-        let mut provider = Self { process, _log: log, folder, port, administrator: String::new() };
+        let mut provider = Self { _process: process, _log: log, folder, port, administrator: String::new() };
         provider.administrator = provider.sign_in("admin").await.expect("the administrator");
         provider.change("POST", "/api/mod/plugin/", &plugin(&provider.issuer())).await;
         let person = json!({"username": person, "name": person, "email": format!("{person}@example.com"),

@@ -21,7 +21,7 @@ pub enum Kind {
 /// A proxy that runs until it is dropped.
 pub struct Proxy {
     pub address: SocketAddr,
-    process: Killed,
+    _process: Killed,
     _port: Port,
     _directory: TempDir,
 }
@@ -128,6 +128,6 @@ impl Proxy {
             TcpStream::connect(address).is_ok()
         })
         .await;
-        Self { address, process, _port: port, _directory: directory }
+        Self { address, _process: process, _port: port, _directory: directory }
     }
 }

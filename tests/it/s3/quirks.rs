@@ -186,7 +186,10 @@ fn a_mistyped_endpoint_is_a_sentence() {
 }
 
 /// A server of rclone, which ignores the condition of a write, until it is dropped.
-struct Rclone(Killed, Port);
+struct Rclone {
+    _process: Killed,
+    port: Port,
+}
 
 impl Rclone {
     fn start(folder: &Path) -> Self {
@@ -200,7 +203,7 @@ impl Rclone {
             assert!(child.try_wait().expect("a process").is_none(), "rclone ended");
             std::thread::yield_now();
         }
-        Self(child, port)
+        Self { _process: child, port }
     }
 }
 
@@ -211,7 +214,7 @@ fn a_store_that_ignores_the_condition_of_a_write_is_refused() {
     // Also at the second one.
     for _ in 0..2 {
         let mut command = tintype();
-        command.envs(variables(rclone.1.address, SECRET_KEY)).env("TINTYPE_FILES", "s3://files/pictures");
+        command.envs(variables(rclone.port.address, SECRET_KEY)).env("TINTYPE_FILES", "s3://files/pictures");
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data.path().join("data"));
         let output = command.ran();
         let said = output.errors();
