@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use object_store::GetRange;
@@ -32,7 +32,8 @@ pub(super) async fn serve(
     let name = FileName::parse(&text).ok_or_else(ApiError::not_found)?;
     // A name is never used twice, so it identifies the content.
     let etag = format!("\"{}\"", name.as_str());
-    if method == Method::GET && !headers.contains_key(header::RANGE) && !headers.contains_key(header::IF_NONE_MATCH) {
+    let conditions = [header::RANGE, header::IF_NONE_MATCH, header::IF_MATCH];
+    if method == Method::GET && !conditions.iter().any(|condition| headers.contains_key(condition)) {
         // The common case, in one request to a bucket.
         let file = api.shared.files.open(name, None).await?.ok_or_else(ApiError::not_found)?;
         let mut response = described(StatusCode::OK, &etag);
@@ -41,7 +42,10 @@ pub(super) async fn serve(
         return Ok(response);
     }
     let size = api.shared.files.size(name).await?.ok_or_else(ApiError::not_found)?;
-    if not_modified(&headers, &etag) {
+    if headers.contains_key(header::IF_MATCH) && !names(&headers, &header::IF_MATCH, &etag) {
+        return Err(ApiError::of_status(StatusCode::PRECONDITION_FAILED));
+    }
+    if names(&headers, &header::IF_NONE_MATCH, &etag) {
         let mut response = described(StatusCode::NOT_MODIFIED, &etag);
         insert(response.headers_mut(), header::CONTENT_LENGTH, &size.to_string());
         return Ok(response);
@@ -96,14 +100,16 @@ fn described(status: StatusCode, etag: &str) -> Response<Body> {
     response
 }
 
-fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     headers.insert(name, HeaderValue::try_from(value).expect("numbers and file names are header values"));
 }
 
-fn not_modified(headers: &HeaderMap, etag: &str) -> bool {
-    headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-        value.split(',').map(str::trim).any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
-    })
+/// Whether a condition names this ETag. If-Match compares strongly (RFC 9110, section 13.1.1), so no weak tag counts.
+fn names(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
+    let is_strong = *condition == header::IF_MATCH;
+    let is_same = |tag: &str| tag == etag || (!is_strong && tag.strip_prefix("W/") == Some(etag));
+    let values = headers.get_all(condition).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| tag == "*" || is_same(tag))
 }
 
 /// Reads a Range header (RFC 9110, section 14). Several ranges, another unit or an invalid value get the whole file, as

@@ -242,6 +242,11 @@ async fn a_request_must_name_exactly_one_host() {
         ("GET /healthz HTTP/1.1\r\nhost: a, b\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: a/b\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: user@a\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a:b\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a:99999\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: :80\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: [::g]\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a_b:\r\n\r\n", "200"),
         ("GET http://a/healthz HTTP/1.1\r\n\r\n", "400"),
         ("GET http://a/healthz HTTP/1.1\r\nhost: b\r\n\r\n", "400"),
         ("GET http://user@a/healthz HTTP/1.1\r\nhost: a\r\n\r\n", "400"),
@@ -298,8 +303,29 @@ async fn request_smuggling_is_refused() {
         let answers = raw(&service, format!("{request}{hidden}").as_bytes()).await.replacen("HTTP/1.0", "HTTP/1.1", 1);
         assert_eq!(statuses(&answers), ["400"], "{name}: {answers}");
         assert!(answers.contains("\"INVALID_REQUEST\""), "{name}: {answers}");
+        let head = answers.to_ascii_lowercase();
+        assert!(head.contains("\r\nconnection: close\r\n") && head.contains("\r\ndate: "), "{name}: {answers}");
         assert_eq!(caller.credits().await, 10, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_a_get_never_reads_ends_its_connection() {
+    let service = Service::start().await;
+    let key = service.caller("ada", 10).await.authorization();
+    let request = format!("GET {TASKS} HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\ncontent-length: 9\r\n\r\n");
+    let answers = raw(&service, request.as_bytes()).await;
+    assert_eq!(statuses(&answers), ["200"], "{answers}");
+    assert!(answers.contains("\r\nconnection: close\r\n"), "{answers}");
+}
+
+#[tokio::test]
+async fn a_url_has_no_fragment() {
+    let service = Service::start().await;
+    let key = service.caller("ada", 10).await.authorization();
+    let request = format!("GET {TASKS}?a#&api_key=b HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\n\r\n");
+    let answers = raw(&service, request.as_bytes()).await;
+    assert_eq!(statuses(&answers), ["400"], "{answers}");
 }
 
 #[tokio::test]

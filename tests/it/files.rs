@@ -52,6 +52,13 @@ async fn files_are_served_whole_immutable_and_without_a_key() {
         );
     }
     assert_eq!(service.fetch(&url, &[("if-none-match", "\"x\"")]).await.status, 200);
+    for (tags, status) in [(etag.as_str(), 200), ("*", 200), (&format!("W/{etag}"), 412), ("\"x\"", 412)] {
+        // The condition comes before a range that cannot be met.
+        let range = if status == 412 { "bytes=99999999-" } else { "bytes=0-" };
+        let answer = service.fetch(&url, &[("if-match", tags), ("range", range)]).await;
+        assert_eq!(answer.status, if status == 200 { 206 } else { status }, "{tags}");
+        assert_eq!(service.call("HEAD", path, &[("if-match", tags)], "").await.status, status, "{tags}");
+    }
 }
 
 #[tokio::test]

@@ -172,6 +172,7 @@ impl ApiError {
     /// 404 for a path whose caller probably means `pattern`.
     pub fn not_found_but(pattern: &str) -> Self {
         let not_found = Self::not_found();
+        let pattern = pattern.replace("{*", "{");
         Self { message: format!("{} Did you mean {pattern}?", not_found.message), ..not_found }
     }
 
@@ -201,6 +202,7 @@ impl ApiError {
             StatusCode::URI_TOO_LONG => (ErrorCode::InvalidRequest, "The request's path is too long."),
             StatusCode::PAYLOAD_TOO_LARGE => (ErrorCode::InvalidRequest, "The body is larger than 512 KiB."),
             StatusCode::REQUEST_TIMEOUT => (ErrorCode::InvalidRequest, "The body did not arrive in time."),
+            StatusCode::PRECONDITION_FAILED => (ErrorCode::InvalidRequest, "The file has another ETag."),
             StatusCode::RANGE_NOT_SATISFIABLE => (ErrorCode::InvalidRequest, "The file is shorter than that range."),
             StatusCode::SERVICE_UNAVAILABLE => (ErrorCode::InternalError, "The service is not ready."),
             status if status.is_client_error() => (ErrorCode::InvalidRequest, "The request could not be understood."),

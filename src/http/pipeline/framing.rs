@@ -1,7 +1,8 @@
 //! Checks the head of a request for what the HTTP library silently repairs.
 //!
 //! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
-//! given twice, a length beside chunks, or another transfer coding than chunks, which nobody here decodes. Only heads that
+//! given twice, a length beside chunks, another transfer coding than chunks, which nobody here decodes, or a URL with a
+//! fragment, which the HTTP library cuts off. Only heads that
 //! a connection waited for are checked, not pipelined ones: proxies do not pipeline, and a client that does could deceive
 //! only itself.
 
@@ -54,6 +55,7 @@ fn verdict(bytes: &[u8]) -> Option<bool> {
     for feed in memchr::memchr_iter(b'\n', head) {
         let line = &head[begin..feed];
         bare |= !line.ends_with(b"\r");
+        unknown |= begin == 0 && line.contains(&b'#');
         if begin > 0 && matches!(line, b"" | b"\r") {
             return Some(bare || unknown || lengths + encodings > 1);
         }
@@ -115,6 +117,7 @@ mod tests {
     fn a_request_head_with_two_interpretations_is_found() {
         for request in [
             "GET / HTTP/1.1\nhost: x\n\n",
+            "GET /a?b#&api_key=c HTTP/1.1\r\nhost: x\r\n\r\n",
             "GET / HTTP/1.1\r\nhost: x\n\r\n",
             "GET / HTTP/1.1\r\nhost: x\r\n\n",
             "GET / HTTP/1.1\r\nx: a\ntransfer-encoding: chunked\r\n\r\n",

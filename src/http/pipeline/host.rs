@@ -1,5 +1,7 @@
 //! Refuses requests with more than one interpretation of their length or their host.
 
+use std::net::Ipv6Addr;
+
 use axum::extract::Request;
 use axum::http::header::{self, HeaderValue};
 use axum::http::uri::Authority;
@@ -13,8 +15,8 @@ use super::error::ApiError;
 pub(super) fn refuse_ambiguous(request: &Request) -> Option<Response> {
     let unambiguous = request.extensions().get::<Arrival>().is_none_or(|arrival| arrival.unambiguous);
     let message = if !unambiguous {
-        "The header can be read in more than one way: its lines must end in CR LF, and only one of Content-Length \
-         and Transfer-Encoding may be given, once."
+        "The header can be read in more than one way: its lines must end in CR LF, its URL must have no fragment, and \
+         only one of Content-Length and Transfer-Encoding may be given, once."
     } else if !names_one_host(request.version(), request.headers(), request.uri()) {
         "The request must name exactly one host in the header Host."
     } else {
@@ -34,5 +36,13 @@ fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {
     };
     let Ok(host) = Authority::try_from(host.as_bytes()) else { return false };
     // A proxy may send the whole URL as the target; then its host must be the one of the header.
-    !host.as_str().contains('@') && uri.authority().is_none_or(|authority| *authority == host)
+    is_valid(&host) && uri.authority().is_none_or(|authority| *authority == host)
+}
+
+/// Whether this is a host with or without a port, as RFC 9110 (7.2) wants it. The parser takes any text for either.
+fn is_valid(host: &Authority) -> bool {
+    let (name, port) = host.as_str().split_at(host.host().len().min(host.as_str().len()));
+    let has_port = matches!(port, "" | ":") || host.port_u16().is_some();
+    let is_ipv6 = |address: &str| address.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    !name.is_empty() && !name.contains('@') && has_port && name.strip_prefix('[').is_none_or(is_ipv6)
 }

@@ -1,5 +1,5 @@
-//! Discards the rest of a request body after an error response. Many clients read the response only once they have sent
-//! the whole body; if the connection closed earlier, they would never see it.
+//! Discards the rest of a request body that nobody has read. Many clients read the response only once they have sent the
+//! whole body; if the connection closed earlier, they would never see it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -27,8 +27,8 @@ enum Left {
     /// Nothing: it was read to its end.
     #[default]
     Nothing,
-    /// All of it, which the client may never send.
-    HeldBack,
+    /// Something that never arrives: the client may hold back all of it, or it broke off.
+    Missing,
     /// The rest.
     Rest(Body),
 }
@@ -40,16 +40,19 @@ struct LentBody {
     body: Body,
     /// Whether the client may still wait for "100 Continue", which is sent by the first read.
     held_back: bool,
+    is_broken: bool,
     returned: Returned,
 }
 
 impl Drop for LentBody {
     fn drop(&mut self) {
-        if self.body.is_end_stream() {
-            return;
-        }
-        let left = if self.held_back { Left::HeldBack } else { Left::Rest(std::mem::take(&mut self.body)) };
-        *self.returned.locked() = left;
+        *self.returned.locked() = if self.held_back || self.is_broken {
+            Left::Missing
+        } else if self.body.is_end_stream() {
+            Left::Nothing
+        } else {
+            Left::Rest(std::mem::take(&mut self.body))
+        };
     }
 }
 
@@ -62,7 +65,9 @@ impl HttpBody for LentBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         self.held_back = false;
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        self.is_broken |= matches!(polled, Poll::Ready(Some(Err(_))));
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -74,8 +79,8 @@ impl HttpBody for LentBody {
     }
 }
 
-/// Answers a request, and discards the rest of its body after an error.
-pub(super) async fn discard_after_error<F: Future<Output = Response>>(
+/// Answers a request, and discards the rest of its body.
+pub(super) async fn discard_rest<F: Future<Output = Response>>(
     request: Request,
     answer: impl FnOnce(Request) -> F,
 ) -> Response {
@@ -85,20 +90,19 @@ pub(super) async fn discard_after_error<F: Future<Output = Response>>(
     let returned = Returned::default();
     let held_back = request.headers().contains_key(header::EXPECT);
     let lent = returned.clone();
-    let is_http1 = request.version() <= Version::HTTP_11;
-    let mut response = answer(request.map(|body| Body::new(LentBody { body, held_back, returned: lent }))).await;
+    let (is_http1, is_safe) = (request.version() <= Version::HTTP_11, request.method().is_safe());
+    let mut response =
+        answer(request.map(|body| Body::new(LentBody { body, held_back, is_broken: false, returned: lent }))).await;
     let left = std::mem::take(&mut *returned.locked());
     let status = response.status();
-    if !status.is_client_error() && !status.is_server_error() {
-        return response;
-    }
+    let is_refused = status.is_client_error() || status.is_server_error();
     let is_read = match left {
         Left::Nothing => true,
-        // A body that was too slow gets no more time.
-        Left::Rest(body) if status != StatusCode::REQUEST_TIMEOUT => {
+        // A body that was too slow gets no more time, and one that means nothing delays no answer.
+        Left::Rest(body) if status != StatusCode::REQUEST_TIMEOUT && (is_refused || !is_safe) => {
             tokio::time::timeout(DISCARD_TIME_LIMIT, discard(body)).await.unwrap_or(false)
         }
-        Left::HeldBack | Left::Rest(_) => false,
+        Left::Missing | Left::Rest(_) => false,
     };
     // The connection ends then. A client that does not know would send its next request in vain.
     if !is_read && is_http1 {

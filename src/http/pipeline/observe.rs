@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -21,6 +22,7 @@ use crate::service::Shared;
 use crate::studio::{PageError, Texts, Written};
 use crate::traces::UNTRACED;
 use tintype_domain::source::Peer;
+use tintype_system::clock::Clock;
 
 /// Tells browsers to use HTTPS only, for a year.
 const STRICT_TRANSPORT: HeaderValue = HeaderValue::from_static("max-age=31536000");
@@ -157,9 +159,11 @@ pub fn refusal(status: StatusCode) -> Vec<u8> {
     let id = RequestId::random();
     let body = ApiError::of_status(status).body(id.as_str());
     let reason = status.canonical_reason().unwrap_or("Error");
+    let now = Clock::system().now().as_millis().unsigned_abs();
+    let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(now));
     let head = format!(
         "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         {REQUEST_ID}: {id}\r\nconnection: close\r\n\r\n",
+         cache-control: no-store\r\ndate: {date}\r\n{REQUEST_ID}: {id}\r\nconnection: close\r\n\r\n",
         status.as_u16(),
         body.len()
     );
