@@ -1,5 +1,7 @@
 //! People, and the links and sessions that sign them in.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, of_account};
@@ -469,6 +471,9 @@ async fn sign_in_by_link(
     begun_session(begun, new).await
 }
 
+/// How much clocks of one installation may differ.
+const CLOCK_SKEW: Duration = Duration::from_secs(60);
+
 /// Begins a session. The lock makes a change of the password wait, which then ends this session, or waits for that
 /// change and compares anew.
 async fn begin_session(
@@ -489,7 +494,8 @@ async fn begin_session(
          AND (CAST($7 AS text) IS NULL OR people.password = $7)
          AND (CAST($8 AS text) IS NULL OR EXISTS (
              SELECT 1 FROM person_identities i WHERE i.person_id = people.id AND i.issuer = $8 AND i.subject = $9))
-         AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10) {}",
+         AND (CAST($10 AS bigint) IS NULL OR people.sessions_ended_at IS NULL OR people.sessions_ended_at <= $10
+              OR people.sessions_ended_at > $12) {}",
         begun.locking("FOR SHARE OF people")
     );
     let (id, hash, now) = (begun.new_id(), &new.hash[..], begun.now());
@@ -497,7 +503,9 @@ async fn begin_session(
     let (issuer, subject) = identity.map(|(identity, _)| (&identity.issuer, &identity.subject)).unzip();
     let began_at = identity.map(|(_, began_at)| began_at);
     let without_factor = proof.is_some_and(Proof::needs_no_factor);
-    let parameters: [&dyn Parameter; 11] = [
+    // An end in the future comes from a clock that was ahead, and would keep the person out until then.
+    let latest_end = now.saturating_add(CLOCK_SKEW);
+    let parameters: [&dyn Parameter; 12] = [
         &hash,
         &id,
         &now,
@@ -509,6 +517,7 @@ async fn begin_session(
         &subject,
         &began_at,
         &without_factor,
+        &latest_end,
     ];
     if begun.execute(&sql, &parameters).await? == 0 {
         return Ok(None);

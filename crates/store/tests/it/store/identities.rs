@@ -6,8 +6,8 @@ use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, Token};
 use tintype_store::{
-    AccountChange, Action, Actor, Credential, Joining, Linking, NewSession, Newcomer, PersonChange, PersonCreation,
-    Proof, Result, SignUp, SigningUp, Via,
+    AccountChange, Action, Actor, Credential, DeleteSessions, Joining, Linking, NewSession, Newcomer, PersonChange,
+    PersonCreation, Proof, Result, SignUp, SigningUp, Via,
 };
 
 use super::fixture::Fixture;
@@ -139,6 +139,13 @@ pub async fn somebody_who_is_shut_out_has_no_way_in_but_a_new_one(fixture: &Fixt
         assert!(fixture.store.begin_session(ada.id, Some(proof), session(&token)).await?.is_none());
     }
     let anew = Proof::Identity(identity("ada"), fixture.store.now());
+    assert!(fixture.store.begin_session(ada.id, Some(anew), session(&token)).await?.is_some());
+    // All sessions ended while the clock was a day ahead, as on a restore; it is right again.
+    let now = fixture.store.now();
+    fixture.clock.advance(Duration::from_secs(24 * 60 * 60));
+    fixture.store.delete_sessions(DeleteSessions::All).await?;
+    fixture.clock.set(now);
+    let anew = Proof::Identity(identity("ada"), now);
     assert!(fixture.store.begin_session(ada.id, Some(anew), session(&token)).await?.is_some());
     Ok(())
 }
