@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::queue_positions::{QueuePosition, QueuePositions, Rank};
+use super::queue_positions::{QueuePosition, QueuePositions, QueuedTask, Rank};
 use super::refresh::Refresh;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::model::{Id, IdSource, Task};
@@ -255,7 +255,7 @@ impl Backlog {
     pub async fn place(
         &self,
         store: &dyn Store,
-        id: Id,
+        task: QueuedTask,
         image_to_image: bool,
         attempt: Option<AttemptProgress>,
     ) -> QueuePosition {
@@ -263,7 +263,7 @@ impl Backlog {
         let usual = self.mean(image_to_image);
         match attempt {
             Some(attempt) => QueuePosition { position: 0, wait: left(attempt, usual) },
-            None => match self.places.of(store, id).await {
+            None => match self.places.of(store, task).await {
                 // A pause of the queue does not stop it.
                 Rank { position: 0, .. } => QueuePosition { position: 0, wait: usual },
                 rank => self.ranked(rank, image_to_image),
@@ -280,8 +280,8 @@ impl Backlog {
     /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
     /// is unknown while that of this engine is.
     fn ranked(&self, rank: Rank, image_to_image: bool) -> QueuePosition {
-        let Rank { position, of_engine } = rank;
-        let place = self.behind(position, position, image_to_image);
+        let Rank { position, before, of_engine } = rank;
+        let place = self.behind(position, before + 1, image_to_image);
         let Some((engine, among)) = of_engine else { return place };
         let own = self.wait(among, 0, Some(&engine));
         QueuePosition { wait: own.and_then(|own| Some(place.wait?.max(own))), ..place }

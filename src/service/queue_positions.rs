@@ -1,16 +1,17 @@
-//! The places of waiting tasks in the queue, for their owners.
+//! The positions of waiting tasks, for their owners.
 //!
-//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A place is the
-//! task's rank by age among the waiting tasks of all accounts. It says how long the queue is and nothing else about
-//! other accounts; workers take turns between accounts, so a task of an account with few tasks comes earlier. For a
-//! task submitted since the last read, the copy does not know yet whether it names an engine.
+//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position counts
+//! the waiting tasks of the same account on the same surface alone, because it must say nothing about others. The wait
+//! counts the tasks that workers, which take turns between accounts, claim before. For a task submitted since the last
+//! read, the copy does not know yet whether it names an engine.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use super::refresh::Refresh;
-use tintype_domain::model::Id;
+use tintype_domain::model::{Id, Surface};
 use tintype_store::{Store, WaitingTask};
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::locked::Locked as _;
@@ -22,10 +23,21 @@ pub const MAX_KNOWN: u32 = 10_000;
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(10);
 
+/// A task that may be in the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueuedTask {
+    /// The task.
+    pub id: Id,
+    /// The account that owns it.
+    pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
+}
+
 /// The place of an unfinished task in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// Its rank by age among all waiting tasks, from 1; 0 while a worker has it.
+    /// Its rank by age among the waiting tasks of its account on its surface, from 1; 0 while a worker has it.
     pub position: u64,
     /// Estimated time until it ends; `None` if that is unknown.
     pub wait: Option<Duration>,
@@ -42,10 +54,12 @@ impl QueuePosition {
 }
 
 /// The rank of an unfinished task in the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Rank {
-    /// Among all waiting tasks, 1 for the oldest; 0 for a task that a worker has.
+    /// Among the waiting tasks of its account on its surface, 1 for the oldest; 0 for a task that a worker has.
     pub(super) position: u64,
+    /// The number of waiting tasks that workers claim before.
+    pub(super) before: u64,
     /// The engine that it names, and its rank among the waiting tasks that name the same one, from 1.
     pub(super) of_engine: Option<(String, u64)>,
 }
@@ -59,12 +73,25 @@ pub(super) struct QueuePositions {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The oldest waiting tasks, in order, with the engine that each names and its rank among those that name the same.
-    waiting: Vec<(Id, Option<(String, u64)>)>,
+    /// The oldest waiting tasks, in order.
+    waiting: Vec<Waiting>,
     /// The number of waiting tasks of each account.
     of_accounts: HashMap<Id, u64>,
+    /// The same on each surface.
+    of_surfaces: HashMap<(Id, Surface), u64>,
     /// Time of the database just before they were read.
     read_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: Id,
+    /// Its rank among those of its account, from 1.
+    of_account: u64,
+    /// The same on its surface.
+    of_surface: u64,
+    /// The engine that it names, and its rank among those that name the same.
+    of_engine: Option<(String, u64)>,
 }
 
 impl QueuePositions {
@@ -73,9 +100,9 @@ impl QueuePositions {
     }
 
     /// The rank of an unfinished task. The tasks behind the first [`MAX_KNOWN`] all have the place behind these.
-    pub(super) async fn of(&self, store: &dyn Store, id: Id) -> Rank {
+    pub(super) async fn of(&self, store: &dyn Store, task: QueuedTask) -> Rank {
         self.read(store).await;
-        self.known.locked().rank(id)
+        self.known.locked().rank(task)
     }
 
     /// The number of waiting tasks that workers, which take turns between accounts, take before the next task of this
@@ -99,37 +126,50 @@ impl QueuePositions {
 
 impl Known {
     fn of(waiting: Vec<WaitingTask>, read_at: Timestamp) -> Self {
-        let mut counts = HashMap::<String, u64>::new();
-        let mut of_accounts = HashMap::<Id, u64>::new();
-        let ranked = |task: WaitingTask| {
-            *of_accounts.entry(task.account_id).or_default() += 1;
-            let of_engine = task.engine.map(|engine| {
-                let count = counts.entry(engine.clone()).or_default();
-                *count += 1;
-                (engine, *count)
-            });
-            (task.id, of_engine)
+        let (mut of_accounts, mut of_surfaces, mut of_engines) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let ranked = |task: WaitingTask| Waiting {
+            id: task.id,
+            of_account: count(&mut of_accounts, task.account_id),
+            of_surface: count(&mut of_surfaces, (task.account_id, task.surface)),
+            of_engine: task.engine.map(|engine| (engine.clone(), count(&mut of_engines, engine))),
         };
         let waiting = waiting.into_iter().map(ranked).collect();
-        Self { waiting, of_accounts, read_at: Some(read_at) }
+        Self { waiting, of_accounts, of_surfaces, read_at: Some(read_at) }
     }
 
     fn before_next(&self, account: Id) -> u64 {
-        let own = self.of_accounts.get(&account).copied().unwrap_or(0);
-        let others = self.of_accounts.iter().filter(|(other, _)| **other != account);
-        own + others.map(|(_, waiting)| (own + 1).min(*waiting)).sum::<u64>()
+        self.before(account, self.of_accounts.get(&account).copied().unwrap_or(0) + 1)
     }
 
-    fn rank(&self, id: Id) -> Rank {
-        let behind = self.waiting.len() as u64 + 1;
-        let (position, of_engine) = match self.waiting.binary_search_by_key(&id, |(id, _)| *id) {
-            Ok(index) => (index as u64 + 1, self.waiting[index].1.clone()),
-            Err(index) if index < self.waiting.len() => (0, None),
-            Err(_) if self.waiting.len() >= MAX_KNOWN as usize => (behind, None),
-            // Submitted after the queue was read, or claimed before.
-            Err(_) if self.read_at.is_none_or(|read_at| id.timestamp() >= read_at) => (behind, None),
-            Err(_) => (0, None),
-        };
-        Rank { position, of_engine }
+    /// The tasks that workers claim before the one with this rank among those of its account.
+    fn before(&self, account: Id, rank: u64) -> u64 {
+        let others = self.of_accounts.iter().filter(|(other, _)| **other != account);
+        rank - 1 + others.map(|(_, waiting)| rank.min(*waiting)).sum::<u64>()
     }
+
+    fn rank(&self, task: QueuedTask) -> Rank {
+        let QueuedTask { id, account_id, surface } = task;
+        let is_known = match self.waiting.binary_search_by_key(&id, |waiting| waiting.id) {
+            Ok(index) => {
+                let Waiting { of_account, of_surface, of_engine, .. } = &self.waiting[index];
+                let before = self.before(account_id, *of_account);
+                return Rank { position: *of_surface, before, of_engine: of_engine.clone() };
+            }
+            Err(index) => index < self.waiting.len(),
+        };
+        // Claimed, unless it is behind the tasks of the copy or was submitted after it was read.
+        let is_behind = self.waiting.len() >= MAX_KNOWN as usize;
+        if is_known || !(is_behind || self.read_at.is_none_or(|read_at| id.timestamp() >= read_at)) {
+            return Rank::default();
+        }
+        let position = self.of_surfaces.get(&(account_id, surface)).copied().unwrap_or(0) + 1;
+        Rank { position, before: self.before_next(account_id), of_engine: None }
+    }
+}
+
+/// Counts one more, and returns how many there are now.
+fn count<K: Hash + Eq>(counts: &mut HashMap<K, u64>, of: K) -> u64 {
+    let count = counts.entry(of).or_default();
+    *count += 1;
+    *count
 }

@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 use crate::service::Shared;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
-use crate::service::queue_positions::QueuePosition;
+use crate::service::queue_positions::{QueuePosition, QueuedTask};
 use crate::service::waiters::Seat;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::cursor::CursorSigner;
@@ -166,13 +166,19 @@ impl Tasks {
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
     pub async fn place(&self, found: &Found) -> QueuePosition {
-        self.place_of(found.task.id, found.task.image_to_image, found.attempt).await
+        let Task { id, account_id, surface, image_to_image, .. } = *found.task;
+        self.place_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
     }
 
     /// The same for a task that is known by its id, with reference images or without.
-    pub async fn place_of(&self, id: Id, image_to_image: bool, attempt: Option<AttemptProgress>) -> QueuePosition {
-        let place = self.shared.backlog.place(&*self.shared.store, id, image_to_image, attempt).await;
-        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(id));
+    pub async fn place_of(
+        &self,
+        task: QueuedTask,
+        image_to_image: bool,
+        attempt: Option<AttemptProgress>,
+    ) -> QueuePosition {
+        let place = self.shared.backlog.place(&*self.shared.store, task, image_to_image, attempt).await;
+        let left = TASK_TIME_LIMIT.saturating_sub(self.shared.ages.of(task.id));
         QueuePosition { wait: place.wait.map(|wait| wait.min(left)), ..place }
     }
 

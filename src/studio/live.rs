@@ -12,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::service::Shared;
+use crate::service::queue_positions::QueuedTask;
 use crate::service::shares::fits;
 use crate::service::tasks::Tasks;
 use tintype_domain::model::{Id, Surface};
@@ -85,7 +86,7 @@ fn parts(tasks: &[Id]) -> impl Iterator<Item = &[Id]> {
 pub(super) struct Standing {
     /// Whether no worker holds it.
     pub(super) waits: bool,
-    /// Its rank by age among all waiting tasks, from 1; 0 if that is unknown.
+    /// Its rank by age among the waiting tasks of the account in the studio, from 1; 0 if that is unknown.
     pub(super) position: u64,
     /// Seconds until it ends, as far as they are known; rounded, because they are an estimate.
     pub(super) left: Option<u64>,
@@ -98,7 +99,8 @@ pub(super) struct Standing {
 impl Standing {
     /// Reads it. The database is asked at most once a second, whatever the number of tasks.
     pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
-        let place = tasks.place_of(task.task_id, task.image_to_image, task.attempt).await;
+        let queued = QueuedTask { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
+        let place = tasks.place_of(queued, task.image_to_image, task.attempt).await;
         Self {
             waits: !task.is_leased,
             position: if task.is_leased { 0 } else { place.position },

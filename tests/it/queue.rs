@@ -133,22 +133,23 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
         }
         positions
     };
-    assert_eq!(positions().await, ["1", "2", "3", "4"].map(|place| Some(place.to_owned())));
-    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("4"), None), "no attempt has ended yet");
+    assert_eq!(positions().await, ["1", "2", "3", "1"].map(|place| Some(place.to_owned())));
+    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("1"), None), "no attempt has ended yet");
 
     // One is claimed, and the others move up a second later.
     let lease = service.shared.store.claim(1, SECOND * 60).await.expect("a store").remove(0).lease;
     (0..MIN_SAMPLES).for_each(|_| service.worker.pace().observe(SECOND * 10, 1));
-    assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("30")), "the queue was read a moment ago");
+    assert_eq!(place(&poll(&ada, &tasks[1].1).await), (Some("2"), Some("40")), "the queue was read a moment ago");
     service.clock.advance(SECOND);
-    assert_eq!(positions().await, ["0", "1", "2", "3"].map(|place| Some(place.to_owned())));
+    assert_eq!(positions().await, ["0", "1", "2", "1"].map(|place| Some(place.to_owned())));
+    assert_eq!(place(&poll(&bob, &tasks[3].1).await), (Some("1"), Some("30")), "workers take turns between accounts");
     assert_eq!(place(&poll(&ada, &tasks[0].1).await), (Some("0"), Some("10")));
 
     // A task that was submitted since then is the last; its wait ends with its time limit.
     let last = ada.submit_prompt("a boat").await;
-    assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("50")));
+    assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("50")));
     (0..64).for_each(|_| service.worker.pace().observe(SECOND * 300, 1));
-    assert_eq!(place(&poll(&ada, &last).await), (Some("4"), Some("540")));
+    assert_eq!(place(&poll(&ada, &last).await), (Some("3"), Some("540")));
 
     let TaskId(id) = tasks[0].1.parse().expect("a task_id");
     assert_eq!(id, lease.task_id);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::driver::{Driver, Row, SqlStore};
 use super::{Lease, Result, StoreError, progress};
 use tintype_domain::files_marker::FilesMarker;
-use tintype_domain::model::Id;
+use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 
 /// The limit of references in a claim that takes any task.
@@ -49,6 +49,8 @@ pub struct WaitingTask {
     pub id: Id,
     /// The account that owns it.
     pub account_id: Id,
+    /// The surface on which the account created it.
+    pub surface: Surface,
     /// The engine that it names, if it names one.
     pub engine: Option<String>,
 }

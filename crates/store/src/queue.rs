@@ -185,11 +185,12 @@ impl Queue for SqlStore {
     }
 
     async fn waiting_tasks(&self, limit: u32) -> Result<Vec<WaitingTask>> {
-        let sql = "SELECT task_id, account_id, nullif(engine, '') AS engine FROM queue
-            WHERE task_id >= $1 AND lease_until IS NULL ORDER BY task_id LIMIT $2";
+        let sql = "SELECT q.task_id, q.account_id, t.surface, nullif(q.engine, '') AS engine
+            FROM queue q JOIN tasks t ON t.id = q.task_id
+            WHERE q.task_id >= $1 AND q.lease_until IS NULL ORDER BY q.task_id LIMIT $2";
         let waiting = |row: &Row| {
             let (id, account_id) = (row.get("task_id")?, row.get("account_id")?);
-            Ok(WaitingTask { id, account_id, engine: row.get("engine")? })
+            Ok(WaitingTask { id, account_id, surface: row.word("surface")?, engine: row.get("engine")? })
         };
         self.driver.list(sql, &[&horizon(&self.driver), &i64::from(limit)], waiting).await
     }

@@ -310,7 +310,7 @@ pub async fn waiting_tasks_returns_the_oldest_in_order(fx: &Fixture) -> Result<(
     for account in [bob, ada, bob, ada] {
         ids.push((fx.submit(account).await?.id, account));
     }
-    let task = |(id, account_id): &(Id, Id)| WaitingTask { id: *id, account_id: *account_id, engine: None };
+    let task = |&(id, account_id): &(Id, Id)| WaitingTask { id, account_id, surface: Surface::Api, engine: None };
     let waiting = |ids: &[(Id, Id)]| ids.iter().map(task).collect::<Vec<_>>();
     assert_eq!(fx.store.waiting_tasks(3).await?, waiting(&ids[..3]));
     let lease = fx.claim().await?;
