@@ -50,7 +50,8 @@ pub struct InvalidCursor;
 #[derive(Debug)]
 pub struct Tasks {
     shared: Arc<Shared>,
-    cursors: CursorSigner,
+    /// Makes the cursors of lists.
+    pub cursors: CursorSigner,
     max_unfinished: u32,
     failed: FailedTasks,
     /// The cache of finished tasks.

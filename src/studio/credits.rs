@@ -39,7 +39,8 @@ pub struct Wanted {
     from: String,
     #[serde(default)]
     until: String,
-    before: Option<i64>,
+    #[serde(default)]
+    before: String,
 }
 
 impl Wanted {
@@ -79,7 +80,7 @@ struct CreditsPage<'a> {
     /// The grants that have not lapsed, the soonest expiry first.
     grants: Vec<ExpiringGrant>,
     entries: Vec<LedgerEntry>,
-    older: Option<i64>,
+    older: Option<String>,
     wanted: &'a Wanted,
     /// The balance below which the event `credits.low` is sent.
     low_balance: Option<i64>,
@@ -89,10 +90,15 @@ struct CreditsPage<'a> {
 pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let filter = wanted.filter()?;
-    let mut entries = visitor.studio.shared.store.entries(account, filter, wanted.before, PAGE + 1).await?;
+    let cursors = &visitor.studio.tasks.cursors;
+    let before = match wanted.before.as_str() {
+        "" => None,
+        cursor => Some(cursors.open_entry(account, cursor).ok_or_else(PageError::bad_request)?),
+    };
+    let mut entries = visitor.studio.shared.store.entries(account, filter, before, PAGE + 1).await?;
     let mut grants = visitor.studio.shared.store.expiring_grants(account, GRANTS).await?;
     grants.retain(|grant| grant.remaining > 0);
-    let older = last_of_page(&mut entries, PAGE).map(|entry| entry.id);
+    let older = last_of_page(&mut entries, PAGE).map(|entry| cursors.seal_entry(account, entry.id));
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
         chart: chart(&visitor, wanted.days()).await?,
@@ -128,7 +134,7 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
     visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
     let filter = wanted.filter()?;
-    let head = format!("{BYTE_ORDER_MARK}id,time,kind,amount,balance,task_id,note\r\n");
+    let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
     let head = stream::iter([io::Result::Ok(head)]);
     let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {
         let Some(before) = from else { return Ok(None) };
@@ -147,10 +153,10 @@ pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Respo
     Ok(response)
 }
 
-/// An entry as a line of the download.
+/// An entry as a line of the download, without its number, which counts the entries of all accounts.
 fn line(entry: LedgerEntry) -> String {
     let task = entry.task_id.map(|id| id.to_string()).unwrap_or_default();
-    let LedgerEntry { id, kind, amount, balance, created_at, note, .. } = entry;
+    let LedgerEntry { kind, amount, balance, created_at, note, .. } = entry;
     let note = text::csv_field(note.as_deref().unwrap_or_default());
-    format!("{id},{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str())
+    format!("{created_at},{},{amount},{balance},{task},{note}\r\n", kind.as_str())
 }
