@@ -168,7 +168,7 @@ if (sizer) {
   range.value = document.documentElement.dataset.size;
   range.addEventListener("input", () => {
     document.documentElement.dataset.size = range.value;
-    localStorage.setItem("tintype-size", range.value);
+    ofBrowser.set("tintype-size", range.value);
   });
 }
 
@@ -176,7 +176,7 @@ const side = one("[data-side]");
 one("summary", side ?? document)?.addEventListener("click", () => {
   // On a phone it is closed whenever the page opens.
   if (!side || !matchMedia("(min-width: 901px)").matches) return;
-  localStorage.setItem("tintype-boards", side.open ? "closed" : "open");
+  ofBrowser.set("tintype-boards", side.open ? "closed" : "open");
 });
 const find = one("[data-board-find]");
 if (find) {

@@ -6,24 +6,16 @@ const DRAFT = `tintype-draft-${document.body.dataset.person}`;
 function keepDraft() {
   const fields = [...new FormData(maker)].filter(([name, value]) => typeof value === "string" && name !== "proof");
   const draft = JSON.stringify(Object.fromEntries(fields));
-  try {
-    for (const kept of [sessionStorage, localStorage]) kept.setItem(DRAFT, draft);
-  } catch {
-    // This browser keeps nothing for pages.
-  }
+  for (const kept of [ofTab, ofBrowser]) kept.set(DRAFT, draft);
 }
 
 function readDraft() {
-  try {
-    // A person who signs out in another tab empties the store that all tabs share.
-    if (!localStorage.getItem(DRAFT)) sessionStorage.removeItem(DRAFT);
-    const draft = sessionStorage.getItem(DRAFT) ?? localStorage.getItem(DRAFT);
-    // From now on it is this tab's own, whatever other tabs keep.
-    if (draft) sessionStorage.setItem(DRAFT, draft);
-    return JSON.parse(draft);
-  } catch {
-    return null;
-  }
+  // A person who signs out in another tab empties the store that all tabs share.
+  if (!ofBrowser.get(DRAFT)) ofTab.remove(DRAFT);
+  const draft = ofTab.getJson(DRAFT) ?? ofBrowser.getJson(DRAFT);
+  // From now on it is this tab's own, whatever other tabs keep.
+  if (draft) ofTab.set(DRAFT, JSON.stringify(draft));
+  return draft;
 }
 
 if (maker) {

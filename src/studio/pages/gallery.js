@@ -152,7 +152,7 @@ function neighbour(tile, key) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (!one(".grid") || isViewing() || event.altKey) return;
+  if (!one(".grid") || isViewing() || event.altKey || composes(event)) return;
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
   if ((event.ctrlKey || event.metaKey) && event.key === "a" && !typing && one("[data-chosen]")) {
     event.preventDefault();

@@ -213,18 +213,21 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (form.dataset.busy) return;
   form.dataset.busy = "yes";
-  if (form === maker) {
-    await uploadsDone();
-    remember(form.elements.prompt.value);
+  try {
+    if (form === maker) {
+      await uploadsDone();
+      remember(form.elements.prompt.value);
+    }
+    if ("make" in form.dataset) {
+      await make(form, event.submitter);
+    } else {
+      const { refusal } = (await send(form, event.submitter)) ?? {};
+      say(refusal);
+      if (!refusal) await refresh(idOf(form.closest("[data-task]")));
+    }
+  } finally {
+    delete form.dataset.busy;
   }
-  if ("make" in form.dataset) {
-    await make(form, event.submitter);
-  } else {
-    const { refusal } = (await send(form, event.submitter)) ?? {};
-    say(refusal);
-    if (!refusal) await refresh(idOf(form.closest("[data-task]")));
-  }
-  delete form.dataset.busy;
 });
 
 // Whether the page before this one shows pictures. It still knows its place.

@@ -141,7 +141,7 @@ function tellOf(tile, words) {
 
 // Notifications, for whoever asks for them in this browser.
 const NOTICES = `tintype-notices-${document.body.dataset.person}`;
-const wantsNotices = () => localStorage.getItem(NOTICES) === "yes";
+const wantsNotices = () => ofBrowser.get(NOTICES) === "yes";
 const notices = one("[data-notices]");
 if (notices && "Notification" in window && isSecureContext) {
   const box = one("input", notices);
@@ -150,6 +150,6 @@ if (notices && "Notification" in window && isSecureContext) {
   box.addEventListener("change", async () => {
     const isAllowed = box.checked && await Notification.requestPermission() === "granted";
     box.checked = isAllowed;
-    if (isAllowed) localStorage.setItem(NOTICES, "yes"); else localStorage.removeItem(NOTICES);
+    if (isAllowed) ofBrowser.set(NOTICES, "yes"); else ofBrowser.remove(NOTICES);
   });
 }

@@ -4,12 +4,7 @@ const grid = one(".grid");
 const PLACE = `place:${location.pathname}${location.search}`;
 
 async function comeBack() {
-  let kept = null;
-  try {
-    kept = JSON.parse(sessionStorage.getItem(PLACE));
-  } catch {
-    return;
-  }
+  const kept = ofTab.getJson(PLACE);
   const [{ type }] = performance.getEntriesByType("navigation");
   if (!kept || type === "navigate") return;
   for (let page = 0; page < kept.pages; page++) if (!(await showOlder())) break;
@@ -35,7 +30,7 @@ if (grid) {
     const tile = seen?.tile ?? (inView(looked) ? looked : tiles().find(inView));
     if (!tile) return;
     const { top } = tile.getBoundingClientRect();
-    sessionStorage.setItem(PLACE, JSON.stringify({ task: idOf(tile), top, pages: olderPages }));
+    ofTab.set(PLACE, JSON.stringify({ task: idOf(tile), top, pages: olderPages }));
   });
   comeBack();
 }

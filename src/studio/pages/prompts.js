@@ -9,25 +9,19 @@ const HISTORY = `tintype-prompts-${document.body.dataset.person}`;
 let at = null;
 let draft = "";
 
-function prompts() {
-  try {
-    return JSON.parse(localStorage.getItem(HISTORY)) ?? [];
-  } catch {
-    return [];
-  }
-}
+const prompts = () => ofBrowser.getJson(HISTORY) ?? [];
 
 function remember(prompt) {
   if (!prompt) return;
   const kept = prompts().filter((known) => known !== prompt).slice(-99);
-  localStorage.setItem(HISTORY, JSON.stringify([...kept, prompt]));
+  ofBrowser.set(HISTORY, JSON.stringify([...kept, prompt]));
   at = null;
 }
 
 document.addEventListener("keydown", (event) => {
   const field = event.target;
-  if (field.id !== "prompt") return;
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+  if (field.id !== "prompt" || composes(event)) return;
+  if (event.key === "Enter" && !event.shiftKey) {
     event.preventDefault();
     // A key that is held down creates one task.
     return event.repeat ? undefined : field.form.requestSubmit(one(".make"));

@@ -5,6 +5,31 @@ const OF_SCRIPT = { "x-requested-with": "studio" };
 const one = (selector, from = document) => from.querySelector(selector);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 
+// Whether a key belongs to an input method, such as the Enter that confirms a Japanese word. Safari ends the composition
+// before that key, and marks it by this code alone.
+const composes = (event) => event.isComposing || event.keyCode === 229;
+
+// What the browser keeps for this tab, or for all of them. It may refuse, by a setting or because the disk is full; the
+// page works without.
+function keeper(storage) {
+  const tried = (use) => {
+    try {
+      return use(storage());
+    } catch {
+      return null;
+    }
+  };
+  return {
+    keys: () => tried(Object.keys) ?? [],
+    get: (key) => tried((kept) => kept.getItem(key)),
+    getJson: (key) => tried((kept) => JSON.parse(kept.getItem(key))),
+    set: (key, value) => tried((kept) => kept.setItem(key, value)),
+    remove: (key) => tried((kept) => kept.removeItem(key)),
+  };
+}
+const ofTab = keeper(() => sessionStorage);
+const ofBrowser = keeper(() => localStorage);
+
 // The element of a fragment that this server has sent.
 function parse(html) {
   const template = document.createElement("template");
@@ -97,7 +122,7 @@ document.addEventListener("keydown", (event) => {
 // Enter in a field of a form that asks first opens its question, and answers it there.
 document.addEventListener("keydown", (event) => {
   const { form } = event.target;
-  if (event.key !== "Enter" || !event.target.matches?.("input") || !form || !one("[name=ask]", form)) return;
+  if (event.key !== "Enter" || composes(event) || !event.target.matches?.("input") || !form || !one("[name=ask]", form)) return;
   event.preventDefault();
   const question = one("details", form);
   if (question.contains(event.target)) return form.requestSubmit(one("button", question));
@@ -145,9 +170,7 @@ async function copy(text, button) {
 // Forgets prompts and drafts, except those of one person.
 function forgetPrompts(except) {
   const isOther = (key) => /^tintype-(prompts|draft)-/.test(key) && !(except && key.endsWith(except));
-  for (const kept of [localStorage, sessionStorage]) {
-    for (const key of Object.keys(kept).filter(isOther)) kept.removeItem(key);
-  }
+  for (const kept of [ofBrowser, ofTab]) for (const key of kept.keys().filter(isOther)) kept.remove(key);
 }
 forgetPrompts(`-${document.body.dataset.person}`);
 document.addEventListener("submit", (event) => {
@@ -155,7 +178,7 @@ document.addEventListener("submit", (event) => {
 });
 // What one tab forgets, the others forget too.
 addEventListener("storage", (event) => {
-  if (event.key?.startsWith("tintype-draft-") && event.newValue === null) sessionStorage.removeItem(event.key);
+  if (event.key?.startsWith("tintype-draft-") && event.newValue === null) ofTab.remove(event.key);
 });
 
 setUp(document);

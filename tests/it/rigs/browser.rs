@@ -144,6 +144,11 @@ impl Browser {
         self.call("Network.setExtraHTTPHeaders", json!({ "headers": { "Accept-Language": language } }));
     }
 
+    /// Runs a script before every page from now on.
+    pub fn run_first(&mut self, script: &str) {
+        self.call("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script }));
+    }
+
     /// Sends no request whose URL fits one of these patterns from now on.
     pub fn block(&mut self, patterns: &[&str]) {
         self.call("Network.setBlockedURLs", json!({ "urls": patterns }));

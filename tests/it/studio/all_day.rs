@@ -12,7 +12,7 @@ const VALUE: &str = "document.querySelector('#prompt').value";
 const COMPLETED: &str = "document.querySelectorAll('.tile[data-state=completed]').length";
 
 impl Person {
-    fn completed(&mut self, count: usize) {
+    pub(super) fn completed(&mut self, count: usize) {
         self.browser.until(&format!("{COMPLETED} === {count}"));
     }
 }
@@ -119,6 +119,19 @@ fn prompts_come_back_by_the_arrow_keys_to_their_person_alone() {
     person.browser.click("document.querySelector('.person summary')");
     person.browser.follow("document.querySelector('.person button')");
     assert_eq!(person.browser.evaluate("Object.keys(localStorage).length"), 0);
+    person.leave();
+}
+
+#[test]
+fn a_key_of_an_input_method_creates_no_task() {
+    let mut person = Person::sign_in(&[]);
+    person.browser.paste(PROMPT, "ねこ");
+    // As Safari sends the Enter that confirms a word: after the composition, with the code of such keys.
+    let confirm = "document.querySelector('#prompt').dispatchEvent(
+        new KeyboardEvent('keydown', { key: 'Enter', keyCode: 229, bubbles: true, cancelable: true }))";
+    assert_eq!(person.browser.evaluate(confirm), true, "the page leaves the key to the input method");
+    person.browser.press("Enter");
+    person.completed(1);
     person.leave();
 }
 

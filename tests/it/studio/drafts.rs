@@ -43,6 +43,24 @@ fn a_draft_survives_other_pages_and_a_lost_session_but_not_a_sign_out() {
 }
 
 #[test]
+fn a_browser_that_keeps_nothing_for_pages_creates_pictures() {
+    for refusal in [
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('a setting', 'SecurityError'); } })",
+        "Object.defineProperty(window, 'localStorage', { value: null })",
+        "Storage.prototype.setItem = () => { throw new DOMException('a full disk', 'QuotaExceededError'); }",
+    ] {
+        let mut person = Person::sign_in(&[]);
+        person.browser.run_first(refusal);
+        person.open("/studio");
+        for count in 1..=2 {
+            person.create("A ferry at dusk");
+            person.completed(count);
+        }
+        person.leave();
+    }
+}
+
+#[test]
 fn each_tab_keeps_its_own_draft_and_a_new_tab_begins_with_the_latest() {
     let mut person = Person::sign_in(&[]);
     person.browser.paste(PROMPT, "A ferry at dusk");

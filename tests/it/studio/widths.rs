@@ -46,8 +46,11 @@ fn fill(person: &mut Person) -> Vec<String> {
     let leaking = format!("/api/v1/images/task?task_id=x&api_key={}", leaked["key"].as_str().expect("a key"));
     person.open(&leaking);
     person.open("/studio");
-    person.create("A lighthouse in a storm");
+    // A prompt without a space, like a URL or tags with commas alone.
+    person.create(&"lighthouse,".repeat(200));
     person.browser.until(&first("completed"));
+    let compared = person.browser.evaluate("document.querySelector('.grid > .tile').id.slice('task-'.length)");
+    let compared = format!("/studio/compare?a=result:{}/1", compared.as_str().expect("an id"));
     person.create("A red fox in the snow [[fail]]");
     person.browser.until(&first("failed"));
     person.open("/studio/people");
@@ -63,6 +66,7 @@ fn fill(person: &mut Person) -> Vec<String> {
         of_account,
         "/studio/gallery".into(),
         "/studio/uploads".into(),
+        compared,
     ]);
     paths
 }
