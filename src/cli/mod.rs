@@ -251,6 +251,8 @@ pub fn main() -> ExitCode {
         allocator::set_up(&arguments);
         // Here, because the allocator starts the program once more.
         read.unknown_variables.iter().for_each(|sentence| tracing::warn!("{sentence}"));
+    } else if matches!(cli.command, Command::Config { .. } | Command::Doctor(_)) {
+        read.unknown_variables.iter().for_each(|sentence| output::complain(&format!("tintype: {sentence}")));
     }
     let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };

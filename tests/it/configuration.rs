@@ -116,6 +116,25 @@ fn a_variable_that_is_no_setting_is_told_once() {
     let lines: Vec<_> = said.lines().filter(|line| line.contains("no such setting")).collect();
     assert_eq!(lines.len(), 2, "{said}");
     assert!(said.contains("did you mean TINTYPE_PUBLIC_URL?") && said.contains("TINTYPE_NONSENSE is set"), "{said}");
+    let data = TempDir::new().expect("a directory");
+    for arguments in [["config", "show"].as_slice(), &["doctor"]] {
+        let output = on(data.path(), arguments).env("TINTYPE_RETENTON", "30d").output().expect("a program");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("did you mean TINTYPE_RETENTION?"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_duration_that_nobody_means_is_refused() {
+    let data = TempDir::new().expect("a directory");
+    for (flag, value, reason) in [
+        ("--render-timeout", "0s", "between 1s and 9m"),
+        ("--render-timeout", "10m", "between 1s and 9m"),
+        ("--drain-timeout", "1M", "write 1m for a minute, or 30d for a month"),
+    ] {
+        let said = said(on(data.path(), &["serve", flag, value]));
+        assert!(said.contains(reason), "{flag} {value}: {said}");
+    }
 }
 
 /// A path would name another file, and a fresh installation would hide the old one (soliplex#1002, flytekit#1163).

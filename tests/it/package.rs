@@ -63,6 +63,7 @@ fn the_package_installs_runs_as_its_user_and_leaves_the_data_when_purged() {
         wait $server
         test -s $data/first-key
         echo TINTYPE_LISTEN=127.0.0.1:9999 >> /etc/tintype.env
+        printf '# gr\\374n\\n' >> /etc/tintype.env
         dpkg --install /new.deb
         grep -q 9999 /etc/tintype.env
         tintype account list --data $data

@@ -105,13 +105,15 @@ impl Installation {
 
     /// The settings of the units, unless there is no file with them.
     fn of_units() -> io::Result<Option<Self>> {
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         match File::open(UNIT_SETTINGS) {
-            Ok(file) => file.take(MAX_BYTES).read_to_string(&mut text)?,
+            Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes)?,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut variables: BTreeMap<_, _> = variables_in(&text).into_iter().collect();
+        let mut variables: BTreeMap<_, _> = variables_in(&String::from_utf8_lossy(&bytes)).into_iter().collect();
+        // systemd ignores values in another encoding, and never looks at that of comments.
+        variables.retain(|_, value| !value.contains(char::REPLACEMENT_CHARACTER));
         variables.entry("TINTYPE_DATA".to_owned()).or_insert_with(|| UNIT_DATA.to_owned());
         let origin = format!("those in {UNIT_SETTINGS}");
         Ok(Some(Self { origin, is_running: false, variables, flags: Vec::new(), directory: PathBuf::from("/") }))

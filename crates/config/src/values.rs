@@ -20,6 +20,10 @@ pub fn rate(text: &str) -> Result<u32, String> {
 /// # Errors
 /// A sentence for the operator.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    // The library takes a capital M for months, and most people who write one mean minutes.
+    if text.contains('M') {
+        return Err("M is not a unit: write 1m for a minute, or 30d for a month".into());
+    }
     humantime::parse_duration(text).map_err(|_| format!("{text:?} is not a duration such as 30s, 10m, 24h or 90d"))
 }
 

@@ -27,7 +27,7 @@ pub struct WorkerSettings {
     pub renders: Option<u16>,
     /// Time limit for one attempt at a task, from the download of its references to the finished images [default: 3m, and
     /// 8m with the diffusion engine, which chooses its image size accordingly]
-    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, env = "TINTYPE_RENDER_TIMEOUT", value_name = "DURATION", value_parser = render_timeout)]
     pub render_timeout: Option<Duration>,
     /// How long a worker may go without a heartbeat before its tasks are given to another
     #[arg(long, env = "TINTYPE_LEASE", default_value = "30s", value_name = "DURATION", value_parser = lease)]
@@ -81,9 +81,16 @@ impl WorkerSettings {
 
 /// Parses the duration of a lease.
 fn lease(text: &str) -> Result<Duration, String> {
-    let range = Duration::from_millis(300)..=TASK_TIME_LIMIT;
-    duration(text).and_then(|lease| match range.contains(&lease) {
-        true => Ok(lease),
-        false => Err("a lease must last between 300ms and 9m".into()),
-    })
+    match duration(text)? {
+        lease if (Duration::from_millis(300)..=TASK_TIME_LIMIT).contains(&lease) => Ok(lease),
+        _ => Err("a lease must last between 300ms and 9m".into()),
+    }
+}
+
+/// Parses the time limit of an attempt, which has no meaning beyond that of its task.
+fn render_timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        limit if (Duration::from_secs(1)..=TASK_TIME_LIMIT).contains(&limit) => Ok(limit),
+        _ => Err("an attempt may last between 1s and 9m".into()),
+    }
 }
