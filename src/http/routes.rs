@@ -41,7 +41,7 @@ pub static ROUTES: [Route; 115] = [
     openai(Method::POST, "/v1/images/edits/async", RateLimit::Submit, |method| on(method, openai::edits_async)),
     openai(Method::GET, "/v1/images/tasks/{id}", RateLimit::Read, |method| on(method, openai::background::find)),
     openai(Method::GET, "/v1/models", RateLimit::Read, |method| on(method, openai::models::list)),
-    openai(Method::GET, "/v1/models/{id}", RateLimit::Read, |method| on(method, openai::models::find)),
+    openai(Method::GET, "/v1/models/{*id}", RateLimit::Read, |method| on(method, openai::models::find)),
     agents(Method::POST, "/mcp", |method| on(method, mcp::post)),
     agents(Method::POST, "/mcp/", |method| on(method, mcp::post)),
     open(RouteGroup::Files, "/files/{*name}", |method| on(method, files::serve)),
@@ -393,7 +393,7 @@ pub(super) fn similar(path: &str) -> Option<&'static str> {
     let meant = nouns(path);
     let fits = |pattern| {
         let nouns = nouns(pattern);
-        nouns.len() == meant.len()
+        (nouns.len() == meant.len() || (pattern.contains("{*") && nouns.len() < meant.len()))
             && nouns.iter().zip(&meant).all(|(noun, meant)| noun == meant || noun.starts_with('{'))
     };
     ROUTES.iter().filter(|route| route.access == Access::Key).map(|route| route.pattern).find(|pattern| fits(pattern))

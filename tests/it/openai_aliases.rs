@@ -88,6 +88,10 @@ async fn the_names_are_in_the_list_of_models() {
     let ids: Vec<_> = models["data"].as_array().expect("models").iter().map(|model| model["id"].clone()).collect();
     assert_eq!(ids, [json!("imgmodel"), json!("dall-e-3"), json!("gpt-image-1")]);
     assert_eq!(caller.get("/v1/models/dall-e-3").await.json()["object"], "model");
+    // Some clients send the slash of a name as it is.
+    for path in ["/v1/models/black-forest-labs/flux", "/v1/models/black-forest-labs%2Fflux"] {
+        assert_eq!(caller.get(path).await.json()["id"], "black-forest-labs/flux");
+    }
 }
 
 #[tokio::test]

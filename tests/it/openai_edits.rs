@@ -150,6 +150,14 @@ async fn an_edit_is_a_task_with_its_pictures_in_their_order() {
 }
 
 #[tokio::test]
+async fn a_picture_in_a_form_needs_no_name_of_a_file_if_its_type_is_that_of_a_picture() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 10).await;
+    let parts = [("name=prompt", b"a boat".as_slice()), ("name=image\r\nContent-Type: image/png", &png(30, 20))];
+    assert_eq!(service.worked(caller.edit_form(&parts)).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_reference_may_be_a_url_beside_a_picture() {
     let service = Service::start().await;
     let caller = service.caller("ada", 100).await;

@@ -23,7 +23,8 @@ fn the_second_document_describes_the_other_routes_for_programs() {
             let open = ["/files", "/healthz", "/readyz"].iter().any(|start| pattern.starts_with(start));
             let security = if open { json!([]) } else { json!([{ "key": [] }]) };
             assert_eq!(operation["security"], security, "{method} {pattern}");
-            documented.insert((pattern.replace("{day}/{name}", "{*name}"), method.to_uppercase()));
+            let pattern = pattern.replace("{day}/{name}", "{*name}").replace("models/{id}", "models/{*id}");
+            documented.insert((pattern, method.to_uppercase()));
         }
     }
     let others = ROUTES.iter().filter(|route| {

@@ -12,7 +12,7 @@ use crate::rigs::service::Service;
 /// A path that the pattern of a route matches.
 fn path(route: &Route) -> String {
     let filled = route.pattern.replace("{id}", "imgmodel-AAAAAAAAAAAAAAAAAAAAA").replace("{asset}", "index.html");
-    let filled = filled.replace("{change}", "revoke").replace("{token}", "nonsense");
+    let filled = filled.replace("{*id}", "owner/name").replace("{change}", "revoke").replace("{token}", "nonsense");
     filled.replace("{*name}", "2026-11-21/AAAAAAAAAAAAAAAAAAAAA-0-AAAAAAAAAAAAAAAAAAAAAA.png")
 }
 

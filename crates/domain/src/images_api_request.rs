@@ -16,7 +16,7 @@ pub const MAX_MODEL_CHARS: usize = 200;
 /// Most partial images of a stream.
 const MAX_PARTIAL_IMAGES: u8 = 3;
 /// Fields that are taken and change nothing: an engine of Tintype has no such choice.
-const WITHOUT_EFFECT: [&str; 5] = ["quality", "style", "moderation", "user", "input_fidelity"];
+const WITHOUT_EFFECT: [&str; 6] = ["quality", "style", "moderation", "user", "safety_identifier", "input_fidelity"];
 
 /// The two kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -140,15 +140,17 @@ impl Multipart {
 fn part(header: &[u8]) -> Result<Piece, Malformed> {
     // Some programs name files in another encoding. The names of fields are ASCII, and those of files are not used.
     let header = String::from_utf8_lossy(header);
-    let disposition = header.split("\r\n").find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-disposition").then_some(value)
-    });
-    let (kind, mut rest) = disposition.ok_or(Malformed)?.split_once(';').ok_or(Malformed)?;
+    let field = |wanted: &str| {
+        let mut fields = header.split("\r\n").filter_map(|line| line.split_once(':'));
+        fields.find_map(|(name, value)| name.eq_ignore_ascii_case(wanted).then_some(value.trim()))
+    };
+    let (kind, mut rest) = field("content-disposition").ok_or(Malformed)?.split_once(';').ok_or(Malformed)?;
     if !kind.trim().eq_ignore_ascii_case("form-data") {
         return Err(Malformed);
     }
-    let (mut name, mut is_file) = (None, false);
+    // Some clients name no file when they send the bytes of one.
+    let is_image = field("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("image/"));
+    let (mut name, mut is_file) = (None, is_image);
     loop {
         let (key, value, left) = parameter(rest)?;
         match key.to_ascii_lowercase().as_str() {

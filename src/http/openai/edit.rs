@@ -20,12 +20,15 @@ use tintype_domain::images_api_fields::Fields;
 use tintype_domain::images_api_request::{CallKind, ImagesCall};
 use tintype_domain::model::CREDITS_PER_IMAGE;
 use tintype_domain::multipart::{Multipart, Piece};
+use tintype_domain::reference_url::MAX_URL_CHARS;
 use tintype_domain::request::MAX_REFERENCES;
 
 /// Most parts of a form. The API has less than twenty fields.
 const MAX_PARTS: usize = 64;
 /// Most bytes before the first part of a form, and after the last one.
 const MAX_MARGIN: usize = 64 * 1024;
+/// Most bytes of the URL of an image, whose characters may take 4 bytes each.
+const MAX_URL_BYTES: usize = 4 * MAX_URL_CHARS;
 /// Largest form.
 const MAX_FORM: u64 = MAX_UPLOAD * MAX_PICTURES as u64 + 2 * MAX_BODY as u64;
 
@@ -77,6 +80,10 @@ pub(super) async fn read(
 
 fn too_large() -> ApiError {
     ApiError::too_large("The body is larger than 4 images and a mask of 20 MiB each and 512 KiB of other fields.", None)
+}
+
+fn no_image() -> ApiError {
+    ApiError::bad_image("An image of a form must be a file, whose part has a filename, or an https:// URL.")
 }
 
 fn too_much_text() -> ApiError {
@@ -216,7 +223,10 @@ impl<'a> Form<'a> {
             Some(Part::Field(_, text) | Part::Url(text)) => {
                 self.bytes += data.len();
                 text.extend_from_slice(&data);
-                self.within_limit()
+                match &self.part {
+                    Some(Part::Url(url)) if url.len() > MAX_URL_BYTES => Err(no_image()),
+                    _ => self.within_limit(),
+                }
             }
             Some(Part::Image(begun)) => {
                 if !mem::replace(begun, true) {
@@ -242,14 +252,20 @@ impl<'a> Form<'a> {
     }
 
     fn end_part(&mut self) -> Result<(), ApiError> {
-        let text = |bytes| String::from_utf8(bytes).map_err(|_| ApiError::invalid_request("A field is not in UTF-8."));
         match self.part.take() {
-            Some(Part::Field(name, value)) => self.fields.push((name, text(value)?)),
+            Some(Part::Field(name, value)) => {
+                let no_text = |_| match name.as_str() {
+                    "mask" => ApiError::bad_mask("A mask must be a file, whose part has a filename."),
+                    _ => ApiError::invalid_request("A field is not in UTF-8."),
+                };
+                let value = String::from_utf8(value).map_err(no_text)?;
+                self.fields.push((name, value));
+            }
             Some(Part::Url(url)) => {
                 if self.images.len() >= MAX_REFERENCES {
                     return Err(too_many_images());
                 }
-                self.images.push(text(url)?);
+                self.images.push(String::from_utf8(url).map_err(|_| no_image())?);
             }
             Some(Part::Image(false)) => return Err(ApiError::bad_image("An image is empty.")),
             // A browser sends an empty file where none was chosen.

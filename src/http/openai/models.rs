@@ -47,7 +47,7 @@ pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Call
     Ok(json(&Models { object: "list", data }))
 }
 
-/// `GET /v1/models/{id}`: every name may be used, so every name is a model.
+/// `GET /v1/models/{id}`: every name may be used, so every name is a model, also one with a slash.
 pub(in crate::http) async fn find(
     State(api): State<Arc<ApiState>>,
     caller: Caller,

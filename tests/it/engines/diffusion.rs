@@ -289,11 +289,7 @@ async fn a_service_with_an_installed_model_renders_with_it_and_remembers_its_spe
         line.expect("a line").to_owned()
     };
     let server = start();
-    assert!(
-        line(&server).contains("the model lcm on this machine's CPU; its speed is measured"),
-        "{}",
-        server.said
-    );
+    assert!(line(&server).contains("the model lcm on this machine's CPU; its speed is measured"), "{}", server.said);
     let key = server.first_key().expect("a key");
     let task_id = submit(&server, &key, "a boat").await;
     assert_eq!(ended(&server, &key, &task_id).await["status"], "completed");

@@ -103,7 +103,7 @@ async fn a_hostile_form_leaves_nothing() {
     let many = vec![("name=prompt", b"".as_slice()); 5_000];
     let cut = form("b-1", &[prompt, image]);
     let long = vec![b'a'; MAX_BODY + 1];
-    let cases: [(Vec<u8>, u16, Value); 16] = [
+    let cases: [(Vec<u8>, u16, Value); 19] = [
         (form("b-1", &many), 400, Value::Null),
         (form("b-2", &[prompt, image]), 400, Value::Null),
         (cut[..cut.len() - 10].to_vec(), 400, Value::Null),
@@ -116,6 +116,9 @@ async fn a_hostile_form_leaves_nothing() {
         (form("b-1", &[prompt, ("name=image; filename=a.png", b"")]), 400, json!("image")),
         (form("b-1", &[prompt, ("name=image; filename=a.png", &picture[..60])]), 400, json!("image")),
         (form("b-1", &[prompt, ("name=image", b"upload:FAAAAAAAAAAAAAAAAAAAA")]), 400, json!("image")),
+        (form("b-1", &[prompt, ("name=image", &picture)]), 400, json!("image")),
+        (form("b-1", &[prompt, ("name=image", &long)]), 400, json!("image")),
+        (form("b-1", &[prompt, image, ("name=mask", &picture)]), 400, json!("mask")),
         (form("b-1", &[prompt, image, ("name=mask; filename=m.png", &picture)]), 400, json!("mask")),
         (form("b-1", &[prompt, image, ("name=mask; filename=m.png", &png(7, 3))]), 400, json!("mask")),
         (form("b-1", &[prompt, image, ("name=other; filename=m.png", &picture)]), 400, Value::Null),
