@@ -24,7 +24,7 @@ use tintype::policy::Policy;
 use tintype::worker::Worker;
 use tintype::worker::render::EngineRenderer;
 use tintype_engine::picture::Picture;
-use tintype_engines::Surroundings;
+use tintype_engines::EngineContext;
 use tintype_system::sandbox::Decoder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -180,7 +180,7 @@ impl Beside {
         let shared = service.shared.clone();
         let named = settings.worker.engine.engines()?.remove(0);
         let choice = tintype_engines::choose(&named.settings, Path::new("."))?;
-        let engine = choice.build(Surroundings { decoder, ..Surroundings::default() })?;
+        let engine = choice.build(EngineContext { decoder, ..EngineContext::default() })?;
         let policy = Policy::open(None).await?;
         let slots = settings.worker.render_slots(&named, choice.info.slots);
         let renderer = EngineRenderer::new(&settings.worker, shared.clone(), policy.clone(), choice.info, engine)?;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tintype::files::Files;
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
-use tintype::server::{self, Front};
+use tintype::server::{self, ListenerSettings};
 use tintype::service::Shared;
 use tintype_config::ServerSettings;
 use tintype_store::Store;
@@ -71,7 +71,7 @@ impl Service {
         tokio::spawn(server::serve(
             vec![listener.into()],
             router(api, Readiness::new()),
-            Front::default(),
+            ListenerSettings::default(),
             stop.clone(),
         ));
         Ok(Self { shared, address, _stop: stop.drop_guard() })
@@ -97,7 +97,7 @@ pub async fn ceiling(load: &Load) -> Outcome<Load> {
     let address = listener.local_addr()?;
     let path = path(&load.requests[0])?;
     let router = Router::new().route(path, get(answer).post(answer_after_body));
-    tokio::spawn(server::serve(vec![listener.into()], router, Front::default(), CancellationToken::new()));
+    tokio::spawn(server::serve(vec![listener.into()], router, ListenerSettings::default(), CancellationToken::new()));
     Ok(Load { address, requests: load.requests.clone() })
 }
 

@@ -15,7 +15,7 @@ use crate::files::Files;
 use tintype_config::{DataSettings, lifetime};
 use tintype_domain::model::{EntryKind, LedgerEntry};
 use tintype_domain::text::{self, counted};
-use tintype_store::{Audit, Drift, Store, Taking};
+use tintype_store::{Audit, Drift, Store, TakeOutcome};
 
 /// Ledger entries per page.
 const HISTORY_PAGE: u32 = 1_000;
@@ -125,10 +125,10 @@ async fn take(args: TakeArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let name = &account.name;
     match store.take(account.id, args.amount, &args.note).await?.ok_or("the account no longer exists")? {
-        Taking::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
+        TakeOutcome::Taken(credits) => show(args.json, &Balance { account: name, credits }, || {
             format!("Took {}; {name} has {credits} left.", counted(args.amount, "credit", "credits"))
         }),
-        Taking::TooFew(available) => Err(Failure(format!(
+        TakeOutcome::TooFew(available) => Err(Failure(format!(
             "{name} has only {}, so nothing was taken: take {available} or less",
             counted(available, "credit", "credits")
         ))),

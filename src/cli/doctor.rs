@@ -30,7 +30,7 @@ use tintype_domain::model::IdSource;
 use tintype_domain::text::counted;
 use tintype_engine::{Brief, CancellationToken, Progress, RenderSettings};
 use tintype_engines::models;
-use tintype_engines::{Surroundings, diffusion};
+use tintype_engines::{EngineContext, diffusion};
 use tintype_store::postgres;
 use tintype_store::sqlite::Snapshot;
 use tintype_store::{
@@ -475,7 +475,7 @@ async fn engine(settings: &EngineSettings, data: &Path) -> Result<String, String
             .await
             .map(|version| format!("{}: {version}", choice.info.description));
     }
-    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() })?;
+    let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() })?;
     let probe = tokio::time::timeout(PROBE_LIMIT, engine.probe()).await;
     let probe =
         probe.map_err(|_| format!("no answer within {} s from {}", PROBE_LIMIT.as_secs(), choice.info.description))?;

@@ -24,7 +24,7 @@ use tintype_engine::{
     RenderSettings, Sizes,
 };
 use tintype_engines::diffusion::{Asked, Distance};
-use tintype_engines::{EngineChoice, Surroundings};
+use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::clock::Clock;
 
 /// Time limit for a probe.
@@ -374,7 +374,7 @@ async fn check(args: CheckArgs, data: &Path) -> Outcome {
 
 async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure> {
     let choice = chosen(named, data)?;
-    let engine = choice.build(Surroundings { quotes_server: true, keeps: owns(data), ..Surroundings::default() })?;
+    let engine = choice.build(EngineContext { quotes_server: true, keeps: owns(data), ..EngineContext::default() })?;
     let clock = Clock::system();
     let begun = clock.elapsed();
     // Its end, however it comes, shows in the probe.
@@ -429,7 +429,7 @@ fn check_free(out: &Path) -> Result<(), String> {
 /// An engine that is ready, for one picture of the operator.
 async fn ready(named: &NamedEngine, data: &Path, limit: Duration) -> Result<(Arc<dyn Engine>, EngineInfo), Failure> {
     let choice = chosen(named, data)?;
-    let engine = choice.build(Surroundings { quotes_server: true, keeps: owns(data), ..Surroundings::default() })?;
+    let engine = choice.build(EngineContext { quotes_server: true, keeps: owns(data), ..EngineContext::default() })?;
     let started = tokio::time::timeout(limit, engine.started()).await;
     started.map_err(|_| format!("the engine was not ready within {} s", limit.as_secs()))??;
     Ok((engine, choice.info))

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::progress::Transfer;
 use super::{Outcome, show};
-use tintype_engines::models::hub::{Hub, Patience};
+use tintype_engines::models::hub::{Hub, TimeLimits};
 use tintype_engines::models::library::{self, STORE, Target};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(super) async fn run(args: LibraryArgs, data: &Path) -> Outcome {
     let target = if cuda { Target::Cuda } else { Target::Processor };
     let read = |file: PathBuf| std::fs::read(&file).map_err(|error| format!("cannot read {}: {error}", file.display()));
     let authorities = ca.map(read).transpose()?;
-    let hub = Hub::new(&store, None, authorities.as_deref(), Patience::default())?;
+    let hub = Hub::new(&store, None, authorities.as_deref(), TimeLimits::default())?;
     let transfer = Transfer::new(!json);
     let installed = tokio::select! {
         installed = library::install(&hub, data, target, &transfer) => installed,

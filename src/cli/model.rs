@@ -16,8 +16,8 @@ use super::{Failure, Outcome, show, table};
 use tintype_config::{DataSettings, HubSettings, ServerSettings};
 use tintype_domain::text::counted;
 use tintype_engines::diffusion;
-use tintype_engines::models::catalogue::{Offer, is_usable, offer, offers};
-use tintype_engines::models::hub::{Hub, Patience};
+use tintype_engines::models::catalogue::{CatalogueModel, is_usable, offer, offers};
+use tintype_engines::models::hub::{Hub, TimeLimits};
 use tintype_engines::models::manifest::{Licence, Manifest};
 use tintype_engines::models::pull::{self, Begun, Pull};
 use tintype_engines::models::{self, Busy, Installed, NotRemoved, eight_bits};
@@ -151,9 +151,9 @@ pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
 
 async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     let PullArgs { name, revision, accept_licence, hub, json } = args;
-    let usual = Patience::default();
+    let usual = TimeLimits::default();
     let patience =
-        Patience { stall: hub.test_stall.unwrap_or(usual.stall), pause: hub.test_pause.unwrap_or(usual.pause) };
+        TimeLimits { stall: hub.test_stall.unwrap_or(usual.stall), pause: hub.test_pause.unwrap_or(usual.pause) };
     let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), patience)?;
     let transfer = Arc::new(Transfer::new(!json));
     let work = async {
@@ -341,8 +341,8 @@ struct Available {
     usable: bool,
 }
 
-impl From<&'static Offer> for Available {
-    fn from(offer: &'static Offer) -> Self {
+impl From<&'static CatalogueModel> for Available {
+    fn from(offer: &'static CatalogueModel) -> Self {
         Self {
             name: &offer.name,
             family: &offer.family,
@@ -377,7 +377,7 @@ fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     }
     let begun = unfinished.iter().filter(|name| !entries.iter().any(|entry| entry.name == **name));
     installed.extend(begun.map(|name| Listed { name, state: "unfinished", reason: None, shown: None }));
-    let is_there = |offer: &&Offer| entries.iter().any(|entry| entry.name == offer.name);
+    let is_there = |offer: &&CatalogueModel| entries.iter().any(|entry| entry.name == offer.name);
     let available: Vec<_> = offers().iter().filter(|offer| !is_there(offer)).map(Available::from).collect();
     show(args.json, &serde_json::json!({ "installed": installed, "available": available }), || {
         text(&installed, &available)

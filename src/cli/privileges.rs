@@ -7,15 +7,15 @@ use super::{Command, Failure, files, model, person};
 use tintype_config::{DataSettings, DatabaseUrl, FileBackend};
 use tintype_engines::models;
 use tintype_system::data_dir::directory_of;
-use tintype_system::owner::{self, Keeps};
+use tintype_system::owner::{self, RootRight};
 
 impl Command {
     /// Whether the command works on data, and the right of root that it needs beside those of the owner of the data.
-    fn keeps(&self) -> Option<Keeps> {
+    fn keeps(&self) -> Option<RootRight> {
         match self {
-            Self::Serve(_) | Self::Api(_) | Self::Worker(_) => Some(Keeps::LowPorts),
-            Self::Backup(_) => Some(Keeps::WriteDestination),
-            Self::Restore(_) => Some(Keeps::ReadSource),
+            Self::Serve(_) | Self::Api(_) | Self::Worker(_) => Some(RootRight::LowPorts),
+            Self::Backup(_) => Some(RootRight::WriteDestination),
+            Self::Restore(_) => Some(RootRight::ReadSource),
             Self::Account(_)
             | Self::Key(_)
             | Self::Person(_)
@@ -28,7 +28,7 @@ impl Command {
             | Self::Migrate(_)
             | Self::Model(_)
             | Self::Engine(EngineCommand::Library(_))
-            | Self::Doctor(_) => Some(Keeps::Nothing),
+            | Self::Doctor(_) => Some(RootRight::Nothing),
             Self::Policy(_)
             | Self::Engine(_)
             | Self::Preset(_)

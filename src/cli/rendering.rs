@@ -18,7 +18,7 @@ use tintype_config::{EngineTarget, NamedEngine, ServerSettings, WorkerSettings};
 use tintype_domain::model::Id;
 use tintype_domain::preset::Preset;
 use tintype_engine::{Engine, EngineInfo};
-use tintype_engines::{EngineChoice, EngineModel, Surroundings, models};
+use tintype_engines::{EngineChoice, EngineContext, EngineModel, models};
 use tintype_system::sandbox::Decoder;
 
 /// How often the installed models are looked at.
@@ -228,7 +228,7 @@ impl Rendering {
     fn member(&self, Chosen { engine, choice, model }: &Chosen) -> Result<Member, String> {
         let (settings, shared) = (&self.settings, &self.shared);
         let decoder = self.decoder.clone();
-        let built = choice.build(Surroundings { decoder, quotes_server: false, keeps: true });
+        let built = choice.build(EngineContext { decoder, quotes_server: false, keeps: true });
         let built = built.map_err(|error| format!("engine {}: {error}", engine.name))?;
         let renderer =
             EngineRenderer::new(settings, shared.clone(), self.policy.clone(), choice.info.clone(), built.clone())?;

@@ -20,7 +20,7 @@ use super::systemd;
 use super::{Failure, Outcome, open_files, operator};
 use crate::http::{ApiSettings, ApiState, Readiness, metrics_router, router};
 use crate::policy::Policy;
-use crate::server::{self, Certificate, Front, Listener, Probe};
+use crate::server::{self, Certificate, Listener, ListenerSettings, Probe};
 use crate::service::Shared;
 use crate::service::file_store;
 use crate::service::sweeper::Sweeper;
@@ -306,7 +306,7 @@ async fn work(
     if let Some(api) = &api {
         let ApiSettings { connections, trusted_proxies, balancers, .. } = api.settings.clone();
         let certificate = listeners.certificate;
-        let front = Front { certificate, limits: connections, trusted_proxies, balancers };
+        let front = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
         running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
         run_beside(api, &mut running, &stop);
     }
@@ -314,7 +314,12 @@ async fn work(
         running.spawn(probe.run(shared.clone(), stop.clone()));
     }
     if !listeners.metrics.is_empty() {
-        running.spawn(server::serve(listeners.metrics, metrics_router(shared), Front::default(), close.clone()));
+        running.spawn(server::serve(
+            listeners.metrics,
+            metrics_router(shared),
+            ListenerSettings::default(),
+            close.clone(),
+        ));
     }
     if let Some(rendering) = rendering {
         running.spawn(rendering.policy.clone().watch(stop.clone()));

@@ -18,7 +18,7 @@ pub(super) struct Signals {
 }
 
 /// A signal as a server understands it.
-enum Wish {
+enum ServerSignal {
     /// To stop; the name of the signal.
     Stop(&'static str),
     /// To read files again.
@@ -34,12 +34,12 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Wish {
+    async fn next(&mut self) -> ServerSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Wish::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Wish::Stop("SIGINT"),
+            _ = self.terminate.recv() => ServerSignal::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => ServerSignal::Stop("SIGINT"),
             // The terminal was closed, or else someone wants files to be read again.
-            _ = self.hangup.recv() => if io::stdout().is_terminal() { Wish::Stop("SIGHUP") } else { Wish::Reload },
+            _ = self.hangup.recv() => if io::stdout().is_terminal() { ServerSignal::Stop("SIGHUP") } else { ServerSignal::Reload },
         }
     }
 
@@ -47,8 +47,8 @@ impl Signals {
     pub(super) async fn obey(&mut self, reloaded: &Reloaded) -> &'static str {
         loop {
             match self.next().await {
-                Wish::Reload => reloaded.read_again().await,
-                Wish::Stop(signal) => return signal,
+                ServerSignal::Reload => reloaded.read_again().await,
+                ServerSignal::Stop(signal) => return signal,
             }
         }
     }
@@ -56,7 +56,7 @@ impl Signals {
     /// Waits for the next signal to stop. There is nothing to read again yet, or any more.
     pub(super) async fn stop(&mut self) -> &'static str {
         loop {
-            if let Wish::Stop(signal) = self.next().await {
+            if let ServerSignal::Stop(signal) = self.next().await {
                 return signal;
             }
         }

@@ -44,12 +44,12 @@ pub struct Files {
     faults: Faults,
     guard: Option<PathBuf>,
     /// Why files cannot be written, if they cannot.
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<WriteFault>>,
 }
 
 /// A reason why files cannot be written.
 #[derive(Debug, Clone, Copy)]
-enum Trouble {
+enum WriteFault {
     /// The last write, of this many bytes for this task, failed.
     Write(Id, usize),
     /// The permissions of a directory forbid it.
@@ -227,7 +227,7 @@ impl Files {
         let written = self.write_now(task_id, index, png).await;
         match &written {
             Ok(_) => self.note(None, ""),
-            Err(error) => self.note(Some(Trouble::Write(task_id, bytes)), &error.to_string()),
+            Err(error) => self.note(Some(WriteFault::Write(task_id, bytes)), &error.to_string()),
         }
         written
     }
@@ -241,7 +241,7 @@ impl Files {
     pub async fn try_again(&self, today: Timestamp) {
         let trouble = *self.trouble.locked();
         match (&self.backend, trouble) {
-            (_, Some(Trouble::Write(task_id, bytes))) => {
+            (_, Some(WriteFault::Write(task_id, bytes))) => {
                 if let Ok(name) = self.write(task_id, 0, Bytes::from(vec![0; bytes])).await
                     && let Err(error) = self.remove(&name).await
                 {
@@ -250,14 +250,14 @@ impl Files {
             }
             (Backend::Directory(directory), _) => match directory.check_day(today) {
                 Ok(()) => self.note(None, ""),
-                Err(error) => self.note(Some(Trouble::Permissions), &error),
+                Err(error) => self.note(Some(WriteFault::Permissions), &error),
             },
             (Backend::Bucket(_), _) => {}
         }
     }
 
     /// Notes whether files can be written, and logs when that changes.
-    fn note(&self, trouble: Option<Trouble>, error: &str) {
+    fn note(&self, trouble: Option<WriteFault>, error: &str) {
         let files = self.describe();
         match (trouble, std::mem::replace(&mut *self.trouble.locked(), trouble)) {
             (Some(_), None) => tracing::error!(

@@ -16,7 +16,7 @@ use crate::files::FileName;
 
 /// The part of a file that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Extent {
+enum ByteRange {
     Whole,
     Part(std::ops::Range<u64>),
     Unsatisfiable,
@@ -52,14 +52,14 @@ pub(super) async fn serve(
     }
     let extent = match headers.get(header::IF_RANGE) {
         // Ranges are defined for GET alone (RFC 9110, section 14.2).
-        _ if method != Method::GET => Extent::Whole,
-        Some(validator) if validator.as_bytes() != etag.as_bytes() => Extent::Whole,
-        _ => headers.get(header::RANGE).map_or(Extent::Whole, |range| extent(range, size)),
+        _ if method != Method::GET => ByteRange::Whole,
+        Some(validator) if validator.as_bytes() != etag.as_bytes() => ByteRange::Whole,
+        _ => headers.get(header::RANGE).map_or(ByteRange::Whole, |range| extent(range, size)),
     };
     let (status, range) = match extent {
-        Extent::Whole => (StatusCode::OK, 0..size),
-        Extent::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        Extent::Unsatisfiable => {
+        ByteRange::Whole => (StatusCode::OK, 0..size),
+        ByteRange::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        ByteRange::Unsatisfiable => {
             let mut response = ApiError::of_status(StatusCode::RANGE_NOT_SATISFIABLE).into_response();
             insert(response.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
             return Ok(response);
@@ -114,16 +114,16 @@ fn names(headers: &HeaderMap, condition: &HeaderName, etag: &str) -> bool {
 
 /// Reads a Range header (RFC 9110, section 14). Several ranges, another unit or an invalid value get the whole file, as
 /// the RFC allows.
-fn extent(range: &HeaderValue, size: u64) -> Extent {
+fn extent(range: &HeaderValue, size: u64) -> ByteRange {
     let spec = range.to_str().ok().and_then(|text| text.strip_prefix("bytes="));
-    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return Extent::Whole };
+    let Some((first, last)) = spec.and_then(|spec| spec.trim().split_once('-')) else { return ByteRange::Whole };
     let number =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().unwrap_or(u64::MAX));
     let range = match (number(first.trim()), number(last.trim()), first.is_empty(), last.is_empty()) {
         (Some(first), _, false, true) => first..size,
         (Some(first), Some(last), false, false) if first <= last => first..last.saturating_add(1).min(size),
         (_, Some(suffix), true, false) => size.saturating_sub(suffix)..size,
-        _ => return Extent::Whole,
+        _ => return ByteRange::Whole,
     };
-    if range.start >= range.end { Extent::Unsatisfiable } else { Extent::Part(range) }
+    if range.start >= range.end { ByteRange::Unsatisfiable } else { ByteRange::Part(range) }
 }

@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 
 use crate::http::state::ApiState;
 use crate::service::encoder::Encoded;
-use crate::service::waiters::Seat;
+use crate::service::waiters::WaitSlot;
 use tintype_domain::model::Id;
 use tintype_store::{Call, CallEnd, Result};
 
@@ -101,7 +101,7 @@ pub(super) fn next_part(rest: &mut VecDeque<Bytes>) -> Bytes {
 /// The body of an answer with pictures, in parts.
 pub(super) struct Pieces {
     pub(super) rest: VecDeque<Bytes>,
-    pub(super) _seat: Arc<Seat>,
+    pub(super) _seat: Arc<WaitSlot>,
     /// So that the same answer for another caller has the same memory.
     pub(super) _encoded: Encoded,
 }

@@ -14,10 +14,10 @@ mod state;
 mod submitted;
 
 pub use ops::Readiness;
-pub use pipeline::auth::Arrival;
+pub use pipeline::auth::ConnectionInfo;
 pub use pipeline::error::NoAnswer;
 pub use pipeline::framing::HeadCheck;
-pub use pipeline::malformed::Enveloping;
+pub use pipeline::malformed::EnvelopeStream;
 pub use pipeline::observe::REQUEST_ID;
 pub use routes::{metrics_router, router};
 pub use state::{ApiSettings, ApiState};

@@ -123,7 +123,7 @@ fn registration(settings: &ServerSettings, public_url: &str) -> Result<Option<Re
         return Err("--oidc-issuer needs --public-url with https, to which the provider sends browsers back".into());
     }
     let redirect = format!("{public_url}/studio/oidc/callback");
-    Ok(Some(Registration { provider, redirect, farewell: format!("{public_url}/studio/sign-in") }))
+    Ok(Some(Registration { provider, redirect, post_logout_redirect: format!("{public_url}/studio/sign-in") }))
 }
 
 /// The terms of open sign-up, if it is open.

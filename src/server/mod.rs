@@ -30,11 +30,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
-use crate::http::{Arrival, Enveloping, NoAnswer};
+use crate::http::{ConnectionInfo, EnvelopeStream, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
 use listener::Accepted;
-use pace::{AnswerBody, Paced, Stage};
-use socket::{Ending, Lent, Socket};
+use pace::{AnswerBody, Stage, TimedStream};
+use socket::{Ending, ReturnedStream, Socket};
 use tintype_config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
 use tintype_domain::source::Peer;
 
@@ -53,7 +53,7 @@ const RESERVE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Settings of a listener.
 #[derive(Debug)]
-pub struct Front {
+pub struct ListenerSettings {
     /// Serves HTTPS.
     pub certificate: Option<Arc<Certificate>>,
     /// Limits on connections.
@@ -64,7 +64,7 @@ pub struct Front {
     pub balancers: Vec<TrustedProxy>,
 }
 
-impl Default for Front {
+impl Default for ListenerSettings {
     fn default() -> Self {
         let limits = ConnectionLimits::DEFAULT;
         Self { certificate: None, limits, trusted_proxies: Vec::new(), balancers: Vec::new() }
@@ -73,7 +73,7 @@ impl Default for Front {
 
 /// State shared by all connections of a listener.
 #[derive(Clone)]
-struct Host {
+struct ListenerState {
     router: Router,
     tls: Option<TlsAcceptor>,
     limits: ConnectionLimits,
@@ -81,7 +81,7 @@ struct Host {
 
 /// One connection as the service sees it.
 #[derive(Clone, Copy)]
-struct Visit {
+struct Connection {
     peer: Peer,
     tls: bool,
     /// The connection is one of the reserve.
@@ -105,46 +105,50 @@ fn spare_files() -> usize {
 }
 
 /// Serves `router` on all listeners until `stop`, then waits for open requests to finish.
-pub async fn serve(listeners: Vec<Listener>, router: Router, front: Front, stop: CancellationToken) {
-    let exempt = [&front.trusted_proxies[..], &front.balancers].concat();
-    let door = Door {
-        slots: Arc::new(ConnectionSlots::new(&front.limits, spare_files(), exempt)),
-        balancers: front.balancers,
-        host: Host { router, tls: front.certificate.as_ref().map(Certificate::acceptor), limits: front.limits },
+pub async fn serve(listeners: Vec<Listener>, router: Router, settings: ListenerSettings, stop: CancellationToken) {
+    let exempt = [&settings.trusted_proxies[..], &settings.balancers].concat();
+    let acceptor = ConnectionAcceptor {
+        slots: Arc::new(ConnectionSlots::new(&settings.limits, spare_files(), exempt)),
+        balancers: settings.balancers,
+        state: ListenerState {
+            router,
+            tls: settings.certificate.as_ref().map(Certificate::acceptor),
+            limits: settings.limits,
+        },
         open: GracefulShutdown::new(),
     };
-    if let Some(certificate) = front.certificate {
+    if let Some(certificate) = settings.certificate {
         let stop = stop.clone();
         tokio::spawn(async move { stop.run_until_cancelled(certificate.watch()).await });
     }
     for listener in &listeners {
-        if let Err(error) = listener.bound(front.limits.write_stall) {
+        if let Err(error) = listener.bound(settings.limits.write_stall) {
             tracing::warn!(%error, "could not limit the send buffers of connections: slow clients will use more kernel memory");
         }
     }
-    let admitting = listeners.into_iter().map(|listener| door.admit(listener, &stop));
+    let admitting = listeners.into_iter().map(|listener| acceptor.accept_all(listener, &stop));
     futures::future::join_all(admitting).await;
-    if tokio::time::timeout(CLOSE_TIME_LIMIT, door.open.shutdown()).await.is_err() {
+    if tokio::time::timeout(CLOSE_TIME_LIMIT, acceptor.open.shutdown()).await.is_err() {
         tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
 
 /// The way in, which all listeners share.
-struct Door {
+struct ConnectionAcceptor {
     slots: Arc<ConnectionSlots>,
     /// With the PROXY protocol, those that speak it.
     balancers: Vec<TrustedProxy>,
-    host: Host,
+    state: ListenerState,
     open: GracefulShutdown,
 }
 
-impl Door {
+impl ConnectionAcceptor {
     /// Accepts connections until `stop`.
-    async fn admit(&self, listener: Listener, stop: &CancellationToken) {
+    async fn accept_all(&self, listener: Listener, stop: &CancellationToken) {
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             match accepted {
-                Ok(Accepted::Tcp(stream, address)) => self.enter_from(stream, address.ip()),
-                Ok(Accepted::Socket(stream)) => self.enter_from_socket(stream),
+                Ok(Accepted::Tcp(stream, address)) => self.serve_tcp(stream, address.ip()),
+                Ok(Accepted::Socket(stream)) => self.serve_unix(stream),
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -153,50 +157,50 @@ impl Door {
         }
     }
 
-    fn enter_from(&self, mut stream: TcpStream, address: IpAddr) {
+    fn serve_tcp(&self, mut stream: TcpStream, address: IpAddr) {
         let peer = Peer::Address(address);
         let is_balanced = !self.balancers.is_empty();
         if is_balanced && !self.balancers.iter().any(|balancer| balancer.is(peer)) {
             tracing::debug!(%peer, "closed a connection: --trusted-proxy names no balancer at this address");
             return;
         }
-        let Some((mut slot, mut visit)) = slot(&self.slots, peer) else { return };
-        let (host, watcher) = (self.host.clone(), self.open.watcher());
+        let Some((mut slot, mut connection)) = slot(&self.slots, peer) else { return };
+        let (state, watcher) = (self.state.clone(), self.open.watcher());
         let slots = is_balanced.then(|| self.slots.clone());
         tokio::spawn(async move {
             if let Some(slots) = slots {
-                let limit = if visit.over_limit { RESERVE_TIME_LIMIT } else { host.limits.handshake };
+                let limit = if connection.over_limit { RESERVE_TIME_LIMIT } else { state.limits.handshake };
                 match caller_of(&mut stream, peer, limit).await {
                     None => return,
                     Some(caller) if caller == peer => {}
                     Some(caller) => match self::slot(&slots, caller) {
-                        Some(of_caller) => (slot, visit) = of_caller,
+                        Some(of_caller) => (slot, connection) = of_caller,
                         None => return,
                     },
                 }
             }
-            let (stream, returned) = Lent::new(stream);
-            let limit = host.limits.write_stall;
-            finish(host.welcome(stream, visit, watcher), returned, visit, limit).await;
+            let (stream, returned) = ReturnedStream::new(stream);
+            let limit = state.limits.write_stall;
+            finish(state.handshake(stream, connection, watcher), returned, connection, limit).await;
             drop(slot);
         });
     }
 
     /// Nothing leaves this machine on the way to a proxy at a Unix domain socket, so there is no TLS.
-    fn enter_from_socket(&self, stream: UnixStream) {
-        let Some((slot, visit)) = slot(&self.slots, Peer::Socket) else { return };
-        let (host, watcher) = (self.host.clone(), self.open.watcher());
+    fn serve_unix(&self, stream: UnixStream) {
+        let Some((slot, connection)) = slot(&self.slots, Peer::Socket) else { return };
+        let (state, watcher) = (self.state.clone(), self.open.watcher());
         tokio::spawn(async move {
-            let (stream, returned) = Lent::new(stream);
-            let limit = host.limits.write_stall;
-            finish(host.converse(stream, visit, watcher), returned, visit, limit).await;
+            let (stream, returned) = ReturnedStream::new(stream);
+            let limit = state.limits.write_stall;
+            finish(state.serve_http(stream, connection, watcher), returned, connection, limit).await;
             drop(slot);
         });
     }
 }
 
 /// A slot for a connection, which is closed if there is none.
-fn slot(slots: &ConnectionSlots, peer: Peer) -> Option<(ConnectionSlot, Visit)> {
+fn slot(slots: &ConnectionSlots, peer: Peer) -> Option<(ConnectionSlot, Connection)> {
     let Some(slot) = slots.take(peer) else {
         tracing::debug!(%peer, "closed a connection: the limit on connections is reached");
         return None;
@@ -204,8 +208,8 @@ fn slot(slots: &ConnectionSlots, peer: Peer) -> Option<(ConnectionSlot, Visit)> 
     if slot.reserve {
         tracing::debug!(%peer, "the limit on connections is reached: this one may only ask for the server's health");
     }
-    let visit = Visit { peer, tls: false, over_limit: slot.reserve };
-    Some((slot, visit))
+    let connection = Connection { peer, tls: false, over_limit: slot.reserve };
+    Some((slot, connection))
 }
 
 /// The caller for whom a balancer has made a connection, or the balancer itself.
@@ -224,10 +228,10 @@ async fn caller_of(stream: &mut TcpStream, balancer: Peer, limit: Duration) -> O
 async fn finish<S: Socket>(
     service: impl Future<Output = Ending>,
     returned: oneshot::Receiver<S>,
-    visit: Visit,
+    connection: Connection,
     limit: Duration,
 ) {
-    let (ending, limit) = if visit.over_limit {
+    let (ending, limit) = if connection.over_limit {
         let served = tokio::time::timeout(RESERVE_TIME_LIMIT, service).await;
         (served.unwrap_or(Ending::Broken), RESERVE_TIME_LIMIT)
     } else {
@@ -238,13 +242,13 @@ async fn finish<S: Socket>(
     }
 }
 
-impl Host {
+impl ListenerState {
     /// Detects whether a connection uses TLS, and serves it.
-    async fn welcome(self, stream: Lent<TcpStream>, visit: Visit, watcher: Watcher) -> Ending {
+    async fn handshake(self, stream: ReturnedStream<TcpStream>, connection: Connection, watcher: Watcher) -> Ending {
         let Some(tls) = self.tls.clone() else {
-            return self.converse(stream, visit, watcher).await;
+            return self.serve_http(stream, connection, watcher).await;
         };
-        let peer = visit.peer;
+        let peer = connection.peer;
         let shake_hands = async {
             let mut first = [0];
             tokio::time::timeout(self.limits.first_byte, stream.peek(&mut first)).await??;
@@ -256,8 +260,8 @@ impl Host {
                 tracing::debug!(%peer, "answered an ACME challenge");
                 Ending::Complete
             }
-            Ok(Ok(Ok(stream))) => self.converse(stream, Visit { tls: true, ..visit }, watcher).await,
-            Ok(Ok(Err(stream))) => self.converse(stream, visit, watcher).await,
+            Ok(Ok(Ok(stream))) => self.serve_http(stream, Connection { tls: true, ..connection }, watcher).await,
+            Ok(Ok(Err(stream))) => self.serve_http(stream, connection, watcher).await,
             Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Ending::Broken,
             Ok(Err(error)) => {
                 tracing::debug!(%error, %peer, "the TLS handshake failed");
@@ -271,18 +275,18 @@ impl Host {
     }
 
     /// Serves HTTP/1.1 over one connection until it ends.
-    async fn converse<S>(self, stream: S, visit: Visit, watcher: Watcher) -> Ending
+    async fn serve_http<S>(self, stream: S, connection: Connection, watcher: Watcher) -> Ending
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Visit { peer, tls, over_limit } = visit;
+        let Connection { peer, tls, over_limit } = connection;
         let stage = Arc::new(Stage::new());
-        let stream = Paced::new(stream, stage.clone(), self.limits);
-        let stream = Enveloping::new(stream, self.limits.write_stall);
+        let stream = TimedStream::new(stream, stage.clone(), self.limits);
+        let stream = EnvelopeStream::new(stream, self.limits.write_stall);
         let of_service = stage.clone();
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             let unambiguous = of_service.begin_exchange();
-            request.extensions_mut().insert(Arrival { peer, tls, unambiguous, over_limit });
+            request.extensions_mut().insert(ConnectionInfo { peer, tls, unambiguous, over_limit });
             let stage = of_service.clone();
             self.router.clone().call(request).map(move |Ok(mut answer)| {
                 // An error of the service makes hyper close the connection.

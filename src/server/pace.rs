@@ -108,7 +108,7 @@ impl HttpBody for AnswerBody {
 
 /// A stream that enforces the time limits on its peer.
 #[derive(Debug)]
-pub(super) struct Paced<S> {
+pub(super) struct TimedStream<S> {
     stream: S,
     stage: Arc<Stage>,
     limits: ConnectionLimits,
@@ -122,7 +122,7 @@ pub(super) struct Paced<S> {
     head: HeadCheck,
 }
 
-impl<S> Paced<S> {
+impl<S> TimedStream<S> {
     pub(super) fn new(stream: S, stage: Arc<Stage>, limits: ConnectionLimits) -> Self {
         let fired_at = stage.begun;
         Self { stream, stage, limits, header_since: None, timer: None, fired_at, head: HeadCheck::default() }
@@ -171,7 +171,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -196,7 +196,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, buffer)
     }

@@ -85,12 +85,12 @@ async fn is_closed_by_peer(stream: &mut impl Socket) -> bool {
 
 /// A stream that returns itself when its user drops it.
 #[derive(Debug)]
-pub(super) struct Lent<S> {
+pub(super) struct ReturnedStream<S> {
     stream: Option<S>,
     owner: Option<oneshot::Sender<S>>,
 }
 
-impl<S> Lent<S> {
+impl<S> ReturnedStream<S> {
     /// Lends a stream; the receiver gets it back.
     pub(super) fn new(stream: S) -> (Self, oneshot::Receiver<S>) {
         let (owner, returned) = oneshot::channel();
@@ -106,7 +106,7 @@ impl<S> Lent<S> {
     }
 }
 
-impl Lent<TcpStream> {
+impl ReturnedStream<TcpStream> {
     /// Waits for the first bytes without taking them.
     pub(super) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match &self.stream {
@@ -116,7 +116,7 @@ impl Lent<TcpStream> {
     }
 }
 
-impl<S> Drop for Lent<S> {
+impl<S> Drop for ReturnedStream<S> {
     fn drop(&mut self) {
         if let (Some(stream), Some(owner)) = (self.stream.take(), self.owner.take()) {
             // Without an owner the stream is closed.
@@ -125,7 +125,7 @@ impl<S> Drop for Lent<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReturnedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -135,7 +135,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReturnedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         self.stream().poll_write(context, buffer)
     }

@@ -65,12 +65,12 @@ pub struct Ending {
     /// The surface on which the account created it.
     pub surface: Surface,
     /// How it ended.
-    pub how: How,
+    pub how: EndingKind,
 }
 
 words! {
     /// How a task ended.
-    pub enum How: "ending" {
+    pub enum EndingKind: "ending" {
         /// With images.
         Completed = "completed",
         /// With a sentence for its owner, and refunded.
@@ -121,7 +121,7 @@ impl Endings {
         match outcome {
             LeaseWrite::Done => {
                 self.metrics.rendered(took);
-                self.ended(claim.ended(), How::Completed);
+                self.ended(claim.ended(), EndingKind::Completed);
                 tracing::info!(task = %lease.task_id, millis = took.as_millis(), "task completed");
             }
             LeaseWrite::Lost => tracing::warn!(task = %lease.task_id, "lease lost; result discarded"),
@@ -223,7 +223,7 @@ impl Endings {
     ) -> Result<Cancellation> {
         let outcome = self.store.with_right(right).cancel(account_id, surface, id, author, CANCELLED).await?;
         if let Cancellation::Done(ended) = outcome {
-            self.ended(ended, How::Cancelled);
+            self.ended(ended, EndingKind::Cancelled);
             tracing::info!(task = %id, "task cancelled by its account and refunded");
         }
         Ok(outcome)
@@ -236,7 +236,7 @@ impl Endings {
     pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
         let overdue = self.store.expire(cutoff, OVERDUE).await?;
         if !overdue.is_empty() {
-            overdue.iter().for_each(|ended| self.ended(*ended, How::Failed));
+            overdue.iter().for_each(|ended| self.ended(*ended, EndingKind::Failed));
             tracing::warn!(tasks = overdue.len(), "overdue tasks failed and refunded");
         }
         Ok(())
@@ -276,20 +276,20 @@ impl Endings {
         let lost = queued + failed.len();
         if lost > 0 {
             self.metrics.attempts_lost.inc_by(lost as u64);
-            failed.iter().for_each(|ended| self.ended(*ended, How::Failed));
+            failed.iter().for_each(|ended| self.ended(*ended, EndingKind::Failed));
             tracing::warn!(queued, failed = failed.len(), "reclaimed expired leases");
         }
         Ok(lost)
     }
 
     fn refused(&self, claim: &Claim, kind: &'static str) {
-        self.ended(claim.ended(), How::Failed);
+        self.ended(claim.ended(), EndingKind::Failed);
         self.metrics.task_refused(kind);
         tracing::info!(task = %claim.lease.task_id, kind, "task refused by the content policy and refunded");
     }
 
     fn failed(&self, ended: Ended, reason: &str) {
-        self.ended(ended, How::Failed);
+        self.ended(ended, EndingKind::Failed);
         tracing::info!(task = %ended.task_id, reason, "task failed and refunded");
     }
 
@@ -305,7 +305,7 @@ impl Endings {
     }
 
     /// Counts a committed ending, and tells subscribers, waiting callers and other processes.
-    fn ended(&self, ended: Ended, how: How) {
+    fn ended(&self, ended: Ended, how: EndingKind) {
         let Ended { task_id, account_id, surface } = ended;
         self.metrics.task_ended(how.as_str());
         // An error means that there is no subscriber.

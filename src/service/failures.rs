@@ -43,7 +43,7 @@ struct Record {
 
 /// How to answer a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum FailureDelay {
     /// The delay, if any, is over: answer.
     Waited,
     /// Too many failures are waiting: answer at once and close the connection.
@@ -63,22 +63,22 @@ impl Failures {
     }
 
     /// Counts one failure and waits out its delay.
-    pub async fn hold(&self, source: Source) -> Patience {
+    pub async fn delay(&self, source: Source) -> FailureDelay {
         let quota = Quota::per_minute(ALLOWANCE);
         let fresh = || {
             let limiter = RateLimiter::direct_with_clock(quota, self.clock.clone());
             Ok::<_, Infallible>(Arc::new(Record { limiter, waiting: AtomicU32::new(0) }))
         };
         let record = self.sources.get_or_insert_with(&source, fresh).unwrap_or_else(|never| match never {});
-        let Err(refusal) = record.limiter.check() else { return Patience::Waited };
-        let Ok(_permit) = self.waiting.try_acquire() else { return Patience::Exhausted };
-        let Some(waiter) = Waiter::enter(&record) else { return Patience::Exhausted };
+        let Err(refusal) = record.limiter.check() else { return FailureDelay::Waited };
+        let Ok(_permit) = self.waiting.try_acquire() else { return FailureDelay::Exhausted };
+        let Some(waiter) = Waiter::enter(&record) else { return FailureDelay::Exhausted };
         // Waiting failures are answered one after the other, at the rate at which the allowance is replenished.
         let wait = refusal.wait_time_from(self.clock.elapsed()) + quota.replenish_interval() * waiter.ahead;
         tokio::time::sleep(wait).await;
         // The delayed response uses up the allowance that was replenished during the delay.
         drop(record.limiter.check());
-        Patience::Waited
+        FailureDelay::Waited
     }
 }
 

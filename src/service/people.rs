@@ -18,7 +18,7 @@ use tintype_store::{Cause, Credential, NewSession, PersonChange, Proof, Result, 
 mod invitations;
 mod second_factor;
 
-pub use self::invitations::Arrival;
+pub use self::invitations::JoinOutcome;
 pub use self::second_factor::FirstProof;
 
 /// Lifetime of a sign-in link.
@@ -107,7 +107,7 @@ pub struct SignUpTerms {
 
 /// Outcome of a sign-up.
 #[derive(Debug)]
-pub enum Welcome {
+pub enum SignUpOutcome {
     /// The account exists, and a session of its owner began.
     Done(SignedIn),
     /// Another person has this name.
@@ -208,14 +208,14 @@ impl People {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<Welcome> {
+    pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
         let NewPerson { name, password, source } = new;
         if let Err(invalid) = check_password(&password, &[&name]) {
-            return Ok(Welcome::Invalid(invalid));
+            return Ok(SignUpOutcome::Invalid(invalid));
         }
         let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
         if self.store.sign_ups_of(&source).await? >= terms.per_address {
-            return Ok(Welcome::TooMany);
+            return Ok(SignUpOutcome::TooMany);
         }
         let name = self.known_as(name).await?;
         let password = self.hashing(move || hash(&password)).await??;
@@ -224,7 +224,7 @@ impl People {
     }
 
     /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people to
-    /// read. If someone with the identity was added meanwhile, the journey that began at `began_at` signs that person in.
+    /// read. If someone with the identity was added meanwhile, the authentication request that began at `began_at` signs that person in.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -236,7 +236,7 @@ impl People {
         source: String,
         terms: SignUpTerms,
         agent: &str,
-    ) -> Result<Welcome> {
+    ) -> Result<SignUpOutcome> {
         let name = self.name_of(name).await?;
         let proof = Proof::Identity(identity.clone(), began_at);
         self.open_account(name, Credential::Identity(identity), proof, source, terms, agent).await
@@ -269,15 +269,15 @@ impl People {
         source: String,
         terms: SignUpTerms,
         agent: &str,
-    ) -> Result<Welcome> {
+    ) -> Result<SignUpOutcome> {
         let new = SignUp { name, credential, credits: terms.credits, source, limit: terms.per_address };
         let person = match self.store.sign_up(new).await? {
             SigningUp::Done(person) | SigningUp::Known(person) => person,
-            SigningUp::NameTaken => return Ok(Welcome::NameTaken),
-            SigningUp::TooMany => return Ok(Welcome::TooMany),
+            SigningUp::NameTaken => return Ok(SignUpOutcome::NameTaken),
+            SigningUp::TooMany => return Ok(SignUpOutcome::TooMany),
         };
         let signed_in = self.sign_in_as(&person, proof, agent).await?;
-        Ok(signed_in.map_or(Welcome::NameTaken, Welcome::Done))
+        Ok(signed_in.map_or(SignUpOutcome::NameTaken, SignUpOutcome::Done))
     }
 
     /// Sets the password of a person and ends all sessions of that person.

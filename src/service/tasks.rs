@@ -11,7 +11,7 @@ use crate::service::Shared;
 use crate::service::failed_tasks::FailedTasks;
 use crate::service::finished::Finished;
 use crate::service::queue_positions::{QueuePosition, QueuedTask};
-use crate::service::waiters::Seat;
+use crate::service::waiters::WaitSlot;
 use tintype_config::TASK_TIME_LIMIT;
 use tintype_domain::cursor::CursorSigner;
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
@@ -35,7 +35,7 @@ pub struct Page {
 
 /// A task as its owner polls it.
 #[derive(Debug, PartialEq)]
-pub struct Found {
+pub struct PolledTask {
     /// The task.
     pub task: Arc<Task>,
     /// The progress of the present attempt at it, if there is a report of it.
@@ -148,13 +148,13 @@ impl Tasks {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<Found>> {
+    pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<PolledTask>> {
         let TaskId(id) = task_id;
         // Only the owner gets an answer from the cache: for other accounts, a cached task must take as long as a task that
         // does not exist.
         let cached = self.finished.get(id).filter(|task| task.account_id == account_id && task.surface == surface);
         if let Some(task) = cached {
-            return Ok(Some(Found { task, attempt: None }));
+            return Ok(Some(PolledTask { task, attempt: None }));
         }
         let read_at = self.shared.clock.elapsed();
         let polled = self.shared.store.poll_task(account_id, surface, id).await?;
@@ -162,11 +162,11 @@ impl Tasks {
         if task.status.is_terminal() {
             self.finished.insert(&task, read_at);
         }
-        Ok(Some(Found { task, attempt }))
+        Ok(Some(PolledTask { task, attempt }))
     }
 
     /// The place of an unfinished task in the queue. Its wait ends with the time limit of the task at the latest.
-    pub async fn place(&self, found: &Found) -> QueuePosition {
+    pub async fn place(&self, found: &PolledTask) -> QueuePosition {
         let Task { id, account_id, surface, image_to_image, .. } = *found.task;
         self.place_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
     }
@@ -190,13 +190,13 @@ impl Tasks {
     /// [`StoreError`].
     pub async fn wait(
         &self,
-        seat: &Seat,
+        seat: &WaitSlot,
         account_id: Id,
         surface: Surface,
         task_id: TaskId,
         limit: Duration,
         released: impl Future<Output = ()>,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<PolledTask>> {
         let TaskId(id) = task_id;
         let waiter = seat.wait_for(id);
         let over = async {

@@ -30,19 +30,19 @@ struct Waiting {
     accounts: HashMap<Id, usize>,
     /// Callers that share seats, by account and task.
     sharing: HashMap<(Id, Id), usize>,
-    tasks: HashMap<Id, Awaited>,
+    tasks: HashMap<Id, PendingTask>,
 }
 
 /// A task whose end someone waits for.
 #[derive(Debug, Default)]
-struct Awaited {
+struct PendingTask {
     ended: Arc<Notify>,
     waiters: usize,
 }
 
 /// Why there is no seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crowd {
+pub enum NoWaitSlot {
     /// The account has so many seats, which is its share at this moment.
     Account(usize),
     /// All seats of this process are taken.
@@ -51,7 +51,7 @@ pub enum Crowd {
 
 /// Room for one caller to wait, before it has a task, and until it has its answer; dropping it gives the room back.
 #[derive(Debug)]
-pub struct Seat {
+pub struct WaitSlot {
     waiters: Waiters,
     account_id: Id,
     task_id: OnceLock<Id>,
@@ -70,19 +70,19 @@ impl Waiters {
     /// the others leave.
     ///
     /// # Errors
-    /// [`Crowd`].
-    pub fn seat(&self, account_id: Id) -> Result<Seat, Crowd> {
+    /// [`NoWaitSlot`].
+    pub fn seat(&self, account_id: Id) -> Result<WaitSlot, NoWaitSlot> {
         let mut waiting = self.waiting.locked();
         let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();
         if waiting.seats >= MAX_SEATS {
-            return Err(Crowd::Process);
+            return Err(NoWaitSlot::Process);
         }
         if held >= MAX_SEATS_OF_ACCOUNT || !shares::fits(MAX_SEATS, held, waiting.seats - held, 1) {
-            return Err(Crowd::Account(held));
+            return Err(NoWaitSlot::Account(held));
         }
         waiting.seats += 1;
         waiting.accounts.insert(account_id, held + 1);
-        Ok(Seat { waiters: self.clone(), account_id, task_id: OnceLock::new() })
+        Ok(WaitSlot { waiters: self.clone(), account_id, task_id: OnceLock::new() })
     }
 
     /// Number of callers that wait for a task.
@@ -116,7 +116,7 @@ impl Waiting {
     }
 }
 
-impl Seat {
+impl WaitSlot {
     /// Lets the caller wait for the end of a task. From then on, callers of the account that wait for the same task share the
     /// seat, also while they receive its answer.
     pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
@@ -135,7 +135,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         let mut waiting = self.waiters.waiting.locked();
         let Some(task_id) = self.task_id.get() else { return waiting.leave(self.account_id) };
@@ -188,11 +188,11 @@ mod tests {
         let seat = |account: i64| waiters.seat(id(account)).ok();
         let of_one: Vec<_> = std::iter::from_fn(|| seat(1)).collect();
         assert_eq!(of_one.len(), MAX_SEATS_OF_ACCOUNT);
-        let full = Crowd::Account(MAX_SEATS_OF_ACCOUNT);
+        let full = NoWaitSlot::Account(MAX_SEATS_OF_ACCOUNT);
         assert_eq!(waiters.seat(id(1)).err(), Some(full));
         let of_others: Vec<_> = (2..).map_while(&seat).take(MAX_SEATS).collect();
         assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SEATS, 0));
-        assert_eq!(waiters.seat(id(0)).err(), Some(Crowd::Process));
+        assert_eq!(waiters.seat(id(0)).err(), Some(NoWaitSlot::Process));
         let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, seat)| seat.wait_for(id(task % 3))).collect();
         assert_eq!(waiters.count(), of_others.len());
         drop(waiting);

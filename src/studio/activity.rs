@@ -18,7 +18,7 @@ const PAGE: u32 = 50;
 
 /// The place in the list.
 #[derive(Debug, Deserialize)]
-pub struct Before {
+pub struct OlderQuery {
     before: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl ActivityPage<'_> {
 }
 
 /// The page.
-pub async fn activity(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+pub async fn activity(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
     let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;

@@ -28,7 +28,7 @@ const PAGE: u32 = 48;
 
 /// The page to show.
 #[derive(Debug, Default, Deserialize)]
-pub struct Place {
+pub struct PageQuery {
     #[serde(default)]
     before: String,
     /// `1` to begin with every task of the page chosen.
@@ -76,7 +76,7 @@ struct BinPage<'a> {
 }
 
 /// The page.
-pub async fn bin(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+pub async fn bin(visitor: Visitor, Query(place): Query<PageQuery>) -> Result<Response<Body>, PageError> {
     visitor.changes()?;
     let shared = &visitor.studio.shared;
     let (account, before) = (visitor.session.person.account_id, place.before.parse().ok());

@@ -5,7 +5,7 @@ use tintype_engine::{Setting, Stage};
 
 use super::error::PageError;
 use super::failures;
-use super::live::Standing;
+use super::live::TaskProgress;
 use super::page::Frame;
 use super::references::{self, Chip};
 use super::session::Visitor;
@@ -188,7 +188,7 @@ impl<'a> Card<'a> {
             self.state = self.t.get("working").into_owned();
             return;
         };
-        let standing = Standing::of(&studio.tasks, unfinished).await;
+        let standing = TaskProgress::of(&studio.tasks, unfinished).await;
         self.preview = standing.preview;
         self.waits = standing.waits;
         self.fraction = standing.stage.map(Stage::fraction);
@@ -290,7 +290,7 @@ pub(super) fn author_name(t: &Texts, name: &str) -> String {
 }
 
 /// The words for the state of an unfinished task.
-pub(super) fn words(t: &Texts, standing: &Standing) -> String {
+pub(super) fn words(t: &Texts, standing: &TaskProgress) -> String {
     let mut words = match (standing.waits, standing.stage) {
         (true, _) if standing.position > 0 => t.count("waiting-place", standing.position),
         (true, _) => t.get("waiting"),
@@ -381,7 +381,7 @@ pub(super) async fn card(visitor: &Visitor, record: TaskRecord) -> Result<Card<'
 /// One task with its details.
 #[derive(Template)]
 #[template(path = "one.html")]
-pub(super) struct One<'a> {
+pub(super) struct TaskDetails<'a> {
     pub(super) t: &'static Texts,
     pub(super) card: Card<'a>,
     pub(super) snippets: Snippets,
@@ -396,7 +396,7 @@ pub(super) struct One<'a> {
 #[template(path = "picture.html")]
 pub(super) struct PicturePage<'a> {
     pub(super) frame: Frame<'a>,
-    pub(super) one: One<'a>,
+    pub(super) one: TaskDetails<'a>,
     /// The pictures before and after it in the gallery.
     pub(super) newer: Option<Id>,
     pub(super) older: Option<Id>,

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 
 use super::error::PageError;
 use super::session::Visitor;
-use super::sign_in::{Address, be_patient, place};
+use super::sign_in::{Address, delay_failure, place};
 use tintype_domain::person::Person;
 use tintype_domain::second_factor::TypedCode;
 
@@ -76,6 +76,6 @@ impl Visitor {
     pub(super) async fn fail(&self) -> Result<(), PageError> {
         let address = Address(self.visit.source);
         tracing::warn!(name = ?self.name(), %address, "a confirmation failed: wrong password or code");
-        be_patient(&self.studio, &self.visit).await
+        delay_failure(&self.studio, &self.visit).await
     }
 }

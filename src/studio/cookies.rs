@@ -6,13 +6,13 @@ use axum::http::{Response, Uri};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-use super::{HOME, SIGN_OUT, Visit};
+use super::{HOME, RequestContext, SIGN_OUT};
 use crate::service::people::SESSION_LIFE;
 
 /// Holds the token of a session.
 pub(super) const SESSION: Cookie = Cookie { name: "__Host-tintype", path: "/" };
-/// Holds a journey to the OpenID Connect provider.
-pub(super) const JOURNEY: Cookie = Cookie { name: "__Host-tintype-oidc", path: "/" };
+/// Holds an authentication request to the OpenID Connect provider.
+pub(super) const AUTHENTICATION: Cookie = Cookie { name: "__Host-tintype-oidc", path: "/" };
 /// Holds a secret until its person has seen it.
 pub(super) const SECRET: Cookie = Cookie { name: "__Host-tintype-secret", path: "/" };
 /// Holds the page requested before the sign-in; after [`LOST`], the page with a form that was not taken.
@@ -40,18 +40,24 @@ pub(super) struct Cookie {
 }
 
 impl Cookie {
-    fn name(&self, visit: &Visit) -> &'static str {
+    fn name(&self, visit: &RequestContext) -> &'static str {
         let without_prefix = || self.name.trim_start_matches("__Host-").trim_start_matches("__Secure-");
         if visit.https { self.name } else { without_prefix() }
     }
 
     /// Its value in a request.
-    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, visit: &Visit) -> Option<&'a str> {
+    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, visit: &RequestContext) -> Option<&'a str> {
         value(headers, self.name(visit))
     }
 
     /// Sets it for some seconds.
-    pub(super) fn set(&self, response: Response<Body>, visit: &Visit, value: &str, seconds: u64) -> Response<Body> {
+    pub(super) fn set(
+        &self,
+        response: Response<Body>,
+        visit: &RequestContext,
+        value: &str,
+        seconds: u64,
+    ) -> Response<Body> {
         let secure = if visit.https { "; Secure" } else { "" };
         // Lax, because browsers come back from the provider's site.
         let (name, path) = (self.name(visit), self.path);
@@ -60,7 +66,7 @@ impl Cookie {
     }
 
     /// Deletes it.
-    pub(super) fn remove(&self, response: Response<Body>, visit: &Visit) -> Response<Body> {
+    pub(super) fn remove(&self, response: Response<Body>, visit: &RequestContext) -> Response<Body> {
         self.set(response, visit, "", 0)
     }
 }
@@ -81,7 +87,7 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str>
 }
 
 /// Remembers the ID token of a session, unless it is so long that proxies might not take the headers: nginx takes 4 KiB.
-pub(super) fn with_id_token(response: Response<Body>, visit: &Visit, id_token: &str) -> Response<Body> {
+pub(super) fn with_id_token(response: Response<Body>, visit: &RequestContext, id_token: &str) -> Response<Body> {
     match id_token.len() {
         0..=MAX_ID_TOKEN => ID_TOKEN.set(response, visit, id_token, SESSION_LIFE.as_secs()),
         _ => ID_TOKEN.remove(response, visit),
@@ -94,22 +100,22 @@ pub(super) fn with_language(response: Response<Body>, language: &str) -> Respons
 }
 
 /// Remembers the page requested before the sign-in.
-pub(super) fn with_wanted(response: Response<Body>, visit: &Visit, page: &str) -> Response<Body> {
+pub(super) fn with_wanted(response: Response<Body>, visit: &RequestContext, page: &str) -> Response<Body> {
     WANTED.set(response, visit, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
 }
 
 /// Remembers the page with a form that was not taken, because its session has ended.
-pub(super) fn with_lost(response: Response<Body>, visit: &Visit, page: &str) -> Response<Body> {
+pub(super) fn with_lost(response: Response<Body>, visit: &RequestContext, page: &str) -> Response<Body> {
     WANTED.set(response, visit, &format!("{LOST}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), WANTED_SECONDS)
 }
 
 /// Whether the sign-in leads to a page with a form that was not taken.
-pub(super) fn has_lost(headers: &HeaderMap, visit: &Visit) -> bool {
+pub(super) fn has_lost(headers: &HeaderMap, visit: &RequestContext) -> bool {
     WANTED.read(headers, visit).is_some_and(|page| page.starts_with(LOST))
 }
 
 /// The page requested before the sign-in, which leads there.
-pub(super) fn landing(headers: &HeaderMap, visit: &Visit) -> Option<String> {
+pub(super) fn landing(headers: &HeaderMap, visit: &RequestContext) -> Option<String> {
     let page = WANTED.read(headers, visit)?.trim_start_matches(LOST);
     let page = BASE64_URL_SAFE_NO_PAD.decode(page).ok()?;
     studio_page(&String::from_utf8(page).ok()?)

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use super::cards::{Card, One, PicturePage, card, latest};
+use super::cards::{Card, PicturePage, TaskDetails, card, latest};
 use super::error::PageError;
 use super::live::{Mark, Marks};
 use super::masks::{self, MaskFault};
@@ -55,7 +55,7 @@ struct CreatePage<'a> {
     cards: Vec<Card<'a>>,
     older: Option<Id>,
     shapes: Vec<Shape>,
-    filled: Filled,
+    filled: FormValues,
     /// The sentence on why a form was refused.
     refusal: Option<String>,
     chips: Vec<Chip>,
@@ -112,7 +112,7 @@ fn usage(ratio: AspectRatio) -> Option<&'static str> {
 
 /// The form as the person filled it in.
 #[derive(Debug, Clone, Default)]
-struct Filled {
+struct FormValues {
     prompt: String,
     shape: AspectRatio,
     n: u8,
@@ -126,7 +126,7 @@ struct Filled {
     board: String,
 }
 
-impl Filled {
+impl FormValues {
     /// The form as it was sent.
     fn of(fields: &Fields) -> Self {
         let text = |name| fields.text(name).to_owned();
@@ -158,7 +158,7 @@ pub struct From {
 
 /// The place in the list of pictures.
 #[derive(Debug, Deserialize)]
-pub struct Before {
+pub struct OlderQuery {
     before: Option<String>,
 }
 
@@ -171,7 +171,7 @@ pub struct Shown {
 
 /// The first page.
 pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Response<Body>, PageError> {
-    let mut filled = Filled { n: 1, ..Filled::default() };
+    let mut filled = FormValues { n: 1, ..FormValues::default() };
     if let Some(id) = from.from.as_deref().and_then(|id| id.parse().ok())
         && let Some(record) = own(&visitor, id).await?
     {
@@ -207,7 +207,7 @@ pub async fn create(visitor: Visitor, Query(from): Query<From>) -> Result<Respon
     page(&visitor, filled, None).await
 }
 
-async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Result<Response<Body>, PageError> {
+async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) -> Result<Response<Body>, PageError> {
     let (cards, older) = latest(visitor, None).await?;
     let is_suspended = visitor.session.person.suspension.is_some();
     let refusal = refusal.or_else(|| is_suspended.then(|| visitor.texts.get("suspended").into_owned()));
@@ -246,7 +246,7 @@ async fn page(visitor: &Visitor, filled: Filled, refusal: Option<String>) -> Res
 }
 
 /// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
-pub async fn older(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+pub async fn older(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
     let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (cards, older) = latest(&visitor, before).await?;
     Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
@@ -278,7 +278,7 @@ pub async fn picture(
     request.reference_images.retain(|reference| StoredReference::parse(reference).is_none());
     let has_own = request.reference_images.len() < card.request.reference_images.len();
     let snippets = Snippets::new(&base(&visitor, &headers), &request);
-    let one = One { t: visitor.texts, card, snippets, boards: boards::seen(&visitor).await?, has_own };
+    let one = TaskDetails { t: visitor.texts, card, snippets, boards: boards::seen(&visitor).await?, has_own };
     if is_of_script(&headers) {
         return fragment(&visitor, one.render()?).await;
     }
@@ -299,7 +299,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let (Form { visitor, fields, headers }, refused) = uploads::form(&studio, request).await?;
     let arrived = studio.shared.clock.elapsed();
     visitor.needs(Role::Member)?;
-    let mut filled = Filled::of(&fields);
+    let mut filled = FormValues::of(&fields);
     let barred = barred(&visitor).await?;
     let (wait, read) = match (barred, refused) {
         (Some(barred), _) => (barred.wait, Err(barred.sentence)),
@@ -344,7 +344,11 @@ struct Wanted {
 
 /// Reads a form, or says why it is refused. A mask that does not fit any more leaves `filled`, so that the same form can be
 /// sent without it.
-async fn read(visitor: &Visitor, fields: &Fields, filled: &mut Filled) -> Result<Result<Wanted, String>, PageError> {
+async fn read(
+    visitor: &Visitor,
+    fields: &Fields,
+    filled: &mut FormValues,
+) -> Result<Result<Wanted, String>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
     let wanted = json!({
         "prompt": fields.text("prompt"),
@@ -412,7 +416,7 @@ async fn put(visitor: &Visitor, task: Id, board: Id) {
 async fn refuse(
     visitor: &Visitor,
     headers: &HeaderMap,
-    filled: Filled,
+    filled: FormValues,
     refusal: String,
     wait: Option<u64>,
 ) -> Result<Response<Body>, PageError> {

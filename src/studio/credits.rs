@@ -30,7 +30,7 @@ const PERIODS: [u32; 2] = [30, 90];
 
 /// The period of the chart, and the entries to show. Empty fields of a form count as absent.
 #[derive(Debug, Default, Deserialize)]
-pub struct Wanted {
+pub struct PeriodQuery {
     #[serde(default)]
     days: String,
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct Wanted {
     before: String,
 }
 
-impl Wanted {
+impl PeriodQuery {
     fn days(&self) -> u32 {
         PERIODS.into_iter().find(|days| days.to_string() == self.days).unwrap_or(PERIODS[0])
     }
@@ -81,13 +81,13 @@ struct CreditsPage<'a> {
     grants: Vec<ExpiringGrant>,
     entries: Vec<LedgerEntry>,
     older: Option<String>,
-    wanted: &'a Wanted,
+    wanted: &'a PeriodQuery,
     /// The balance below which the event `credits.low` is sent.
     low_balance: Option<i64>,
 }
 
 /// The page.
-pub async fn credits(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+pub async fn credits(visitor: Visitor, Query(wanted): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
     let filter = wanted.filter()?;
     let cursors = &visitor.studio.tasks.cursors;
@@ -131,7 +131,7 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
 /// session lasts.
-pub async fn csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+pub async fn csv(visitor: Visitor, Query(wanted): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
     visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
     let filter = wanted.filter()?;
     let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");

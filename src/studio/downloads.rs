@@ -159,7 +159,7 @@ fn attachment(name: &str) -> HeaderValue {
 
 /// What a download brings besides pictures.
 #[derive(Debug, Deserialize)]
-pub struct Wanted {
+pub struct DownloadQuery {
     details: Option<String>,
 }
 
@@ -167,7 +167,7 @@ pub struct Wanted {
 pub async fn picture(
     visitor: Visitor,
     Path((task, number)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<DownloadQuery>,
 ) -> Result<Response<Body>, PageError> {
     let (account, shared) = (visitor.session.person.account_id, &visitor.studio.shared);
     let (task, number): (Id, usize) = task.parse().ok().zip(number.parse().ok()).ok_or_else(PageError::not_found)?;

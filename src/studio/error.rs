@@ -13,7 +13,7 @@ use super::cookies::{studio_page, with_lost, with_wanted};
 use super::page::{html, secured};
 use super::session::visit;
 use super::texts::Texts;
-use super::{SECOND_FACTOR, SIGN_IN, SIGN_OUT, Visit};
+use super::{RequestContext, SECOND_FACTOR, SIGN_IN, SIGN_OUT};
 use crate::files::FilesError;
 use tintype_store::StoreError;
 
@@ -40,7 +40,7 @@ pub struct PageError {
 /// A page to which a sign-in leads.
 #[derive(Debug, Clone)]
 struct Wanted {
-    visit: Visit,
+    visit: RequestContext,
     page: String,
     /// Whether it has a form that was not taken, instead of being the page that the person asked for.
     is_lost: bool,

@@ -15,11 +15,11 @@ use super::page::{answer, html, role_text, secured, written};
 use super::people::PEOPLE;
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, visit};
-use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer, words};
+use super::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer, words};
 use super::sign_up::new_person;
 use super::texts::Texts;
-use super::{Studio, Visit};
-use crate::service::people::Arrival;
+use super::{RequestContext, Studio};
+use crate::service::people::JoinOutcome;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Role, Token};
 use tintype_store::{Invitation, NewInvitation};
@@ -101,8 +101,8 @@ struct GonePage<'a> {
 }
 
 /// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
-async fn gone(studio: &Studio, visit: &Visit, parts: &Parts) -> Result<Response<Body>, PageError> {
-    be_patient(studio, visit).await?;
+async fn gone(studio: &Studio, visit: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
+    delay_failure(studio, visit).await?;
     let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
     Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
 }
@@ -167,10 +167,10 @@ pub async fn join(
     };
     let place = place(&studio.sign_ups, &visit)?;
     let agent = agent(&parts.headers);
-    let arrival = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
+    let outcome = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
     drop(place);
-    match arrival {
-        Arrival::Done(signed_in) => {
+    match outcome {
+        JoinOutcome::Done(signed_in) => {
             let person = &signed_in.session.person;
             tracing::info!(
                 person = %person.id, account = %person.account_id, invitation = %invitation.id,
@@ -178,12 +178,12 @@ pub async fn join(
             );
             Ok(without_path_in_referrer(enter(&studio, &visit, &parts.headers, &signed_in)))
         }
-        Arrival::Invalid(invalid) => refuse(words(invalid)),
-        Arrival::NameTaken => {
-            be_patient(&studio, &visit).await?;
+        JoinOutcome::Invalid(invalid) => refuse(words(invalid)),
+        JoinOutcome::NameTaken => {
+            delay_failure(&studio, &visit).await?;
             refuse("sign-up-taken")
         }
-        Arrival::Full => refuse("people-full"),
-        Arrival::Gone => gone(&studio, &visit, &parts).await,
+        JoinOutcome::Full => refuse("people-full"),
+        JoinOutcome::Gone => gone(&studio, &visit, &parts).await,
     }
 }

@@ -6,20 +6,20 @@ use axum::http::{HeaderMap, Response};
 use super::error::PageError;
 use super::oidc::{disabled, lost, unknown};
 use super::sign_in::{agent, enter};
-use super::{Studio, Visit};
-use tintype_domain::identity::Journey;
+use super::{RequestContext, Studio};
+use tintype_domain::identity::AuthenticationRequest;
 use tintype_domain::joining::{Claims, JoinRule, Standing};
 use tintype_domain::model::Account;
 use tintype_domain::person::{Person, Role};
-use tintype_outbound::identity_provider::Arrived;
+use tintype_outbound::identity_provider::ProviderSignIn;
 use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 
 /// Adds someone new to the account of a rule, and signs that person in.
 pub(super) async fn join(
     studio: &Studio,
-    visit: &Visit,
-    journey: &Journey,
-    arrived: Arrived,
+    visit: &RequestContext,
+    authentication: &AuthenticationRequest,
+    arrived: ProviderSignIn,
     rule: &JoinRule,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
@@ -31,7 +31,7 @@ pub(super) async fn join(
     if account.disabled_at.is_some() {
         return Err(disabled());
     }
-    let Arrived { identity, name, .. } = arrived;
+    let ProviderSignIn { identity, name, .. } = arrived;
     let new = Newcomer {
         account_id: account.id,
         name: studio.people.name_of(&name).await?,
@@ -50,7 +50,7 @@ pub(super) async fn join(
             return Err(unknown());
         }
     };
-    let proof = Proof::Identity(identity, journey.began_at());
+    let proof = Proof::Identity(identity, authentication.began_at());
     let signed_in = studio.people.sign_in_as(&person, proof, agent(headers)).await?.ok_or_else(lost)?;
     Ok(enter(studio, visit, headers, &signed_in))
 }

@@ -39,7 +39,7 @@ pub(super) enum Change {
     /// The task is new, was claimed, waits again, or has ended.
     State(Id),
     /// It is under way, and has come so far.
-    Progress(Id, Standing),
+    Progress(Id, TaskProgress),
     /// A person of the account has done something with its pictures or boards.
     Marks(Arc<Marks>),
     /// The queue was paused, or resumed.
@@ -70,7 +70,7 @@ pub(super) enum Mark {
 
 /// What one process tells the others of the cluster.
 #[derive(Debug, Serialize, Deserialize)]
-struct News {
+struct ClusterMessage {
     account: Id,
     marks: Marks,
 }
@@ -83,7 +83,7 @@ fn parts(tasks: &[Id]) -> impl Iterator<Item = &[Id]> {
 
 /// How far an unfinished task is, as pages show it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct TaskProgress {
     /// Whether no worker holds it.
     pub(super) waits: bool,
     /// Its rank by age among the waiting tasks of the account in the studio, from 1; 0 if that is unknown.
@@ -96,7 +96,7 @@ pub(super) struct Standing {
     pub(super) preview: Option<i64>,
 }
 
-impl Standing {
+impl TaskProgress {
     /// Reads it. The database is asked at most once a second, whatever the number of tasks.
     pub(super) async fn of(tasks: &Tasks, task: &Unfinished) -> Self {
         let queued = QueuedTask { id: task.task_id, account_id: task.account_id, surface: Surface::Web };
@@ -141,7 +141,7 @@ struct Watched {
     /// Whether the queue was paused at the last look.
     is_paused: bool,
     /// The unfinished tasks at the last look.
-    known: HashMap<Id, (Unfinished, Standing)>,
+    known: HashMap<Id, (Unfinished, TaskProgress)>,
 }
 
 /// A session with open pages.
@@ -211,7 +211,7 @@ impl Live {
     pub(super) fn tell(&self, account: Id, marks: Marks) {
         for tasks in parts(&marks.tasks) {
             let part = Marks { tasks: tasks.to_vec(), ..marks };
-            match serde_json::to_string(&News { account, marks: part }) {
+            match serde_json::to_string(&ClusterMessage { account, marks: part }) {
                 Ok(news) => self.shared.store.announce_news(news),
                 Err(error) => tracing::error!(%error, "could not write news for the pages of other processes"),
             }
@@ -222,7 +222,9 @@ impl Live {
     /// Passes on what a person did at another process.
     fn hear(&self, news: &str) {
         match serde_json::from_str(news) {
-            Ok(News { account, marks }) => self.watched.locked().tell(account, Change::Marks(Arc::new(marks))),
+            Ok(ClusterMessage { account, marks }) => {
+                self.watched.locked().tell(account, Change::Marks(Arc::new(marks)))
+            }
             Err(error) => tracing::debug!(%error, "news of another release are not for this one"),
         }
     }
@@ -303,7 +305,7 @@ impl Live {
         };
         let mut standings = Vec::with_capacity(found.len());
         for task in found {
-            let standing = Standing::of(&self.tasks, &task).await;
+            let standing = TaskProgress::of(&self.tasks, &task).await;
             standings.push((task, standing));
         }
         let paused_at = self.shared.store.queue_paused_at().await;
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(parts(&many).map(<[Id]>::len).sum::<usize>(), 10_000);
         let tasks = parts(&many).next().expect("a part").to_vec();
         let marks = Marks { what: Mark::Unstarred, person: id, tasks };
-        let news = serde_json::to_string(&News { account: id, marks }).expect("JSON");
+        let news = serde_json::to_string(&ClusterMessage { account: id, marks }).expect("JSON");
         assert!(news.len() <= tintype_store::MAX_NEWS && news.starts_with('{'), "{}", news.len());
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A handler takes a `session::Visitor`, which exists for a signed-in person alone; one that changes anything takes a
 //! `session::Form`, which also proves that the form came from a page of the studio. `crate::http` routes to the handlers,
-//! and says of each request where it came from ([`Visit`]).
+//! and says of each request where it came from ([`RequestContext`]).
 
 mod action;
 mod activity;
@@ -101,7 +101,7 @@ pub mod handlers {
     pub use super::keys::{change as change_key, create as create_key, keys};
     pub use super::language::choose as choose_language;
     pub use super::not_found::{form_not_found, page_not_found};
-    pub use super::oidc::{arrive, depart, depart_to_link, link_identity, unlink_identity};
+    pub use super::oidc::{begin_oidc, begin_oidc_link, link_identity, oidc_callback, unlink_identity};
     pub use super::operator::{
         account as operator_account, accounts as operator_accounts, audit as operator_audit,
         change_account as operator_change_account, change_key as operator_change_key,
@@ -137,7 +137,7 @@ const SIGN_OUT: &str = "/studio/sign-out";
 
 /// A request as `crate::http` saw it.
 #[derive(Debug, Clone)]
-pub struct Visit {
+pub struct RequestContext {
     /// Whether it came over HTTPS.
     pub https: bool,
     /// Its source, for limits.

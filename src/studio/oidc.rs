@@ -10,20 +10,20 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::cookies::{JOURNEY, with_id_token};
+use super::cookies::{AUTHENTICATION, with_id_token};
 use super::error::PageError;
 use super::joining::{follow, join};
 use super::page::{Frame, html, secured};
 use super::session::{Form, Visitor, same, visit};
-use super::sign_in::{agent, be_patient, enter, place, without_path_in_referrer};
-use super::{Studio, Visit};
+use super::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer};
+use super::{RequestContext, Studio};
 use crate::service::admission::Admission;
-use crate::service::people::Welcome;
+use crate::service::people::SignUpOutcome;
 use crate::service::rejections::Rejections;
-use tintype_domain::identity::{Identity, Journey, Purpose};
+use tintype_domain::identity::{AuthenticationRequest, Identity, Purpose};
 use tintype_domain::model::Id;
 use tintype_domain::source::Source;
-use tintype_outbound::identity_provider::{Arrived, IdentityProvider, ProviderError, word, words};
+use tintype_outbound::identity_provider::{IdentityProvider, ProviderError, ProviderSignIn, word, words};
 use tintype_store::{Linking, Proof};
 use tintype_system::clock::Clock;
 
@@ -40,12 +40,12 @@ struct LinkPage<'a> {
     frame: Frame<'a>,
     /// The provider, as people know it.
     provider: &'a str,
-    arrived: &'a Arrived,
+    arrived: &'a ProviderSignIn,
     /// The proof that the provider has shown this identity.
     ticket: String,
 }
 
-/// Limits the exchanges with the provider. A journey costs nothing to begin, and a code may be anything.
+/// Limits the exchanges with the provider. An authentication request costs nothing to begin, and a code may be anything.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     places: Admission<Source>,
@@ -71,21 +71,21 @@ impl Studio {
 }
 
 /// Sends a browser to the provider, to sign someone in.
-pub async fn depart(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let visit = visit(&parts)?;
     check_own_page(&parts.headers)?;
-    journey(&studio, &visit, Purpose::SignIn).await
+    authentication(&studio, &visit, Purpose::SignIn).await
 }
 
 /// Sends a browser to the provider, for an identity to link with the person who is signed in. Nothing changes before that
 /// person has seen the identity and confirmed it.
-pub async fn depart_to_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
+pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
     check_own_page(&headers)?;
-    journey(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
+    authentication(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
 }
 
-/// Refuses a journey that a page of another site begins. A link, unlike a form, may lead to the provider under our policy.
+/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the provider under our policy.
 fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
@@ -93,11 +93,20 @@ fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     }
 }
 
-async fn journey(studio: &Studio, visit: &Visit, purpose: Purpose) -> Result<Response<Body>, PageError> {
-    let journey = Journey::begin(purpose, studio.shared.store.now());
-    let target = studio.provider()?.departure(&journey).await.map_err(|error| failed(&error))?;
+async fn authentication(
+    studio: &Studio,
+    visit: &RequestContext,
+    purpose: Purpose,
+) -> Result<Response<Body>, PageError> {
+    let authentication = AuthenticationRequest::begin(purpose, studio.shared.store.now());
+    let target = studio.provider()?.authorization_url(&authentication).await.map_err(|error| failed(&error))?;
     let response = secured(Redirect::to(&target).into_response());
-    Ok(JOURNEY.set(response, visit, &studio.tickets().await?.sign(&journey), Journey::life_seconds()))
+    Ok(AUTHENTICATION.set(
+        response,
+        visit,
+        &studio.tickets().await?.sign(&authentication),
+        AuthenticationRequest::life_seconds(),
+    ))
 }
 
 /// Logs why nobody was signed in, and says to the visitor as much as helps.
@@ -122,18 +131,18 @@ fn failed(error: &ProviderError) -> PageError {
 }
 
 /// Takes a browser in that comes back from the provider.
-pub async fn arrive(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
+pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let visit = visit(&parts)?;
-    let response = match come_back(&studio, &visit, &parts).await {
+    let response = match finish(&studio, &visit, &parts).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     };
-    // A journey ends once. The address holds the code.
-    Ok(without_path_in_referrer(JOURNEY.remove(response, &visit)))
+    // An authentication request ends once. The address holds the code.
+    Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &visit)))
 }
 
-async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result<Response<Body>, PageError> {
+async fn finish(studio: &Arc<Studio>, visit: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
     let provider = studio.provider()?;
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
@@ -142,11 +151,12 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         tracing::info!(reason, "a sign-in at the OpenID Connect provider was not completed");
         lost()
     };
-    let cookie = JOURNEY.read(&parts.headers, visit);
+    let cookie = AUTHENTICATION.read(&parts.headers, visit);
     let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie for it, or returned a second time"))?;
-    let journey = studio.tickets().await?.journey(cookie);
-    let journey = journey.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
-    if !same(field("state"), &journey.state()) {
+    let authentication = studio.tickets().await?.authentication(cookie);
+    let authentication =
+        authentication.ok_or_else(|| lost_because("it began too long ago, or on a server with other keys"))?;
+    if !same(field("state"), &authentication.state()) {
         return Err(lost_because("the provider's answer has no `state`, or another one"));
     }
     // RFC 9207: the answer is that of another provider.
@@ -159,11 +169,11 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
         tracing::info!(error, description, "sign-in at the OpenID Connect provider failed");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
-    let arrived = exchange(studio, visit, &journey, field("code")).await?;
-    match journey.purpose() {
+    let arrived = exchange(studio, visit, &authentication, field("code")).await?;
+    match authentication.purpose() {
         Purpose::SignIn => {
             let id_token = arrived.id_token.clone();
-            let response = welcome(studio, visit, &journey, arrived, &parts.headers).await?;
+            let response = welcome(studio, visit, &authentication, arrived, &parts.headers).await?;
             Ok(with_id_token(response, visit, &id_token))
         }
         Purpose::Link(session) => {
@@ -175,7 +185,7 @@ async fn come_back(studio: &Arc<Studio>, visit: &Visit, parts: &Parts) -> Result
     }
 }
 
-/// Nobody knows this journey, or it is over.
+/// Nobody knows this authentication request, or it is over.
 pub(super) fn lost() -> PageError {
     PageError::new(StatusCode::FORBIDDEN, "oidc-lost")
 }
@@ -191,12 +201,17 @@ pub(super) fn disabled() -> PageError {
 }
 
 /// Asks the provider who came back. Each address has few exchanges at the same time, and few that come to nothing.
-async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str) -> Result<Arrived, PageError> {
+async fn exchange(
+    studio: &Studio,
+    visit: &RequestContext,
+    authentication: &AuthenticationRequest,
+    code: &str,
+) -> Result<ProviderSignIn, PageError> {
     if visit.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     }
     let place = place(&studio.exchanges.places, visit)?;
-    let outcome = studio.provider()?.arrival(journey, code).await;
+    let outcome = studio.provider()?.redeem(authentication, code).await;
     drop(place);
     match outcome {
         Ok(arrived) => Ok(arrived),
@@ -204,7 +219,7 @@ async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str)
             if let Some(source) = visit.source {
                 studio.exchanges.failed.count(source);
             }
-            be_patient(studio, visit).await?;
+            delay_failure(studio, visit).await?;
             Err(failed(&error))
         }
     }
@@ -214,15 +229,15 @@ async fn exchange(studio: &Studio, visit: &Visit, journey: &Journey, code: &str)
 /// and e-mail addresses lead to nobody's own account.
 async fn welcome(
     studio: &Studio,
-    visit: &Visit,
-    journey: &Journey,
-    arrived: Arrived,
+    visit: &RequestContext,
+    authentication: &AuthenticationRequest,
+    arrived: ProviderSignIn,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let (people, agent) = (&studio.people, agent(headers));
     if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
         follow(studio, &person, &arrived.claims).await?;
-        let proof = Proof::Identity(arrived.identity, journey.began_at());
+        let proof = Proof::Identity(arrived.identity, authentication.began_at());
         if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
             return Ok(enter(studio, visit, headers, &signed_in));
         }
@@ -232,7 +247,7 @@ async fn welcome(
     }
     let joins = studio.provider()?.joins();
     if let Some(rule) = joins.first(&arrived.claims) {
-        return join(studio, visit, journey, arrived, rule, headers).await;
+        return join(studio, visit, authentication, arrived, rule, headers).await;
     }
     let Some(terms) = studio.settings.sign_up else {
         let has_verified_email = arrived.claims.verified_email.is_some();
@@ -247,21 +262,21 @@ async fn welcome(
         return Err(unknown());
     };
     let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
-    match people.sign_up_as(&arrived.name, arrived.identity, journey.began_at(), source, terms, agent).await? {
-        Welcome::Done(signed_in) => {
+    match people.sign_up_as(&arrived.name, arrived.identity, authentication.began_at(), source, terms, agent).await? {
+        SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
             Ok(enter(studio, visit, headers, &signed_in))
         }
-        Welcome::TooMany => {
-            be_patient(studio, visit).await?;
+        SignUpOutcome::TooMany => {
+            delay_failure(studio, visit).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
-        Welcome::NameTaken | Welcome::Invalid(_) => Err(unknown()),
+        SignUpOutcome::NameTaken | SignUpOutcome::Invalid(_) => Err(unknown()),
     }
 }
 
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone else.
-async fn confirm(visitor: &Visitor, arrived: &Arrived) -> Result<Response<Body>, PageError> {
+async fn confirm(visitor: &Visitor, arrived: &ProviderSignIn) -> Result<Response<Body>, PageError> {
     let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
     let provider = visitor.studio.provider_name().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;

@@ -15,7 +15,7 @@ use super::page::{Draft, Frame, answer, secured};
 use super::search::{PAGE, Search};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
-use crate::service::failures::Patience;
+use crate::service::failures::FailureDelay;
 use crate::service::people::People;
 use tintype_domain::model::Id;
 use tintype_domain::names::{InvalidName, new_person_name};
@@ -97,7 +97,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
         PersonCreation::NameTaken => {
             // Names are unique among all accounts, so nobody may try many.
             if let Some(source) = visitor.visit.source
-                && visitor.studio.failures.hold(source).await == Patience::Exhausted
+                && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
             {
                 return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
             }

@@ -17,9 +17,9 @@ use super::error::PageError;
 use super::page::{Frame, answer, html, secured};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, visit};
-use super::sign_in::{Address, agent, be_patient, enter, sign_in_page, without_path_in_referrer};
+use super::sign_in::{Address, agent, delay_failure, enter, sign_in_page, without_path_in_referrer};
 use super::texts::Texts;
-use super::{SECOND_FACTOR, Studio, Visit};
+use super::{RequestContext, SECOND_FACTOR, Studio};
 use crate::service::people::FirstProof;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Token};
@@ -204,7 +204,7 @@ pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> Res
     let visit = visit(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let Some((person, first)) = first_proof(&studio, &fields).await? else {
-        be_patient(&studio, &visit).await?;
+        delay_failure(&studio, &visit).await?;
         return sign_in_page(&studio, &parts.headers, "sign-in-late");
     };
     check_rate(&studio, &visit, &person).await?;
@@ -214,18 +214,18 @@ pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> Res
         return Ok(enter(&studio, &visit, &parts.headers, &signed_in));
     }
     tracing::warn!(name = ?person.name, address = %Address(visit.source), "sign-in failed: wrong code after the right password or link");
-    be_patient(&studio, &visit).await?;
+    delay_failure(&studio, &visit).await?;
     let (t, notice) = (Texts::of(&parts.headers), Some("code-wrong"));
     let (ticket, link) = (fields.text("ticket"), fields.text("link"));
     code_page(CodePage { t, person: person.id, ticket, link, notice })
 }
 
 /// Limits the codes that are tried for one person, wherever they come from.
-async fn check_rate(studio: &Studio, visit: &Visit, person: &Person) -> Result<(), PageError> {
+async fn check_rate(studio: &Studio, visit: &RequestContext, person: &Person) -> Result<(), PageError> {
     if studio.codes.allow(person.id.as_str(), None) {
         return Ok(());
     }
     tracing::warn!(name = ?person.name, address = %Address(visit.source), "refused a sign-in: too many wrong codes");
-    be_patient(studio, visit).await?;
+    delay_failure(studio, visit).await?;
     Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "code-often"))
 }

@@ -16,7 +16,7 @@ use super::cookies::SESSION;
 use super::error::PageError;
 use super::page::DAY;
 use super::texts::Texts;
-use super::{Studio, Visit};
+use super::{RequestContext, Studio};
 use crate::service::limits::Allowance;
 use crate::service::people::SESSION_LIFE;
 use tintype_config::{MAX_BODY, RequiredFor};
@@ -40,7 +40,7 @@ pub struct Visitor {
     pub(super) texts: &'static Texts,
     /// The secret that forms of this session carry.
     pub(super) proof: String,
-    pub(super) visit: Visit,
+    pub(super) visit: RequestContext,
     pub(super) studio: Arc<Studio>,
 }
 
@@ -276,9 +276,9 @@ impl<'a> Sender<'a> {
 }
 
 /// The request as `crate::http` saw it.
-pub(super) fn visit(parts: &Parts) -> std::result::Result<Visit, PageError> {
+pub(super) fn visit(parts: &Parts) -> std::result::Result<RequestContext, PageError> {
     // A route of another surface would lack it.
-    parts.extensions.get::<Visit>().cloned().ok_or_else(PageError::not_found)
+    parts.extensions.get::<RequestContext>().cloned().ok_or_else(PageError::not_found)
 }
 
 /// A form that a signed-in person sent from a page of the studio, with the person's rights when its last byte had arrived.
@@ -409,7 +409,7 @@ pub(super) fn same(one: &str, other: &str) -> bool {
 }
 
 /// Sets the cookie of a session.
-pub(super) fn with_session(response: Response<Body>, visit: &Visit, token: &Token) -> Response<Body> {
+pub(super) fn with_session(response: Response<Body>, visit: &RequestContext, token: &Token) -> Response<Body> {
     SESSION.set(response, visit, token.reveal(), SESSION_LIFE.as_secs())
 }
 
@@ -417,7 +417,7 @@ pub(super) fn with_session(response: Response<Body>, visit: &Visit, token: &Toke
 ///
 /// # Errors
 /// [`PageError`].
-pub fn check_https(studio: &Studio, visit: &Visit) -> std::result::Result<(), PageError> {
+pub fn check_https(studio: &Studio, visit: &RequestContext) -> std::result::Result<(), PageError> {
     if studio.settings.require_https && !visit.https {
         return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));
     }

@@ -13,7 +13,7 @@ use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::page::{Frame, answer, secured};
 use super::session::{Form, Visitor, with_session};
-use super::sign_in::{agent, be_patient, place, words};
+use super::sign_in::{agent, delay_failure, place, words};
 use crate::service::people::{PasswordChange, Passwords};
 use tintype_domain::person::Session;
 use tintype_store::EndSessions;
@@ -104,7 +104,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
             return Ok(with_session(secured(done), &visitor.visit, &signed_in.token));
         }
         PasswordChange::Refused => {
-            be_patient(&visitor.studio, &visitor.visit).await?;
+            delay_failure(&visitor.studio, &visitor.visit).await?;
             "password-wrong"
         }
         PasswordChange::Invalid(invalid) => words(invalid),

@@ -64,7 +64,7 @@ struct LinksPage<'a> {
 /// The page to show.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Place {
+pub struct PageQuery {
     before: String,
     made: String,
 }
@@ -72,7 +72,7 @@ pub struct Place {
 /// The shared links of the visitor; for an owner, those of the account.
 pub async fn links(
     visitor: Visitor,
-    Query(place): Query<Place>,
+    Query(place): Query<PageQuery>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     visitor.changes()?;
@@ -208,7 +208,7 @@ fn pictures_of(record: TaskRecord, link: &SharedLink, path: &str) -> Vec<Shown> 
 pub async fn shared(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,
-    Query(place): Query<Place>,
+    Query(place): Query<PageQuery>,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {

@@ -16,9 +16,9 @@ use super::page::{html, secured};
 use super::second_factor::ask_for_code;
 use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_session};
 use super::texts::Texts;
-use super::{HOME, SIGN_IN, Studio, Visit};
+use super::{HOME, RequestContext, SIGN_IN, Studio};
 use crate::service::admission::{Admission, Admitted};
-use crate::service::failures::Patience;
+use crate::service::failures::FailureDelay;
 use crate::service::people::{SignIn, SignedIn};
 use tintype_domain::passwords::InvalidPassword;
 use tintype_domain::person::{Token, person_name};
@@ -64,7 +64,7 @@ struct LinkPage<'a> {
 pub async fn sign_in(
     State(studio): State<Arc<Studio>>,
     visitor: Result<Visitor, PageError>,
-    Extension(visit): Extension<Visit>,
+    Extension(visit): Extension<RequestContext>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     if visitor.is_ok() {
@@ -87,7 +87,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
             address = %Address(visit.source),
             "refused a sign-in: too many attempts with that name within a minute"
         );
-        be_patient(&studio, &visit).await?;
+        delay_failure(&studio, &visit).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
     let place = place(&studio.hashes, &visit)?;
@@ -99,7 +99,7 @@ pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) ->
         SignIn::Refused => {}
     }
     log_failure(&studio, &name, &visit).await?;
-    be_patient(&studio, &visit).await?;
+    delay_failure(&studio, &visit).await?;
     let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
 }
@@ -114,12 +114,12 @@ pub(super) fn words(invalid: InvalidPassword) -> &'static str {
 }
 
 /// A place for the address of a request, before anything costs time.
-pub(super) fn place(admission: &Admission<Source>, visit: &Visit) -> Result<Admitted<Source>, PageError> {
+pub(super) fn place(admission: &Admission<Source>, visit: &RequestContext) -> Result<Admitted<Source>, PageError> {
     admission.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
-async fn log_failure(studio: &Studio, name: &str, visit: &Visit) -> Result<(), PageError> {
+async fn log_failure(studio: &Studio, name: &str, visit: &RequestContext) -> Result<(), PageError> {
     let known = studio.shared.store.find_person(name).await?;
     let address = Address(visit.source);
     match known {
@@ -175,7 +175,7 @@ pub async fn by_link(
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
         SignIn::Refused => {}
     }
-    be_patient(&studio, &visit).await?;
+    delay_failure(&studio, &visit).await?;
     let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
     Ok(without_path_in_referrer(html(page.render()?)))
 }
@@ -195,11 +195,11 @@ pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Resul
     let Visitor { session, visit, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     let studio = &form.visitor.studio;
-    let farewell = match &studio.provider {
-        Some(provider) if session.by_provider => provider.farewell(ID_TOKEN.read(&headers, visit)).await,
+    let end_session_url = match &studio.provider {
+        Some(provider) if session.by_provider => provider.end_session_url(ID_TOKEN.read(&headers, visit)).await,
         _ => None,
     };
-    let Some(target) = farewell else {
+    let Some(target) = end_session_url else {
         return Ok(without_session(secured(Redirect::to(SIGN_IN).into_response()), visit));
     };
     let refresh = HeaderValue::try_from(format!("0; url={target}"));
@@ -211,12 +211,17 @@ pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Resul
     Ok(without_session(response, visit))
 }
 
-fn without_session(response: Response<Body>, visit: &Visit) -> Response<Body> {
+fn without_session(response: Response<Body>, visit: &RequestContext) -> Response<Body> {
     ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, visit), visit), visit)
 }
 
 /// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.
-pub(super) fn enter(studio: &Studio, visit: &Visit, headers: &HeaderMap, signed_in: &SignedIn) -> Response<Body> {
+pub(super) fn enter(
+    studio: &Studio,
+    visit: &RequestContext,
+    headers: &HeaderMap,
+    signed_in: &SignedIn,
+) -> Response<Body> {
     let person = &signed_in.session.person;
     studio.sign_in_attempts.signed_in(&person.name, visit.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
@@ -227,11 +232,11 @@ pub(super) fn enter(studio: &Studio, visit: &Visit, headers: &HeaderMap, signed_
 }
 
 /// Waits out the delay of a failed attempt.
-pub(super) async fn be_patient(studio: &Studio, visit: &Visit) -> Result<(), PageError> {
+pub(super) async fn delay_failure(studio: &Studio, visit: &RequestContext) -> Result<(), PageError> {
     let Some(source) = visit.source else { return Ok(()) };
-    match studio.failures.hold(source).await {
-        Patience::Waited => Ok(()),
-        Patience::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),
+    match studio.failures.delay(source).await {
+        FailureDelay::Waited => Ok(()),
+        FailureDelay::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),
     }
 }
 

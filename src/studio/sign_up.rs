@@ -11,10 +11,10 @@ use axum::response::{IntoResponse as _, Redirect};
 use super::error::PageError;
 use super::page::{answer, html, secured};
 use super::session::{Fields, Visitor, check_origin, visit};
-use super::sign_in::{agent, be_patient, enter, place, words};
+use super::sign_in::{agent, delay_failure, enter, place, words};
 use super::texts::Texts;
-use super::{HOME, Studio, Visit};
-use crate::service::people::{NewPerson, SignUpTerms, Welcome};
+use super::{HOME, RequestContext, Studio};
+use crate::service::people::{NewPerson, SignUpOutcome, SignUpTerms};
 use tintype_domain::names::{InvalidName, new_person_name};
 
 #[derive(Template)]
@@ -48,7 +48,10 @@ pub async fn sign_up(
 }
 
 /// The person whom a stranger's form names, or the name of the text that says why the name cannot be.
-pub(super) fn new_person(fields: &Fields, visit: &Visit) -> Result<Result<NewPerson, &'static str>, PageError> {
+pub(super) fn new_person(
+    fields: &Fields,
+    visit: &RequestContext,
+) -> Result<Result<NewPerson, &'static str>, PageError> {
     let name = match new_person_name(fields.text("name")) {
         Ok(name) => name,
         Err(InvalidName::Text(_)) => return Ok(Err("sign-up-invalid")),
@@ -79,18 +82,18 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let welcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
     drop(place);
     match welcome {
-        Welcome::Done(signed_in) => {
+        SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
             Ok(enter(&studio, &visit, &parts.headers, &signed_in))
         }
-        Welcome::Invalid(invalid) => refuse(words(invalid)),
-        Welcome::NameTaken => {
-            be_patient(&studio, &visit).await?;
+        SignUpOutcome::Invalid(invalid) => refuse(words(invalid)),
+        SignUpOutcome::NameTaken => {
+            delay_failure(&studio, &visit).await?;
             refuse("sign-up-taken")
         }
-        Welcome::TooMany => {
+        SignUpOutcome::TooMany => {
             tracing::info!("a sign-up was refused, because there were too many from that address today");
-            be_patient(&studio, &visit).await?;
+            delay_failure(&studio, &visit).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
     }

@@ -296,12 +296,12 @@ struct UploadsPage<'a> {
 
 /// The place in the list of uploads.
 #[derive(Debug, Deserialize)]
-pub struct Before {
+pub struct OlderQuery {
     before: Option<String>,
 }
 
 /// The uploads of the account.
-pub async fn uploads(visitor: Visitor, Query(before): Query<Before>) -> Result<Response<Body>, PageError> {
+pub async fn uploads(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
     let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;

@@ -24,14 +24,14 @@ const PERIODS: [u32; 3] = [30, 90, 365];
 
 /// The rows to tell apart, and their period.
 #[derive(Debug, Default, Deserialize)]
-pub struct Wanted {
+pub struct UsageQuery {
     #[serde(default)]
     by: String,
     #[serde(default)]
     days: String,
 }
 
-impl Wanted {
+impl UsageQuery {
     fn by(&self) -> UsageBy {
         match &*self.by {
             "day" => UsageBy::Day,
@@ -77,7 +77,7 @@ struct UsagePage<'a> {
     /// The credits of each day, if the rows are days.
     chart: Option<Chart>,
     periods: [u32; 3],
-    wanted: &'a Wanted,
+    wanted: &'a UsageQuery,
     /// The first day of the period and the last one, which is today.
     days: String,
 }
@@ -111,7 +111,7 @@ impl UsagePage<'_> {
 }
 
 /// The rows of the visitor's account.
-async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, PageError> {
+async fn lines(visitor: &Visitor, wanted: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
     let studio = &visitor.studio;
     visitor.refuse_if(studio.limits.count_report(visitor.session.person.id).await)?;
@@ -125,7 +125,7 @@ async fn lines(visitor: &Visitor, wanted: &Wanted) -> Result<Vec<UsageLine>, Pag
 }
 
 /// The page.
-pub async fn usage(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+pub async fn usage(visitor: Visitor, Query(wanted): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
     let mut lines = lines(&visitor, &wanted).await?;
     let total = UsageLine::total(&lines);
     lines.reverse();
@@ -146,7 +146,7 @@ fn chart(t: &'static Texts, lines: &[UsageLine], from: Timestamp, days: u32) -> 
 }
 
 /// The rows as CSV.
-pub async fn usage_csv(visitor: Visitor, Query(wanted): Query<Wanted>) -> Result<Response<Body>, PageError> {
+pub async fn usage_csv(visitor: Visitor, Query(wanted): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
     let lines = lines(&visitor, &wanted).await?;
     let csv = format!("{BYTE_ORDER_MARK}{}", usage::csv(wanted.by(), &lines));
     let mut response = secured(Response::new(Body::from(csv)));

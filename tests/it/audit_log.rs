@@ -23,7 +23,7 @@ async fn commands_are_recorded_with_the_name_of_the_user_of_the_system() {
     let user = String::from_utf8(user).expect("text");
     let store = sqlite::open(&data.path().join("tintype.db"), Clock::system()).expect("a database");
     let log = store.audit_entries(None, None, 10).await.expect("a store");
-    let actions: Vec<_> = log.iter().map(|entry| entry.deed.action).collect();
+    let actions: Vec<_> = log.iter().map(|entry| entry.audited.action).collect();
     assert_eq!(actions, [Action::MakeLink, Action::AddPerson, Action::Grant, Action::CreateAccount]);
     for entry in log {
         let Actor { name, person_id, via, source } = entry.actor;

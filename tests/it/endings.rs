@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use tintype::service::endings::{Ending, How, MAX_WAITING, RETRY_DELAY};
+use tintype::service::endings::{Ending, EndingKind, MAX_WAITING, RETRY_DELAY};
 use tintype_config::{LEASE, TASK_TIME_LIMIT};
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_domain::request::GenerateRequest;
@@ -47,11 +47,11 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
             assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, how }]);
         };
         for (prompt, how) in [
-            ("a boat", How::Completed),
-            ("a boat [[fail]]", How::Failed),
-            ("a boat [[policy]]", How::Failed),
+            ("a boat", EndingKind::Completed),
+            ("a boat [[fail]]", EndingKind::Failed),
+            ("a boat [[policy]]", EndingKind::Failed),
             // The last of several attempts.
-            ("a boat [[panic]]", How::Failed),
+            ("a boat [[panic]]", EndingKind::Failed),
         ] {
             let task = submit(&ada, surface, prompt).await;
             service.work().await;
@@ -63,18 +63,18 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
             assert_eq!(store.claim(1, LEASE).await.expect("a store").len(), 1);
             service.sweeper.sweep(Rescue::All).await;
         }
-        assert_received(lost, How::Failed);
+        assert_received(lost, EndingKind::Failed);
 
         let overdue = submit(&ada, surface, "a boat").await;
         service.clock.advance(TASK_TIME_LIMIT);
         service.sweep().await;
-        assert_received(overdue, How::Failed);
+        assert_received(overdue, EndingKind::Failed);
 
         let failed = submit(&ada, surface, "a boat").await;
         assert!(
             endings.fail_unleased(failed, FailureCause::Operator, "The operator ended it.").await.expect("a store")
         );
-        assert_received(failed, How::Failed);
+        assert_received(failed, EndingKind::Failed);
     }
 }
 

@@ -85,10 +85,10 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     assert_eq!(json(path, &["key", "enable", &id(&key)])["state"], "active");
 
     let log = open(&data).audit_entries(None, None, 100).await.expect("a store");
-    let lifts = log.iter().filter(|entry| entry.deed.action == Action::Lift);
-    let doors: Vec<_> = lifts.map(|entry| (entry.actor.via, entry.deed.subject.clone())).collect();
+    let lifts = log.iter().filter(|entry| entry.audited.action == Action::Lift);
+    let doors: Vec<_> = lifts.map(|entry| (entry.actor.via, entry.audited.subject.clone())).collect();
     assert_eq!(doors, [(Via::Command, Some(id(&key))), (Via::Command, Some("bob".to_owned()))]);
-    let suspended = log.iter().find(|entry| entry.deed.action == Action::SuspendPerson).expect("an entry");
+    let suspended = log.iter().find(|entry| entry.audited.action == Action::SuspendPerson).expect("an entry");
     let Actor { name, person_id, .. } = &suspended.actor;
     assert_eq!((name.as_str(), person_id), ("content policy", &None));
 }

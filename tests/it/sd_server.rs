@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Parser;
 use tintype_config::EngineSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, EngineInfo, Picture, Progress, RenderSettings};
-use tintype_engines::Surroundings;
+use tintype_engines::EngineContext;
 use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::TINTYPE;
@@ -34,7 +34,7 @@ struct Settings {
 fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
     let settings = Settings::parse_from(["test"].iter().chain(flags));
     let choice = tintype_engines::choose(&settings.engine, Path::new(".")).expect("an engine");
-    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
+    let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
     let engine = choice.build(surroundings).expect("an engine");
     (choice.info, engine)
 }

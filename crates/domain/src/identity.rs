@@ -12,8 +12,8 @@ use crate::timestamp::Timestamp;
 
 /// Most bytes of a subject (OpenID Connect Core 1.0, section 2).
 const MAX_SUBJECT_BYTES: usize = 255;
-/// Longest time that a journey may take.
-const JOURNEY_LIFE: Duration = Duration::from_secs(10 * 60);
+/// Longest time that an authentication request may take.
+const AUTHENTICATION_LIFE: Duration = Duration::from_secs(10 * 60);
 
 /// A person as an OpenID Connect provider knows them. An issuer never gives a subject to another person; names and
 /// e-mail addresses may change hands, so they identify no one.
@@ -33,7 +33,7 @@ impl Identity {
     }
 }
 
-/// The purpose of a journey.
+/// The purpose of an authentication request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A person wants to sign in.
@@ -46,19 +46,19 @@ pub enum Purpose {
 /// for it: the values that the provider sees follow from it and do not lead back to it, so that an answer of the provider counts
 /// only in the browser that was sent there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Journey {
+pub struct AuthenticationRequest {
     secret: Token,
     began_at: Timestamp,
     purpose: Purpose,
 }
 
-impl Journey {
-    /// Begins a journey.
+impl AuthenticationRequest {
+    /// Begins an authentication request.
     pub fn begin(purpose: Purpose, now: Timestamp) -> Self {
         Self { secret: Token::random(), began_at: now, purpose }
     }
 
-    /// The journey that [`Journey::text`] gave; `None` for any other text, and when it took too long.
+    /// The authentication request that [`AuthenticationRequest::text`] gave; `None` for any other text, and when it took too long.
     pub(super) fn resume(text: &str, now: Timestamp) -> Option<Self> {
         let mut parts = text.split('.');
         let (secret, began_at) = (Token::parse(parts.next()?)?, Timestamp::from_millis(parts.next()?.parse().ok()?));
@@ -66,7 +66,7 @@ impl Journey {
             None => Purpose::SignIn,
             Some(session) => Purpose::Link(session.parse().ok()?),
         };
-        let fits = parts.next().is_none() && began_at <= now && now.since(began_at) <= JOURNEY_LIFE;
+        let fits = parts.next().is_none() && began_at <= now && now.since(began_at) <= AUTHENTICATION_LIFE;
         fits.then_some(Self { secret, began_at, purpose })
     }
 
@@ -80,7 +80,7 @@ impl Journey {
         self.began_at
     }
 
-    /// The journey as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a cookie of.
+    /// The authentication request as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a cookie of.
     pub(super) fn text(&self) -> String {
         let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
         match self.purpose {
@@ -91,7 +91,7 @@ impl Journey {
 
     /// Seconds for which the cookie lasts.
     pub fn life_seconds() -> u64 {
-        JOURNEY_LIFE.as_secs()
+        AUTHENTICATION_LIFE.as_secs()
     }
 
     /// The `state` of the request, which the answer repeats.
@@ -125,33 +125,33 @@ mod tests {
     fn a_journey_is_resumed_as_it_began_and_in_time() {
         let session: Id = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         for purpose in [Purpose::SignIn, Purpose::Link(session)] {
-            let journey = Journey::begin(purpose, NOW);
-            let text = journey.text();
-            let last = NOW.saturating_add(JOURNEY_LIFE);
-            assert_eq!(Journey::resume(&text, last).as_ref(), Some(&journey));
-            assert_eq!(Journey::resume(&text, last.saturating_add(Duration::from_millis(1))), None);
-            assert_eq!(Journey::resume(&text, NOW.saturating_sub(Duration::from_millis(1))), None);
+            let authentication = AuthenticationRequest::begin(purpose, NOW);
+            let text = authentication.text();
+            let last = NOW.saturating_add(AUTHENTICATION_LIFE);
+            assert_eq!(AuthenticationRequest::resume(&text, last).as_ref(), Some(&authentication));
+            assert_eq!(AuthenticationRequest::resume(&text, last.saturating_add(Duration::from_millis(1))), None);
+            assert_eq!(AuthenticationRequest::resume(&text, NOW.saturating_sub(Duration::from_millis(1))), None);
             for other in [format!("{text}."), format!("{text}.{session}.x"), text.replace('.', ""), String::new()] {
-                assert_ne!(Journey::resume(&other, NOW).as_ref(), Some(&journey), "{other}");
+                assert_ne!(AuthenticationRequest::resume(&other, NOW).as_ref(), Some(&authentication), "{other}");
             }
         }
     }
 
     #[test]
     fn what_the_provider_sees_follows_from_every_part_of_the_journey() {
-        let journey = Journey::begin(Purpose::SignIn, NOW);
+        let authentication = AuthenticationRequest::begin(Purpose::SignIn, NOW);
         let session = "FAAAAAAAAAAAAAAAAAAAA".parse().expect("an id");
         let others = [
-            Journey::begin(Purpose::SignIn, NOW),
-            Journey { began_at: Timestamp::from_millis(0), ..journey.clone() },
-            Journey { purpose: Purpose::Link(session), ..journey.clone() },
+            AuthenticationRequest::begin(Purpose::SignIn, NOW),
+            AuthenticationRequest { began_at: Timestamp::from_millis(0), ..authentication.clone() },
+            AuthenticationRequest { purpose: Purpose::Link(session), ..authentication.clone() },
         ];
         for other in others {
-            assert_ne!(other.state(), journey.state());
+            assert_ne!(other.state(), authentication.state());
         }
-        let seen = [journey.state(), journey.nonce(), journey.verifier()];
+        let seen = [authentication.state(), authentication.nonce(), authentication.verifier()];
         assert!(seen[0] != seen[1] && seen[1] != seen[2] && seen.iter().all(|text| text.len() == 43));
-        assert!(seen.iter().all(|text| !text.contains(journey.secret.reveal())));
+        assert!(seen.iter().all(|text| !text.contains(authentication.secret.reveal())));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Claims {
 
 /// The people whom a rule concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Party {
+enum RuleSubject {
     /// Those with a verified e-mail address in this domain, and not below it. In the form that DNS uses.
     Domain(String),
     /// Those in this group.
@@ -27,7 +27,7 @@ enum Party {
 /// A rule: its people join an account with a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinRule {
-    party: Party,
+    party: RuleSubject,
     /// Name or id of the account.
     pub account: String,
     /// The role there.
@@ -54,8 +54,10 @@ impl FromStr for JoinRule {
         let role = role.parse().map_err(|_| InvalidRule::Form)?;
         let (party, account) = start.rsplit_once('=').filter(|(_, name)| !name.is_empty()).ok_or(InvalidRule::Form)?;
         let party = match party.split_once(':') {
-            Some(("domain", name)) => Party::Domain(in_dns(name).ok_or_else(|| InvalidRule::Domain(name.to_owned()))?),
-            Some(("group", name)) if !name.is_empty() => Party::Group(name.to_owned()),
+            Some(("domain", name)) => {
+                RuleSubject::Domain(in_dns(name).ok_or_else(|| InvalidRule::Domain(name.to_owned()))?)
+            }
+            Some(("group", name)) if !name.is_empty() => RuleSubject::Group(name.to_owned()),
             _ => return Err(InvalidRule::Form),
         };
         Ok(Self { party, account: account.to_owned(), role })
@@ -65,8 +67,8 @@ impl FromStr for JoinRule {
 impl fmt::Display for JoinRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.party {
-            Party::Domain(name) => write!(f, "domain:{name}={}:{}", self.account, self.role),
-            Party::Group(name) => write!(f, "group:{name}={}:{}", self.account, self.role),
+            RuleSubject::Domain(name) => write!(f, "domain:{name}={}:{}", self.account, self.role),
+            RuleSubject::Group(name) => write!(f, "group:{name}={}:{}", self.account, self.role),
         }
     }
 }
@@ -74,12 +76,12 @@ impl fmt::Display for JoinRule {
 impl JoinRule {
     fn matches(&self, claims: &Claims) -> bool {
         match &self.party {
-            Party::Domain(domain) => {
+            RuleSubject::Domain(domain) => {
                 let email = claims.verified_email.as_deref();
                 let found = email.and_then(|email| email.rsplit_once('@')).filter(|(local, _)| !local.is_empty());
                 found.and_then(|(_, found)| in_dns(found)).is_some_and(|found| found == *domain)
             }
-            Party::Group(group) => claims.groups.contains(group),
+            RuleSubject::Group(group) => claims.groups.contains(group),
         }
     }
 
@@ -142,12 +144,12 @@ impl JoinRules {
 
     /// Whether a rule needs an e-mail address.
     pub fn need_email(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.party, Party::Domain(_)))
+        self.rules.iter().any(|rule| matches!(rule.party, RuleSubject::Domain(_)))
     }
 
     /// Whether a rule needs groups.
     pub fn need_groups(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.party, Party::Group(_)))
+        self.rules.iter().any(|rule| matches!(rule.party, RuleSubject::Group(_)))
     }
 }
 

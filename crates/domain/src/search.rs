@@ -18,7 +18,7 @@ const MIN_BEGINNING: usize = 3;
 
 /// A term to look for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sought {
+pub struct SearchTerm {
     /// The term: letters and digits, or a symbol. It has no quotes, backslashes or white space.
     pub term: String,
     /// Whether longer terms that begin with it count, too.
@@ -112,10 +112,10 @@ pub fn terms(account_id: Id, prompt: &str) -> Vec<String> {
 }
 
 /// The terms that a prompt must have for a search to find it; none if the text has no words.
-pub fn sought(account_id: Id, text: &str) -> Vec<Sought> {
+pub fn sought(account_id: Id, text: &str) -> Vec<SearchTerm> {
     let tag = tag(account_id);
     let term =
-        |word: String| Sought { is_beginning: word.chars().count() >= MIN_BEGINNING, term: format!("{tag}{word}") };
+        |word: String| SearchTerm { is_beginning: word.chars().count() >= MIN_BEGINNING, term: format!("{tag}{word}") };
     words(text).into_iter().take(MAX_SOUGHT).map(term).collect()
 }
 

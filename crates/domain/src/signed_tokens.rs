@@ -1,6 +1,6 @@
 //! Texts that browsers keep for this server between two requests, signed so that nobody else makes them.
 //!
-//! A journey is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
+//! An authentication request is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
 //! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
 //! provider said so, because a person who could name any identity would take those of others. In the same way, the form for
 //! a code proves that someone has shown the password, and the form that turns on a second factor proves that this server
@@ -13,7 +13,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::identity::{Identity, Journey};
+use crate::identity::{AuthenticationRequest, Identity};
 use crate::model::{ID_LEN, Id};
 use crate::second_factor::FactorSecret;
 use crate::timestamp::Timestamp;
@@ -24,7 +24,7 @@ pub const TICKET_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Bytes of the signature of a shared link: 128 bits, which nobody guesses.
 const LINK_TAG: usize = 16;
 
-/// Issues and checks tickets, and signs journeys, with the secret of the installation.
+/// Issues and checks tickets, and signs authentication requests, with the secret of the installation.
 #[derive(Clone)]
 pub struct TokenSigner {
     mac: Hmac<Sha256>,
@@ -60,19 +60,19 @@ impl TokenSigner {
         Self { mac: Hmac::new_from_slice(secret).expect("HMAC takes keys of any length"), now }
     }
 
-    /// The text of a journey for its cookie.
-    pub fn sign(&self, journey: &Journey) -> String {
-        let text = journey.text();
-        let tag = self.tag_of_journey(&text).finalize().into_bytes();
+    /// The text of an authentication request for its cookie.
+    pub fn sign(&self, authentication: &AuthenticationRequest) -> String {
+        let text = authentication.text();
+        let tag = self.tag_of_authentication(&text).finalize().into_bytes();
         format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// The journey of a cookie; `None` if this server has not signed it, and when it took too long.
-    pub fn journey(&self, cookie: &str) -> Option<Journey> {
+    /// The authentication request of a cookie; `None` if this server has not signed it, and when it took too long.
+    pub fn authentication(&self, cookie: &str) -> Option<AuthenticationRequest> {
         let (text, tag) = cookie.rsplit_once('.')?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
-        self.tag_of_journey(text).verify_slice(&tag).ok()?;
-        Journey::resume(text, self.now)
+        self.tag_of_authentication(text).verify_slice(&tag).ok()?;
+        AuthenticationRequest::resume(text, self.now)
     }
 
     /// A ticket to link an identity with the person of a session, in that session alone.
@@ -136,7 +136,7 @@ impl TokenSigner {
         mac
     }
 
-    fn tag_of_journey(&self, text: &str) -> Hmac<Sha256> {
+    fn tag_of_authentication(&self, text: &str) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(format!("tintype journey\n{text}").as_bytes());
         mac
@@ -164,16 +164,16 @@ mod tests {
     fn a_journey_is_one_that_this_server_has_begun() {
         let now = Timestamp::from_millis(1_795_262_400_000);
         let tickets = TokenSigner::new(&[7; 32], now);
-        let journey = Journey::begin(Purpose::SignIn, now);
-        let cookie = tickets.sign(&journey);
-        assert_eq!(tickets.journey(&cookie).as_ref(), Some(&journey));
-        assert_eq!(TokenSigner::new(&[8; 32], now).journey(&cookie), None);
+        let authentication = AuthenticationRequest::begin(Purpose::SignIn, now);
+        let cookie = tickets.sign(&authentication);
+        assert_eq!(tickets.authentication(&cookie).as_ref(), Some(&authentication));
+        assert_eq!(TokenSigner::new(&[8; 32], now).authentication(&cookie), None);
         let (text, tag) = cookie.rsplit_once('.').expect("two parts");
-        let other = Journey::begin(Purpose::SignIn, now).text();
+        let other = AuthenticationRequest::begin(Purpose::SignIn, now).text();
         for forged in [text, tag, "", ".", &format!("{text}."), &format!("{other}.{tag}"), &format!("{text}.x.{tag}")] {
-            assert_eq!(tickets.journey(forged), None, "{forged}");
+            assert_eq!(tickets.authentication(forged), None, "{forged}");
         }
-        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 2)).journey(&cookie), None);
+        assert_eq!(TokenSigner::new(&[7; 32], now.saturating_add(TICKET_LIFE * 2)).authentication(&cookie), None);
     }
 
     #[test]

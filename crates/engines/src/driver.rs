@@ -39,10 +39,10 @@ pub(super) trait Driver: fmt::Debug + Send + Sync + 'static {
 
 /// The engine of a driver.
 #[derive(Debug)]
-pub(super) struct Driven<D>(pub(super) D);
+pub(super) struct DriverEngine<D>(pub(super) D);
 
 #[async_trait]
-impl<D: Driver> Engine for Driven<D> {
+impl<D: Driver> Engine for DriverEngine<D> {
     async fn render(
         &self,
         brief: Brief,

@@ -11,7 +11,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use tintype_engine::EngineError;
 use url::Url;
 
-use super::Surroundings;
+use super::EngineContext;
 use tintype_config::EngineSettings;
 use tintype_outbound::{Proxies, asked_wait, client_builder, describe, trust};
 
@@ -98,18 +98,18 @@ pub struct Fault {
     /// `Retry-After` of the server.
     pub pause: Option<Duration>,
     /// How far the request got.
-    pub contact: Contact,
+    pub reached: Reached,
 }
 
 /// How far a failed request got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Contact {
+pub enum Reached {
     /// There was no connection: nothing listens there.
     Refused,
     /// The time for the answer passed. A server may be silent because it is loading a model.
     Silent,
     /// There was an answer, or a part of one.
-    Heard,
+    Answered,
 }
 
 impl Fault {
@@ -124,7 +124,7 @@ impl Fault {
 
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
-        Self { error, pause: None, contact: Contact::Heard }
+        Self { error, pause: None, reached: Reached::Answered }
     }
 }
 
@@ -139,7 +139,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub fn all(urls: &[Url], settings: &EngineSettings, surroundings: &Surroundings) -> Result<Vec<Self>, String> {
+    pub fn all(urls: &[Url], settings: &EngineSettings, surroundings: &EngineContext) -> Result<Vec<Self>, String> {
         let key = settings.key()?;
         let header = |key: &String| {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))
@@ -231,7 +231,7 @@ impl Endpoint {
         };
         tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| {
             let cause = format!("{name} gave no whole answer within {:.0} s", limit.as_secs_f64());
-            Err(Fault { contact: Contact::Silent, ..EngineError::Temporary(cause).into() })
+            Err(Fault { reached: Reached::Silent, ..EngineError::Temporary(cause).into() })
         })
     }
 
@@ -258,7 +258,7 @@ impl Endpoint {
         let cause = format!("{}: {cause}", self.name());
         match connected {
             true => EngineError::Temporary(cause).into(),
-            false => Fault { contact: Contact::Refused, ..EngineError::NotAvailable(cause).into() },
+            false => Fault { reached: Reached::Refused, ..EngineError::NotAvailable(cause).into() },
         }
     }
 

@@ -37,7 +37,7 @@ const TYPICAL_DURATION: Duration = Duration::from_secs(20);
 
 /// The surroundings of an engine in a process that renders.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
+pub struct EngineContext {
     /// Decodes the pictures that a server returns.
     pub decoder: Decoder,
     /// Whether errors quote the words of a server. They may repeat the prompt, so that only commands whose prompt is the
@@ -47,7 +47,7 @@ pub struct Surroundings {
     pub keeps: bool,
 }
 
-type Build = dyn Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync;
+type Build = dyn Fn(EngineContext) -> Result<Arc<dyn Engine>, String> + Send + Sync;
 
 /// An engine that was chosen by its name and is not built yet.
 pub struct EngineChoice {
@@ -65,7 +65,7 @@ impl fmt::Debug for EngineChoice {
 impl EngineChoice {
     fn new(
         info: EngineInfo,
-        build: impl Fn(Surroundings) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
+        build: impl Fn(EngineContext) -> Result<Arc<dyn Engine>, String> + Send + Sync + 'static,
     ) -> Self {
         // A mask is that of a reference.
         let masks = info.masks && info.max_references > 0;
@@ -76,7 +76,7 @@ impl EngineChoice {
     ///
     /// # Errors
     /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
-    pub fn build(&self, surroundings: Surroundings) -> Result<Arc<dyn Engine>, String> {
+    pub fn build(&self, surroundings: EngineContext) -> Result<Arc<dyn Engine>, String> {
         (self.build)(surroundings)
     }
 }

@@ -18,7 +18,7 @@ use tintype_system::locked::Locked as _;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::endpoint::{Contact, Fault};
+use super::endpoint::{Fault, Reached};
 
 /// Wait before a server that was taken out of rotation is probed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -83,16 +83,16 @@ struct ServerLoad {
     /// The reason why it is out of rotation, for the operator.
     aside: Option<String>,
     /// The work that it rejected since it did its last.
-    turned_away: Vec<Work>,
+    turned_away: Vec<BriefHash>,
     /// When it rejected work the last time.
     turned_away_at: Option<Instant>,
 }
 
 /// Identifies a brief among those that servers rejected. A later attempt at the same task has the same brief.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work(u64);
+pub struct BriefHash(u64);
 
-impl From<&Brief> for Work {
+impl From<&Brief> for BriefHash {
     fn from(brief: &Brief) -> Self {
         Self(BuildHasherDefault::<DefaultHasher>::default().hash_one((&brief.prompt, &brief.seeds)))
     }
@@ -108,7 +108,7 @@ struct TurnedAway {
 
 impl ServerLoad {
     /// Notes that it rejected this work.
-    fn turned_away(&mut self, work: Work) {
+    fn turned_away(&mut self, work: BriefHash) {
         self.turned_away_at = Some(Instant::now());
         if !self.turned_away.contains(&work) && self.turned_away.len() < MAX_TURNED_AWAY {
             self.turned_away.push(work);
@@ -161,7 +161,7 @@ impl<S: Server> Servers<S> {
     /// # Errors
     /// The error of `by`; [`EngineError::TurnedAway`] when a server that seems sound did not take it, and no other did;
     /// [`EngineError::NotAvailable`] when all servers are out of rotation.
-    pub async fn call<T, F>(&self, work: Work, by: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
+    pub async fn call<T, F>(&self, work: BriefHash, by: impl Fn(Arc<S>) -> F) -> Result<T, EngineError>
     where
         F: Future<Output = Result<T, Fault>>,
     {
@@ -193,7 +193,7 @@ impl<S: Server> Servers<S> {
 
     /// Takes a server that rejected work out of rotation, if it does not answer a probe, or asks for a pause and
     /// rejected other work too. Returns how it rejected the work if it stays.
-    async fn judge(&self, index: usize, work: Work, turned_away: TurnedAway) -> Option<TurnedAway> {
+    async fn judge(&self, index: usize, work: BriefHash, turned_away: TurnedAway) -> Option<TurnedAway> {
         let several = {
             let mut states = self.shared.states.locked();
             states[index].turned_away(work);
@@ -244,7 +244,7 @@ impl<S: Server> Servers<S> {
     }
 
     /// A place at a server that was not tried, or why none is left.
-    async fn seat(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Seat<'_, S>, String> {
+    async fn seat(&self, work: BriefHash, tried: &HashMap<usize, TurnedAway>) -> Result<Seat<'_, S>, String> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
@@ -264,7 +264,7 @@ impl<S: Server> Shared<S> {
     ///
     /// # Errors
     /// The reasons, if no server is left.
-    fn take(&self, work: Work, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
+    fn take(&self, work: BriefHash, tried: &HashMap<usize, TurnedAway>) -> Result<Option<usize>, String> {
         let mut states = self.states.locked();
         let reason = |(index, (server, state)): (usize, (&Arc<S>, &ServerLoad))| match (&state.aside, tried.get(&index))
         {
@@ -316,7 +316,7 @@ impl<S: Server> Shared<S> {
 /// Probes a server. One that is silent is slow and not dead: it may be loading a model, or describe many files.
 async fn ask<S: Server>(server: &S) -> Result<(), Fault> {
     match tokio::time::timeout(PROBE_LIMIT, server.probe()).await {
-        Ok(Err(Fault { contact: Contact::Silent, .. })) | Err(_) => {
+        Ok(Err(Fault { reached: Reached::Silent, .. })) | Err(_) => {
             let (server, seconds) = (server.name(), PROBE_LIMIT.as_secs());
             tracing::warn!(server, seconds, "an engine server answers probes slowly; it still gets tasks");
             Ok(())

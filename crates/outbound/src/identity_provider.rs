@@ -16,12 +16,12 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use url::{Url, form_urlencoded};
 
-use self::claims::Wanted;
+use self::claims::NeededClaims;
 use self::fields::{Fields, kind, text, text_or_number};
 use self::id_token::{Expected, Fault, Signed};
 use self::metadata::{Endpoints, encoded};
 use super::{Proxies, client_builder, describe, trust};
-use tintype_domain::identity::{Identity, Journey};
+use tintype_domain::identity::{AuthenticationRequest, Identity};
 use tintype_domain::joining::{Claims, JoinRules};
 use tintype_domain::provider::OidcProvider;
 use tintype_system::clock::Clock;
@@ -40,7 +40,7 @@ const METADATA_LIFE: Duration = Duration::from_secs(10 * 60);
 /// Time for which a provider that could not be reached is not asked again.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for the provider of someone who signs out.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+const END_SESSION_LIMIT: Duration = Duration::from_secs(2);
 
 /// A provider, and this server as it is registered there.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub struct Registration {
     /// The URL to which the provider sends browsers back.
     pub redirect: String,
     /// The URL to which it sends browsers after a sign-out.
-    pub farewell: String,
+    pub post_logout_redirect: String,
 }
 
 impl fmt::Debug for Registration {
@@ -72,7 +72,7 @@ pub enum ProviderError {
 
 /// Someone who has signed in at the provider.
 #[derive(Debug, Clone)]
-pub struct Arrived {
+pub struct ProviderSignIn {
     /// The identity.
     pub identity: Identity,
     /// A name for the person to recognise. It proves nothing.
@@ -91,14 +91,14 @@ struct Metadata {
 }
 
 /// The last answer of the provider, and its time by the monotonic clock.
-type Heard = Option<(Duration, Result<Arc<Metadata>, ProviderError>)>;
+type CachedMetadata = Option<(Duration, Result<Arc<Metadata>, ProviderError>)>;
 
 /// A provider.
 pub struct IdentityProvider {
     registration: Registration,
     client: reqwest::Client,
     clock: Clock,
-    heard: Mutex<Heard>,
+    heard: Mutex<CachedMetadata>,
     /// The provider refused the secret in the place where it is sent first, and took it in the other.
     wants_other_place: AtomicBool,
 }
@@ -142,24 +142,24 @@ impl IdentityProvider {
 
     /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon. Okta refuses, and
     /// Keycloak asks the person again, without the ID token of the sign-in.
-    pub async fn farewell(&self, id_token: Option<&str>) -> Option<String> {
-        let metadata = tokio::time::timeout(FAREWELL_LIMIT, self.metadata()).await.ok()?.ok()?;
+    pub async fn end_session_url(&self, id_token: Option<&str>) -> Option<String> {
+        let metadata = tokio::time::timeout(END_SESSION_LIMIT, self.metadata()).await.ok()?.ok()?;
         let mut target = metadata.endpoints.end_session.clone()?;
         target
             .query_pairs_mut()
             .append_pair("client_id", &self.registration.provider.client_id)
-            .append_pair("post_logout_redirect_uri", &self.registration.farewell)
+            .append_pair("post_logout_redirect_uri", &self.registration.post_logout_redirect)
             .extend_pairs(id_token.map(|token| ("id_token_hint", token)));
         Some(target.into())
     }
 
-    /// The URL at which a browser begins the journey.
+    /// The URL at which a browser begins the authentication request.
     ///
     /// # Errors
     /// [`ProviderError`].
-    pub async fn departure(&self, journey: &Journey) -> Result<String, ProviderError> {
+    pub async fn authorization_url(&self, authentication: &AuthenticationRequest) -> Result<String, ProviderError> {
         let metadata = self.metadata().await?;
-        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(journey.verifier()));
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(authentication.verifier()));
         let mut target = metadata.endpoints.authorization.clone();
         let OidcProvider { client_id, scopes, .. } = &self.registration.provider;
         // Profile and e-mail are for a name to show, and for rules.
@@ -168,12 +168,12 @@ impl IdentityProvider {
             .query_pairs_mut()
             .append_pair("response_type", "code")
             .append_pair("client_id", client_id)
-            .append_pair("state", &journey.state())
+            .append_pair("state", &authentication.state())
             .append_pair("code_challenge", &challenge)
             .append_pair("code_challenge_method", "S256")
             .append_pair("redirect_uri", &self.registration.redirect)
             .append_pair("scope", &scopes.collect::<Vec<_>>().join(" "))
-            .append_pair("nonce", &journey.nonce());
+            .append_pair("nonce", &authentication.nonce());
         Ok(target.into())
     }
 
@@ -181,9 +181,13 @@ impl IdentityProvider {
     ///
     /// # Errors
     /// [`ProviderError`].
-    pub async fn arrival(&self, journey: &Journey, code: &str) -> Result<Arrived, ProviderError> {
+    pub async fn redeem(
+        &self,
+        authentication: &AuthenticationRequest,
+        code: &str,
+    ) -> Result<ProviderSignIn, ProviderError> {
         let metadata = self.metadata().await?;
-        let answer = self.exchange(&metadata.endpoints, journey, code).await?;
+        let answer = self.exchange(&metadata.endpoints, authentication, code).await?;
         let token = text(&answer, "id_token").map_err(|error| ProviderError::Refused(format!("tokens: {error}")))?;
         let signed = match Signed::read(token, &metadata.keys) {
             // The provider may have changed its keys.
@@ -195,16 +199,21 @@ impl IdentityProvider {
             Fault::NoMatchingKey => refused("no key of the provider has made its signature".into()),
             Fault::Invalid(reason) => refused(reason),
         })?;
-        let subject = self.subject(journey, &signed, &answer).map_err(refused)?;
+        let subject = self.subject(authentication, &signed, &answer).map_err(refused)?;
         let identity = Identity::new(self.issuer(), &subject).ok_or_else(|| refused("`sub` is too long".into()))?;
         let (name, claims) = self.about(&metadata, &signed.claims, &answer, &subject).await?;
-        Ok(Arrived { identity, name, claims, id_token: token.to_owned() })
+        Ok(ProviderSignIn { identity, name, claims, id_token: token.to_owned() })
     }
 
     /// Checks issuer, audience, age and nonce of the ID token, and that the access token belongs to it. Returns the subject.
-    fn subject(&self, journey: &Journey, signed: &Signed, answer: &Fields) -> Result<String, String> {
+    fn subject(
+        &self,
+        authentication: &AuthenticationRequest,
+        signed: &Signed,
+        answer: &Fields,
+    ) -> Result<String, String> {
         let OidcProvider { client_id, audiences, .. } = &self.registration.provider;
-        let nonce = journey.nonce();
+        let nonce = authentication.nonce();
         let expected = Expected {
             issuer: self.issuer(),
             client_id,
@@ -220,11 +229,18 @@ impl IdentityProvider {
     }
 
     /// The request to the token endpoint. The secret is sent in one place only, as RFC 6749 (2.3) demands.
-    fn token_request(&self, endpoints: &Endpoints, journey: &Journey, code: &str, in_header: bool) -> RequestBuilder {
+    fn token_request(
+        &self,
+        endpoints: &Endpoints,
+        authentication: &AuthenticationRequest,
+        code: &str,
+        in_header: bool,
+    ) -> RequestBuilder {
         let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("grant_type", "authorization_code").append_pair("code", code);
-        form.append_pair("redirect_uri", &self.registration.redirect).append_pair("code_verifier", &journey.verifier());
+        form.append_pair("redirect_uri", &self.registration.redirect)
+            .append_pair("code_verifier", &authentication.verifier());
         let mut request = self.client.post(endpoints.token.clone());
         match client_secret {
             Some(secret) if in_header => {
@@ -242,16 +258,21 @@ impl IdentityProvider {
 
     /// The answer of the token endpoint. One that takes the secret in two places may hold each client to one of them, as
     /// Authelia, Canaille and Keycloak do, and names it nowhere.
-    async fn exchange(&self, endpoints: &Endpoints, journey: &Journey, code: &str) -> Result<Fields, ProviderError> {
+    async fn exchange(
+        &self,
+        endpoints: &Endpoints,
+        authentication: &AuthenticationRequest,
+        code: &str,
+    ) -> Result<Fields, ProviderError> {
         let OidcProvider { client_id, client_secret, .. } = &self.registration.provider;
         let secret = client_secret.as_deref();
         let wants_other = self.wants_other_place.load(Ordering::Relaxed);
         let in_header = secret.is_some_and(|secret| endpoints.wants_header(client_id, secret) != wants_other);
         let is_refused = |answer: &Fields| answer.get("error").is_some_and(|error| error == "invalid_client");
-        let request = self.token_request(endpoints, journey, code, in_header);
+        let request = self.token_request(endpoints, authentication, code, in_header);
         let (mut status, mut answer) = self.ask("tokens", request).await?;
         if is_refused(&answer) && secret.is_some() && endpoints.takes_both() {
-            let request = self.token_request(endpoints, journey, code, !in_header);
+            let request = self.token_request(endpoints, authentication, code, !in_header);
             (status, answer) = self.ask("tokens", request).await?;
             if !is_refused(&answer) {
                 self.wants_other_place.store(!wants_other, Ordering::Relaxed);
@@ -280,7 +301,7 @@ impl IdentityProvider {
         subject: &str,
     ) -> Result<(String, Claims), ProviderError> {
         let OidcProvider { joins, groups_claim, .. } = &self.registration.provider;
-        let wanted = Wanted { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
+        let wanted = NeededClaims { email: joins.need_email(), groups: joins.need_groups().then_some(groups_claim) };
         let (needs_more, name) = (wanted.is_more_than(token), id_token::name(token));
         let more = match (&metadata.endpoints.userinfo, text(answer, "access_token")) {
             (Some(url), Ok(access_token)) if needs_more || name.is_none() => {

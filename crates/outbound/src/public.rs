@@ -120,7 +120,7 @@ pub enum ResolveError {
 
 /// The addresses that a client may reach.
 #[derive(Debug, Clone)]
-pub enum Reach {
+pub enum AllowedAddresses {
     /// Public ones that do not belong to this machine.
     Public,
     /// These too, and those in networks that the operator has named.
@@ -129,7 +129,7 @@ pub enum Reach {
     Only(Arc<[IpNet]>),
 }
 
-impl Reach {
+impl AllowedAddresses {
     /// Whether the operator has named a network with this address.
     fn names(&self, ip: IpAddr) -> bool {
         match self {
@@ -148,18 +148,18 @@ pub struct PublicResolver {
     lookup: Arc<dyn Lookup>,
     /// A name that tests send to an address of their own.
     exception: Option<(String, SocketAddr)>,
-    reach: Reach,
+    reach: AllowedAddresses,
     own: fn() -> io::Result<Vec<IpAddr>>,
 }
 
 impl PublicResolver {
     /// Resolves with `lookup`, except the name of `exception`, which tests set.
     pub fn new(lookup: Arc<dyn Lookup>, exception: Option<(String, SocketAddr)>) -> Self {
-        Self { lookup, exception, reach: Reach::Public, own: own_addresses }
+        Self { lookup, exception, reach: AllowedAddresses::Public, own: own_addresses }
     }
 
     /// The same for other addresses than public ones.
-    pub fn reaching(self, reach: Reach) -> Self {
+    pub fn reaching(self, reach: AllowedAddresses) -> Self {
         Self { reach, ..self }
     }
 
@@ -173,7 +173,7 @@ impl PublicResolver {
     /// interfaces on each call, since addresses come and go; without a list no public address may be dialled.
     fn may_dial(&self, ip: IpAddr) -> bool {
         let is_others = || is_public(ip) && (self.own)().is_ok_and(|own| !own.contains(&ip));
-        self.reach.names(ip) || (!matches!(self.reach, Reach::Only(_)) && is_others())
+        self.reach.names(ip) || (!matches!(self.reach, AllowedAddresses::Only(_)) && is_others())
     }
 
     /// The addresses to dial for `name`. Port 0 stands for the port of the URL.
@@ -183,7 +183,7 @@ impl PublicResolver {
         }
         let found = match self.lookup.lookup(name).await {
             // The C library does not look for absolute names in its hosts file, where `localhost` is.
-            Err(_) if !matches!(self.reach, Reach::Public) => self.lookup.lookup_here(name).await?,
+            Err(_) if !matches!(self.reach, AllowedAddresses::Public) => self.lookup.lookup_here(name).await?,
             found => found?,
         };
         // One forbidden address is enough to refuse the name: no honest name mixes them.

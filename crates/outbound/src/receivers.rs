@@ -13,7 +13,7 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request};
 use url::Host;
 
-use super::public::{Lookup, PublicClient, PublicResolver, Reach, SystemLookup};
+use super::public::{AllowedAddresses, Lookup, PublicClient, PublicResolver, SystemLookup};
 use super::references::TrustedTestHost;
 use super::{Proxies, SetupError, client_builder};
 use tintype_domain::address::is_public;
@@ -101,16 +101,16 @@ impl Receivers {
     pub fn new(options: ReceiverOptions) -> Result<Self, SetupError> {
         let ReceiverOptions { networks, time_limit, lookup, trust } = options;
         let networks: Arc<[IpNet]> = networks.into();
-        let client = |reach: Reach, https_only: bool| -> Result<PublicClient, SetupError> {
+        let client = |reach: AllowedAddresses, https_only: bool| -> Result<PublicClient, SetupError> {
             let exception = trust.as_ref().map(|trust| (trust.host.clone(), trust.address));
             let resolver = PublicResolver::new(lookup.clone(), exception).reaching(reach);
             let builder = client_builder(trust.as_ref().map(|trust| trust.ca_pem.as_slice()), Proxies::None)?;
             Ok(PublicClient::new(builder.https_only(https_only), resolver)?)
         };
         Ok(Self {
-            owners: client(Reach::Public, true)?,
-            operators: client(Reach::PublicAnd(networks.clone()), true)?,
-            operators_plain: client(Reach::Only(networks.clone()), false)?,
+            owners: client(AllowedAddresses::Public, true)?,
+            operators: client(AllowedAddresses::PublicAnd(networks.clone()), true)?,
+            operators_plain: client(AllowedAddresses::Only(networks.clone()), false)?,
             time_limit,
         })
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::ledger::{self, NewEntry};
-use super::{Deed, NewKey, Result, StoreError, keys};
+use super::{AuditedChange, NewKey, Result, StoreError, keys};
 use crate::failure::Done;
 use crate::postgres::LOCK;
 use tintype_domain::ledger::{OPENING_NOTE, check_opening, check_positive};
@@ -23,7 +23,7 @@ pub enum AccountCreation {
 
 /// Outcome of taking credits away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taking {
+pub enum TakeOutcome {
     /// The credits were taken, and the account has so many left.
     Taken(i64),
     /// Nothing changed: the account has only so many.
@@ -102,7 +102,7 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 
     /// Takes credits away, which is a grant with a negative amount in the ledger: first those that never expire, then
     /// those that expire last. `None` if the account does not exist. An amount that is not positive is an error.
-    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>>;
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>>;
 
     /// Ledger entries of an account, newest first, older than the entry `before`.
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>>;
@@ -262,7 +262,7 @@ async fn grant(
     Ok(Some(balance))
 }
 
-async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Done<Option<Taking>> {
+async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Done<Option<TakeOutcome>> {
     check_positive(amount).map_err(StoreError::other)?;
     if !ledger::lock(begun, account_id).await? {
         return Ok(None);
@@ -270,11 +270,11 @@ async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) 
     let now = begun.now();
     let debit = match ledger::holding(begun, account_id, 0).await?.take(amount, now) {
         Ok(debit) => debit,
-        Err(available) => return Ok(Some(Taking::TooFew(available))),
+        Err(available) => return Ok(Some(TakeOutcome::TooFew(available))),
     };
     let taken = NewEntry { note: Some(note), ..NewEntry::new(EntryKind::Grant, -amount) };
     ledger::debit(begun, account_id, &debit, &taken, now).await?;
-    Ok(Some(Taking::Taken(debit.balance)))
+    Ok(Some(TakeOutcome::Taken(debit.balance)))
 }
 
 #[async_trait]
@@ -282,14 +282,14 @@ impl Accounts for SqlStore {
     async fn create_account_as(&self, name: &str, credits: i64, rank: Rank) -> Result<AccountCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, &name, credits, rank).await;
-        self.change(Effect::CreateAccount, create, Deed::of_creation).await
+        self.change(Effect::CreateAccount, create, AuditedChange::of_creation).await
     }
 
     async fn create_first_account(&self, name: &str, credits: i64, key: NewKey) -> Result<Option<Account>> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create_first(begun, &name, credits, &key).await;
-        let deed = |first: &Option<Account>| Deed::of_creation(&AccountCreation::Created(first.clone()?));
-        self.change(Effect::CreateFirstAccount, create, deed).await
+        let audited = |first: &Option<Account>| AuditedChange::of_creation(&AccountCreation::Created(first.clone()?));
+        self.change(Effect::CreateFirstAccount, create, audited).await
     }
 
     async fn find_account(&self, name_or_id: &str) -> Result<Option<Account>> {
@@ -306,8 +306,8 @@ impl Accounts for SqlStore {
 
     async fn change_account(&self, id: Id, wanted: AccountChange) -> Result<Option<Account>> {
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted).await;
-        let deed = move |account: &Option<Account>| Deed::of_account(wanted, account.as_ref());
-        self.change(Effect::ChangeAccount, change, deed).await
+        let audited = move |account: &Option<Account>| AuditedChange::of_account(wanted, account.as_ref());
+        self.change(Effect::ChangeAccount, change, audited).await
     }
 
     async fn grant_until(
@@ -321,20 +321,21 @@ impl Accounts for SqlStore {
         let noted = note.clone();
         let grant =
             async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
-        let deed =
-            move |balance: &Option<i64>| Deed::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance);
-        self.change(Effect::Grant, grant, deed).await
+        let audited = move |balance: &Option<i64>| {
+            AuditedChange::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance)
+        };
+        self.change(Effect::Grant, grant, audited).await
     }
 
     async fn expiring_grants(&self, account_id: Id, limit: u32) -> Result<Vec<ExpiringGrant>> {
         ledger::list(&self.driver, account_id, limit).await
     }
 
-    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<Taking>> {
+    async fn take(&self, account_id: Id, amount: i64, note: &str) -> Result<Option<TakeOutcome>> {
         let (note, noted) = (note.to_owned(), note.to_owned());
         let take = async move |begun: &Transaction<'_>| take(begun, account_id, amount, &note).await;
-        let deed = move |taking: &Option<Taking>| Deed::of_taking(account_id, amount, &noted, *taking);
-        self.change(Effect::Grant, take, deed).await
+        let audited = move |taking: &Option<TakeOutcome>| AuditedChange::of_taking(account_id, amount, &noted, *taking);
+        self.change(Effect::Grant, take, audited).await
     }
 
     async fn history(&self, account_id: Id, before: Option<i64>, limit: u32) -> Result<Vec<LedgerEntry>> {

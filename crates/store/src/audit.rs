@@ -63,7 +63,7 @@ pub(super) fn on_sqlite(connection: &rusqlite::Connection) -> Result<Audit> {
 
 /// Audits the rows of a snapshot.
 pub(super) async fn of(snapshot: &impl Snapshot) -> Result<Audit> {
-    let mut books = Books::default();
+    let mut books = AuditRun::default();
     add_up_entries(snapshot, &mut books).await?;
     match_tasks(snapshot, &mut books).await?;
     for row in snapshot.query(GRANTS, &[]).await? {
@@ -76,7 +76,7 @@ pub(super) async fn of(snapshot: &impl Snapshot) -> Result<Audit> {
     Ok(books.close())
 }
 
-async fn add_up_entries(snapshot: &impl Snapshot, books: &mut Books) -> Result<()> {
+async fn add_up_entries(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<()> {
     let page = "SELECT id, account_id, amount, balance, task_id FROM ledger
         WHERE (account_id, id) > ($1, $2) ORDER BY account_id, id LIMIT $3";
     let mut last = (String::new(), i64::MIN);
@@ -100,7 +100,7 @@ async fn add_up_entries(snapshot: &impl Snapshot, books: &mut Books) -> Result<(
 }
 
 /// Matches tasks, entries and queue in pages, whose bounds are ids of tasks.
-async fn match_tasks(snapshot: &impl Snapshot, books: &mut Books) -> Result<()> {
+async fn match_tasks(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<()> {
     let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
     let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, CAST(n AS bigint) AS n FROM tasks
         WHERE id > $1 AND id <= $2 ORDER BY id";
@@ -129,7 +129,7 @@ async fn match_tasks(snapshot: &impl Snapshot, books: &mut Books) -> Result<()> 
     }
 }
 
-async fn compare_accounts<S: Snapshot>(snapshot: &S, books: &mut Books) -> Result<()> {
+async fn compare_accounts<S: Snapshot>(snapshot: &S, books: &mut AuditRun) -> Result<()> {
     let sums = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
     for row in snapshot.query(&format!("SELECT id{sums} FROM accounts ORDER BY id"), &[]).await? {
         // Every entry was checked against those before it, so the balance of an account is right if they are.
@@ -267,14 +267,14 @@ impl Queued {
 
 /// An audit in progress.
 #[derive(Debug, Default)]
-struct Books {
+struct AuditRun {
     audit: Audit,
     sums: HashMap<Id, Sums>,
     /// Credits of grants that tasks in the queue took, with the account of one of them.
     held: HashMap<i64, (Id, i64)>,
 }
 
-impl Books {
+impl AuditRun {
     fn drift(&mut self, account_id: Id, task_id: Option<Id>, fault: String) {
         self.audit.drifts.push(Drift { account_id, task_id: task_id.map(TaskId), fault });
     }
@@ -293,7 +293,7 @@ impl Books {
 
     /// Matches the next tasks with all entries and queue rows up to the last of them. Every task must have its
     /// entries, every entry its task, and exactly the processing tasks must be in the queue. The caller passes the
-    /// remaining entries and queue rows to [`Books::report_strays`].
+    /// remaining entries and queue rows to [`AuditRun::report_strays`].
     fn match_tasks(
         &mut self,
         tasks: impl Iterator<Item = Result<Task>>,

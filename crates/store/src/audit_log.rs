@@ -12,7 +12,7 @@ use super::tasks::upper;
 use super::{
     AccountChange, AccountCreation, Credential, Ended, EndpointChange, EndpointCreation, FactorRemoval, KeyChange,
     KeyCreation, NewInvitation, NewSharedLink, Newcomer, PersonChange, PersonCreation, Result, Right,
-    SharedLinkCreation, SignUp, Store, Taking, Target, Upload,
+    SharedLinkCreation, SignUp, Store, TakeOutcome, Target, Upload,
 };
 use crate::failure::Done;
 use tintype_domain::endpoint::Endpoint;
@@ -180,7 +180,7 @@ words! {
 
 /// A change as the audit log keeps it. It never holds a secret or a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deed {
+pub struct AuditedChange {
     /// The change.
     pub action: Action,
     /// The account that it concerns.
@@ -199,7 +199,7 @@ pub struct AuditEntry {
     /// The one who made the change.
     pub actor: Actor,
     /// The change.
-    pub deed: Deed,
+    pub audited: AuditedChange,
     /// The name of the account that it concerns.
     pub account: Option<String>,
 }
@@ -223,7 +223,7 @@ pub trait AuditLog: fmt::Debug + Send + Sync + 'static {
     async fn delete_audit_entries(&self, cutoff: Timestamp) -> Result<usize>;
 }
 
-impl Deed {
+impl AuditedChange {
     fn of(action: Action, account_id: Id) -> Self {
         Self { action, account_id: Some(account_id), subject: None, detail: None }
     }
@@ -302,8 +302,8 @@ impl Deed {
         balance.map(|_| Self::of(Action::Grant, account_id).with(detail.trim()))
     }
 
-    pub(super) fn of_taking(account_id: Id, amount: i64, note: &str, outcome: Option<Taking>) -> Option<Self> {
-        let taken = matches!(outcome, Some(Taking::Taken(_)));
+    pub(super) fn of_taking(account_id: Id, amount: i64, note: &str, outcome: Option<TakeOutcome>) -> Option<Self> {
+        let taken = matches!(outcome, Some(TakeOutcome::Taken(_)));
         taken.then(|| Self::of(Action::Take, account_id).with(format!("-{amount} {note}").trim()))
     }
 
@@ -383,12 +383,12 @@ impl Deed {
 
     pub(super) fn of_person(change: &PersonChange, person: Option<&Person>) -> Option<Self> {
         let person = person?;
-        let deed = |action| Self::of(action, person.account_id).about(&person.name);
+        let audited = |action| Self::of(action, person.account_id).about(&person.name);
         Some(match change {
-            PersonChange::Role(role) => deed(Action::ChangeRole).with(role),
-            PersonChange::Password(_) => deed(Action::SetPassword),
-            PersonChange::Lift => deed(Action::Lift),
-            PersonChange::ShutOut => deed(Action::ShutOut),
+            PersonChange::Role(role) => audited(Action::ChangeRole).with(role),
+            PersonChange::Password(_) => audited(Action::SetPassword),
+            PersonChange::Lift => audited(Action::Lift),
+            PersonChange::ShutOut => audited(Action::ShutOut),
         })
     }
 
@@ -429,14 +429,14 @@ impl Deed {
     }
 
     pub(super) fn of_endpoint_change(change: &EndpointChange, endpoint: Option<&Endpoint>) -> Option<Self> {
-        let deed = |action| endpoint.map(|endpoint| Self::of_endpoint(action, endpoint));
+        let audited = |action| endpoint.map(|endpoint| Self::of_endpoint(action, endpoint));
         match change {
-            EndpointChange::Enable => deed(Action::EnableEndpoint),
-            EndpointChange::Disable => deed(Action::DisableEndpoint),
+            EndpointChange::Enable => audited(Action::EnableEndpoint),
+            EndpointChange::Disable => audited(Action::DisableEndpoint),
             EndpointChange::Rotate { overlap, .. } => {
-                Some(deed(Action::RotateEndpoint)?.with(format!("{} h", overlap.as_secs() / 3_600)))
+                Some(audited(Action::RotateEndpoint)?.with(format!("{} h", overlap.as_secs() / 3_600)))
             }
-            EndpointChange::Subscribe(events) => Some(deed(Action::SubscribeEndpoint)?.with(events)),
+            EndpointChange::Subscribe(events) => Some(audited(Action::SubscribeEndpoint)?.with(events)),
         }
     }
 
@@ -456,11 +456,11 @@ impl Deed {
 }
 
 /// Adds an entry, in the transaction of the change.
-pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, deed: &Deed) -> Done {
+pub(crate) async fn record(begun: &Transaction<'_>, actor: &Actor, audited: &AuditedChange) -> Done {
     let sql = "INSERT INTO audit_log (id, actor, person_id, via, source, action, account_id, subject, detail)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let Actor { name, person_id, via, source } = actor;
-    let Deed { action, account_id, subject, detail } = deed;
+    let AuditedChange { action, account_id, subject, detail } = audited;
     let (id, via, action) = (begun.new_id(), via.as_str(), action.as_str());
     begun.execute(sql, &[&id, name, person_id, &via, source, &action, account_id, subject, detail]).await?;
     Ok(())
@@ -473,13 +473,13 @@ fn entry(row: &Row) -> Result<AuditEntry> {
         via: row.word("via")?,
         source: row.get("source")?,
     };
-    let deed = Deed {
+    let audited = AuditedChange {
         action: row.word("action")?,
         account_id: row.get("account_id")?,
         subject: row.get("subject")?,
         detail: row.get("detail")?,
     };
-    Ok(AuditEntry { id: row.get("id")?, actor, deed, account: row.get("account")? })
+    Ok(AuditEntry { id: row.get("id")?, actor, audited, account: row.get("account")? })
 }
 
 #[async_trait]

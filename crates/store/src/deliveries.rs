@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, array, ids, millis};
 use super::endpoints::{self, ENDPOINT, endpoint};
 use super::tasks::{TASK, task, upper};
-use super::{Action, Actor, Deed, Result, StoreError, audit_log};
+use super::{Action, Actor, AuditedChange, Result, StoreError, audit_log};
 use crate::failure::Done;
 use tintype_domain::endpoint::{Delivery, DisabledFor, Endpoint, SigningSecret, Trouble};
 use tintype_domain::event::{self, Event, EventType};
@@ -442,8 +442,8 @@ async fn failed(begun: &Transaction<'_>, id: Id, attempt: u32, failure: AttemptF
     };
     endpoints::disable(begun, endpoint_id, reason).await?;
     if let Some(endpoint) = endpoints::find(begun, endpoint_id).await? {
-        let deed = Deed::of_endpoint(Action::DisableEndpoint, &endpoint).with(reason.as_str());
-        audit_log::record(begun, &Actor::webhooks(), &deed).await?;
+        let audited = AuditedChange::of_endpoint(Action::DisableEndpoint, &endpoint).with(reason.as_str());
+        audit_log::record(begun, &Actor::webhooks(), &audited).await?;
     }
     Ok(AttemptWrite::Disabled(reason))
 }
@@ -492,8 +492,10 @@ impl Deliveries for SqlStore {
 
     async fn replay_delivery(&self, id: Id) -> Result<Option<Id>> {
         let replay = async move |begun: &Transaction<'_>| replay(begun, id).await;
-        let deed = move |(replayed, account_id): &(Option<Id>, Option<Id>)| Deed::of_replay(id, *replayed, *account_id);
-        Ok(self.change(Effect::AddDelivery, replay, deed).await?.0)
+        let audited = move |(replayed, account_id): &(Option<Id>, Option<Id>)| {
+            AuditedChange::of_replay(id, *replayed, *account_id)
+        };
+        Ok(self.change(Effect::AddDelivery, replay, audited).await?.0)
     }
 
     async fn find_delivery(&self, id: Id) -> Result<Option<Delivery>> {

@@ -14,7 +14,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 
 use super::postgres::{self, PostgresStore};
 use super::sqlite::{self, SqliteStore};
-use super::{Actor, Audit, Deed, Result, Right, StoreError, audit_log};
+use super::{Actor, Audit, AuditedChange, Result, Right, StoreError, audit_log};
 use crate::failure::{Attempts, Done, Failure};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -483,21 +483,21 @@ impl SqlStore {
         }
     }
 
-    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and `deed`
+    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and `audited`
     /// finds that it changed something.
-    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, deed: D) -> Result<T>
+    pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, audited: D) -> Result<T>
     where
         T: Send + Sync + 'static,
         W: AsyncFnMut(&Transaction<'_>) -> Done<T> + Send + 'static,
-        D: Fn(&T) -> Option<Deed> + Send + 'static,
+        D: Fn(&T) -> Option<AuditedChange> + Send + 'static,
     {
         let actor = self.actor.clone();
         let recorded = async move |begun: &Transaction<'_>| {
             let outcome = work(begun).await?;
             if let Some(actor) = &actor
-                && let Some(deed) = deed(&outcome)
+                && let Some(audited) = audited(&outcome)
             {
-                audit_log::record(begun, actor, &deed).await?;
+                audit_log::record(begun, actor, &audited).await?;
             }
             Ok(outcome)
         };

@@ -31,7 +31,7 @@ pub(super) fn ready_after(now: Timestamp, delay: Duration) -> Timestamp {
 
 /// A row of the queue whose worker or turn is taken away. It is locked, so that nobody else ends its task.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct LostLease {
     pub(super) task_id: Id,
     account_id: Id,
     key_id: Option<Id>,
@@ -57,9 +57,9 @@ pub(super) fn select_lost(condition: &str, locking: &str) -> String {
     )
 }
 
-fn lost(row: &Row) -> Result<Lost> {
+fn lost(row: &Row) -> Result<LostLease> {
     let n: Option<i64> = row.get("n")?;
-    Ok(Lost {
+    Ok(LostLease {
         task_id: row.get("task_id")?,
         account_id: row.get("account_id")?,
         key_id: row.get("key_id")?,
@@ -72,11 +72,11 @@ fn lost(row: &Row) -> Result<Lost> {
 }
 
 /// Locks the row of the queue that meets a condition.
-async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<Lost>> {
+async fn find(begun: &Transaction<'_>, condition: &str, parameters: &[&dyn Parameter]) -> Done<Option<LostLease>> {
     begun.find(&select_lost(condition, begun.locking("FOR UPDATE OF q")), parameters, lost).await
 }
 
-impl Lost {
+impl LostLease {
     /// Takes the task out of the queue. SQLite counts those of each account.
     async fn leave_queue(&self, begun: &Transaction<'_>) -> Done {
         begun.execute("DELETE FROM queue WHERE task_id = $1", &[&self.task_id]).await?;
@@ -262,7 +262,7 @@ impl Loss {
         }
         for lost in last {
             if let Some(ended) = lost.fail(begun, &self.failure).await? {
-                let Lost { key_id, person_id, .. } = lost;
+                let LostLease { key_id, person_id, .. } = lost;
                 given_up.failed.push((ended, Origin { key_id, person_id, ..Origin::default() }));
             }
         }

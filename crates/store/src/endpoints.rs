@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
-use super::{Action, Deed, Result, ledger};
+use super::{Action, AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::endpoint::{AddedBy, DisabledFor, Endpoint, EndpointUrl, SigningSecret};
 use tintype_domain::event::Subscription;
@@ -157,7 +157,7 @@ async fn give_up(begun: &Transaction<'_>, id: Id) -> Done {
 impl Endpoints for SqlStore {
     async fn add_endpoint(&self, account_id: Id, new: NewEndpoint, most: u32) -> Result<EndpointCreation> {
         let add = async move |begun: &Transaction<'_>| add(begun, account_id, &new, most).await;
-        self.change(Effect::ChangeEndpoint, add, Deed::of_new_endpoint).await
+        self.change(Effect::ChangeEndpoint, add, AuditedChange::of_new_endpoint).await
     }
 
     async fn find_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
@@ -173,8 +173,8 @@ impl Endpoints for SqlStore {
     async fn change_endpoint(&self, id: Id, wanted: EndpointChange) -> Result<Option<Endpoint>> {
         let done = wanted.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &wanted).await;
-        let deed = move |endpoint: &Option<Endpoint>| Deed::of_endpoint_change(&done, endpoint.as_ref());
-        self.change(Effect::ChangeEndpoint, change, deed).await
+        let audited = move |endpoint: &Option<Endpoint>| AuditedChange::of_endpoint_change(&done, endpoint.as_ref());
+        self.change(Effect::ChangeEndpoint, change, audited).await
     }
 
     async fn remove_endpoint(&self, id: Id) -> Result<Option<Endpoint>> {
@@ -182,9 +182,9 @@ impl Endpoints for SqlStore {
             let sql = format!("DELETE FROM endpoints WHERE id = $1 RETURNING {ENDPOINT}");
             begun.find(&sql, &[&id], endpoint).await
         };
-        let deed = |endpoint: &Option<Endpoint>| {
-            endpoint.as_ref().map(|endpoint| Deed::of_endpoint(Action::RemoveEndpoint, endpoint))
+        let audited = |endpoint: &Option<Endpoint>| {
+            endpoint.as_ref().map(|endpoint| AuditedChange::of_endpoint(Action::RemoveEndpoint, endpoint))
         };
-        self.change(Effect::ChangeEndpoint, remove, deed).await
+        self.change(Effect::ChangeEndpoint, remove, audited).await
     }
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::driver::{Driver, Row, SqlStore, Transaction, ids};
 use super::failure::Done;
 use super::tasks::{completed, record, record_columns, upper};
-use super::{CompletedTask, Deed, Result, TaskRecord, audit_log, ledger};
+use super::{AuditedChange, CompletedTask, Result, TaskRecord, audit_log, ledger};
 use tintype_domain::model::Id;
 use tintype_domain::request::AspectRatio;
 use tintype_domain::words;
@@ -474,9 +474,9 @@ impl Gallery for SqlStore {
             begun.execute(&note, &[&ids(&deleted), &now]).await?;
             for (id, author) in ended {
                 if let Some(actor) = actor.as_deref()
-                    && let Some(deed) = Deed::of_deletion(id, account_id, author, actor)
+                    && let Some(audited) = AuditedChange::of_deletion(id, account_id, author, actor)
                 {
-                    audit_log::record(begun, actor, &deed).await?;
+                    audit_log::record(begun, actor, &audited).await?;
                 }
             }
             Ok(deleted)

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{SqlStore, Transaction};
 use super::people::{PERSON, person};
-use super::{Action, Deed, Result};
+use super::{Action, AuditedChange, Result};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::model::Id;
@@ -86,10 +86,10 @@ impl Identities for SqlStore {
     async fn link_identity(&self, person_id: Id, identity: &Identity) -> Result<Linking> {
         let (identity, issuer) = (identity.clone(), identity.issuer.clone());
         let link = async move |begun: &Transaction<'_>| link(begun, person_id, &identity).await;
-        let deed = move |(_, person): &(Linking, Option<Person>)| {
-            Deed::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
+        let audited = move |(_, person): &(Linking, Option<Person>)| {
+            AuditedChange::of_identity(Action::LinkIdentity, person.as_ref(), &issuer)
         };
-        Ok(self.change(Effect::LinkIdentity, link, deed).await?.0)
+        Ok(self.change(Effect::LinkIdentity, link, audited).await?.0)
     }
 
     async fn unlink_identity(&self, person_id: Id, issuer: &str) -> Result<bool> {
@@ -102,7 +102,8 @@ impl Identities for SqlStore {
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
             begun.find(&sql, &[&person_id], person).await
         };
-        let deed = move |person: &Option<Person>| Deed::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
-        Ok(self.change(Effect::LinkIdentity, unlink, deed).await?.is_some())
+        let audited =
+            move |person: &Option<Person>| AuditedChange::of_identity(Action::UnlinkIdentity, person.as_ref(), &issuer);
+        Ok(self.change(Effect::LinkIdentity, unlink, audited).await?.is_some())
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
-use super::{Actor, Deed, PersonCreation, Result, audit_log, ledger, people};
+use super::{Actor, AuditedChange, PersonCreation, Result, audit_log, ledger, people};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role, TokenHash};
@@ -164,7 +164,7 @@ async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
     if begun.execute(last, &[&invitation]).await? == 0 {
         begun.execute("UPDATE invitations SET places = places - 1 WHERE id = $1", &[&invitation]).await?;
     }
-    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &Deed::of_acceptance(&person)).await?;
+    audit_log::record(begun, &Actor::newcomer(&person, &new.source), &AuditedChange::of_acceptance(&person)).await?;
     Ok(Accepting::Done(person))
 }
 
@@ -172,8 +172,8 @@ async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
 impl Invitations for SqlStore {
     async fn create_invitation(&self, new: NewInvitation, most: u32) -> Result<Option<Id>> {
         let create = async move |begun: &Transaction<'_>| create(begun, &new, most).await;
-        let deed = move |made: &Option<Id>| Deed::of_new_invitation(&new, *made);
-        self.change(Effect::SignIn, create, deed).await
+        let audited = move |made: &Option<Id>| AuditedChange::of_new_invitation(&new, *made);
+        self.change(Effect::SignIn, create, audited).await
     }
 
     async fn find_invitation(&self, hash: TokenHash) -> Result<Option<Invitation>> {
@@ -192,8 +192,8 @@ impl Invitations for SqlStore {
             let sql = "DELETE FROM invitations WHERE id = $2 AND account_id = $1";
             Ok(begun.execute(sql, &[&account_id, &id]).await? > 0)
         };
-        let deed = move |revoked: &bool| Deed::of_revoked_invitation(account_id, id, *revoked);
-        self.change(Effect::SignIn, revoke, deed).await
+        let audited = move |revoked: &bool| AuditedChange::of_revoked_invitation(account_id, id, *revoked);
+        self.change(Effect::SignIn, revoke, audited).await
     }
 
     async fn accept_invitation(&self, new: Acceptance) -> Result<Accepting> {

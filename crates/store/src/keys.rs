@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::budgets::{self, budget};
 use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
 use super::people::suspension;
-use super::{Deed, Result, ledger};
+use super::{AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::budget::{Allowance, Budget};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
@@ -285,7 +285,7 @@ impl Keys for SqlStore {
         let by_operator = self.right.is_none();
         let create =
             async move |begun: &Transaction<'_>| create(begun, account_id, &key, made_by, by_operator, most).await;
-        self.change(Effect::CreateKey, create, Deed::of_new_key).await
+        self.change(Effect::CreateKey, create, AuditedChange::of_new_key).await
     }
 
     async fn find_key(&self, id: Id) -> Result<Option<ApiKey>> {
@@ -306,8 +306,8 @@ impl Keys for SqlStore {
     async fn change_key(&self, id: Id, wanted: KeyChange) -> Result<Option<ApiKey>> {
         let by_operator = self.right.is_none();
         let change = async move |begun: &Transaction<'_>| change(begun, id, wanted, by_operator).await;
-        let deed = move |key: &Option<ApiKey>| Deed::of_key(wanted, key.as_ref());
-        self.change(Effect::ChangeKey, change, deed).await
+        let audited = move |key: &Option<ApiKey>| AuditedChange::of_key(wanted, key.as_ref());
+        self.change(Effect::ChangeKey, change, audited).await
     }
 
     async fn find_allowance(&self, id: Id) -> Result<Option<Allowance>> {
@@ -326,8 +326,8 @@ impl Keys for SqlStore {
         let rotate = async move |begun: &Transaction<'_>| {
             rotate(begun, id, (&hash, &hint), begun.now().saturating_add(overlap), most).await
         };
-        let deed = move |new: &KeyCreation| Deed::of_rotation(id, overlap, new);
-        self.change(Effect::RotateKey, rotate, deed).await
+        let audited = move |new: &KeyCreation| AuditedChange::of_rotation(id, overlap, new);
+        self.change(Effect::RotateKey, rotate, audited).await
     }
 
     async fn touch_keys(&self, uses: Vec<(Id, Timestamp)>) -> Result<()> {

@@ -55,9 +55,9 @@ mod tasks;
 mod upkeep;
 mod uploads;
 
-pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, Taking};
+pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, TakeOutcome};
 pub use self::audit::{Audit, Drift};
-pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, Deed, Via};
+pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, AuditedChange, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNTED_WITHIN, Origin};
 pub use self::deliveries::{
     AttemptEnd, AttemptFailure, AttemptWrite, Deliveries, DeliveryClaim, DueEndpoint, LONGEST_WAIT, Verdict,

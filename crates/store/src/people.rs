@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::driver::{Driver, Each, Parameter, Row, SqlStore, Transaction, of_account};
-use super::{Action, Deed, Result, second_factor, sign_up};
+use super::{Action, AuditedChange, Result, second_factor, sign_up};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
 use tintype_domain::key::Suspension;
@@ -35,12 +35,12 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
-    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and journeys to a
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and authentication requests to a
     /// provider of the person.
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
-    /// Removes the password, and ends all sessions, sign-in links and journeys to a provider of the person.
+    /// Removes the password, and ends all sessions, sign-in links and authentication requests to a provider of the person.
     ShutOut,
 }
 
@@ -292,11 +292,11 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Records that a session was used now, and moves its end to `expires_at` if that is later.
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
 
-    /// Ends one session of a person; or all but one, with the person's sign-in links and journeys to a provider.
+    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a provider.
     /// Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links, invitations and sessions of everyone; with all of them, journeys to a provider end, too. Returns
+    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider end, too. Returns
     /// their number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
@@ -574,7 +574,7 @@ impl People for SqlStore {
     async fn create_person(&self, account_id: Id, name: &str, role: Role) -> Result<PersonCreation> {
         let name = name.to_owned();
         let create = async move |begun: &Transaction<'_>| create(begun, begun.new_id(), account_id, &name, role).await;
-        self.change(Effect::ChangePerson, create, Deed::of_new_person).await
+        self.change(Effect::ChangePerson, create, AuditedChange::of_new_person).await
     }
 
     async fn sign_up(&self, new: SignUp) -> Result<SigningUp> {
@@ -610,8 +610,8 @@ impl People for SqlStore {
     async fn change_person(&self, id: Id, new: PersonChange) -> Result<Option<Person>> {
         let made = new.clone();
         let change = async move |begun: &Transaction<'_>| change(begun, id, &new).await;
-        let deed = move |person: &Option<Person>| Deed::of_person(&made, person.as_ref());
-        self.change(Effect::ChangePerson, change, deed).await
+        let audited = move |person: &Option<Person>| AuditedChange::of_person(&made, person.as_ref());
+        self.change(Effect::ChangePerson, change, audited).await
     }
 
     async fn remove_person(&self, id: Id) -> Result<bool> {
@@ -619,8 +619,8 @@ impl People for SqlStore {
             let sql = format!("DELETE FROM people WHERE id = $1 RETURNING {PERSON}");
             begun.find(&sql, &[&id], person).await
         };
-        let deed = |person: &Option<Person>| Deed::of_found(Action::RemovePerson, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, remove, deed).await?.is_some())
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::RemovePerson, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
     }
 
     async fn create_link(&self, person_id: Id, hash: TokenHash, expires_at: Timestamp) -> Result<bool> {
@@ -631,8 +631,8 @@ impl People for SqlStore {
             let sql = format!("SELECT {PERSON} FROM people WHERE id = $1");
             begun.find(&sql, &[&person_id], person).await
         };
-        let deed = |person: &Option<Person>| Deed::of_found(Action::MakeLink, person.as_ref());
-        Ok(self.change(Effect::SignIn, create, deed).await?.is_some())
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::MakeLink, person.as_ref());
+        Ok(self.change(Effect::SignIn, create, audited).await?.is_some())
     }
 
     async fn find_link(&self, hash: TokenHash) -> Result<Option<Person>> {
@@ -664,20 +664,20 @@ impl People for SqlStore {
 
     async fn add_factor(&self, person_id: Id, new: NewFactor, kept: Id) -> Result<bool> {
         let add = async move |begun: &Transaction<'_>| second_factor::add(begun, person_id, &new, kept).await;
-        let deed = |person: &Option<Person>| Deed::of_found(Action::AddFactor, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, add, deed).await?.is_some())
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::AddFactor, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, add, audited).await?.is_some())
     }
 
     async fn remove_factor(&self, person_id: Id, removal: FactorRemoval) -> Result<bool> {
         let remove = async move |begun: &Transaction<'_>| second_factor::remove(begun, person_id, removal).await;
-        let deed = move |person: &Option<Person>| Deed::of_lost_factor(removal, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, remove, deed).await?.is_some())
+        let audited = move |person: &Option<Person>| AuditedChange::of_lost_factor(removal, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, remove, audited).await?.is_some())
     }
 
     async fn replace_recovery_codes(&self, person_id: Id, codes: Vec<TokenHash>) -> Result<bool> {
         let replace = async move |begun: &Transaction<'_>| second_factor::replace_codes(begun, person_id, &codes).await;
-        let deed = |person: &Option<Person>| Deed::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
-        Ok(self.change(Effect::ChangePerson, replace, deed).await?.is_some())
+        let audited = |person: &Option<Person>| AuditedChange::of_found(Action::ReplaceRecoveryCodes, person.as_ref());
+        Ok(self.change(Effect::ChangePerson, replace, audited).await?.is_some())
     }
 
     async fn use_code(&self, person_id: Id, code: FactorCode) -> Result<bool> {

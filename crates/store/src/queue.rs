@@ -9,8 +9,8 @@ use super::driver::{Driver, Row, SqlStore, Transaction};
 use super::endings::{self, GivenUp, LEASED, Loss, ready_after};
 use super::tasks::request;
 use super::{
-    Action, AttemptProgress, Cancellation, Claim, Deed, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue, QueueDepth,
-    Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres, progress,
+    Action, AttemptProgress, AuditedChange, Cancellation, Claim, Ended, EndingsElsewhere, Lease, LeaseWrite, Queue,
+    QueueDepth, Refusal, Result, Retry, StrikeRule, WaitingForEngine, WaitingTask, postgres, progress,
 };
 use tintype_domain::model::{FailureCause, Id, Surface, TaskFailure};
 use tintype_system::clock::Timestamp;
@@ -148,8 +148,8 @@ impl Queue for SqlStore {
             }
             Ok(ended)
         };
-        let deed = move |ended: &Option<Ended>| Deed::of_failure(ended.as_ref(), &error);
-        self.change(Effect::FailUnleased, fail, deed).await
+        let audited = move |ended: &Option<Ended>| AuditedChange::of_failure(ended.as_ref(), &error);
+        self.change(Effect::FailUnleased, fail, audited).await
     }
 
     async fn cancel(
@@ -202,15 +202,15 @@ impl Queue for SqlStore {
             let now = begun.now();
             Ok(begun.find(sql, &[&now], |row| row.get("paused_at")).await?.unwrap_or(now))
         };
-        self.change(None, pause, |_| Some(Deed::of_queue(Action::PauseQueue))).await
+        self.change(None, pause, |_| Some(AuditedChange::of_queue(Action::PauseQueue))).await
     }
 
     async fn resume_queue(&self) -> Result<Option<Timestamp>> {
         let resume = async |begun: &Transaction<'_>| {
             begun.find("DELETE FROM queue_pause RETURNING paused_at", &[], |row| row.get("paused_at")).await
         };
-        let deed = |since: &Option<Timestamp>| since.map(|_| Deed::of_queue(Action::ResumeQueue));
-        self.change(None, resume, deed).await
+        let audited = |since: &Option<Timestamp>| since.map(|_| AuditedChange::of_queue(Action::ResumeQueue));
+        self.change(None, resume, audited).await
     }
 
     async fn queue_paused_at(&self) -> Result<Option<Timestamp>> {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::tasks::upper;
-use super::{Deed, Result, StoreError, TaskRecord, Tasks, ledger};
+use super::{AuditedChange, Result, StoreError, TaskRecord, Tasks, ledger};
 use crate::failure::Done;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
@@ -175,8 +175,8 @@ async fn create(begun: &Transaction<'_>, new: NewSharedLink, most: u32) -> Done<
 impl SharedLinks for SqlStore {
     async fn create_shared_link(&self, new: NewSharedLink, most: u32) -> Result<SharedLinkCreation> {
         let create = async move |begun: &Transaction<'_>| create(begun, new, most).await;
-        let deed = move |made: &SharedLinkCreation| Deed::of_new_shared_link(&new, *made);
-        self.change(Effect::ChangeSharedLink, create, deed).await
+        let audited = move |made: &SharedLinkCreation| AuditedChange::of_new_shared_link(&new, *made);
+        self.change(Effect::ChangeSharedLink, create, audited).await
     }
 
     async fn find_shared_link(&self, id: Id) -> Result<Option<SharedLink>> {
@@ -221,8 +221,9 @@ impl SharedLinks for SqlStore {
             let target = |row: &Row| Ok(Target::of(row.get("task_id")?, row.get("board_id")?));
             Ok(begun.find(sql, &[&account_id, &link, &maker], target).await?.flatten())
         };
-        let deed = move |target: &Option<Target>| target.map(|target| Deed::of_revoked_link(account_id, target));
-        Ok(self.change(Effect::ChangeSharedLink, revoke, deed).await?.is_some())
+        let audited =
+            move |target: &Option<Target>| target.map(|target| AuditedChange::of_revoked_link(account_id, target));
+        Ok(self.change(Effect::ChangeSharedLink, revoke, audited).await?.is_some())
     }
 
     async fn delete_expired_links(&self) -> Result<usize> {

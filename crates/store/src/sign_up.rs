@@ -3,7 +3,9 @@
 use super::driver::{Driver, Transaction};
 use super::identities::{identify, with_identity};
 use super::people::{SIGN_UP_NOTE, create, with_id};
-use super::{Actor, Credential, Deed, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError};
+use super::{
+    Actor, AuditedChange, Credential, Joining, Newcomer, PersonCreation, Result, SignUp, SigningUp, StoreError,
+};
 use super::{accounts, audit_log, ledger};
 use crate::failure::Done;
 use tintype_domain::identity::Identity;
@@ -68,8 +70,8 @@ pub(crate) async fn sign_up(begun: &Transaction<'_>, new: &SignUp) -> Done<Signi
     let (role, has_password, created_at) = (Role::Owner, password.is_some(), id.timestamp());
     let person =
         Person { id, account_id, name, role, has_password, has_second_factor: false, suspension: None, created_at };
-    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_sign_up(&person, new));
-    audit_log::record(begun, &actor, &deed).await?;
+    let (actor, audited) = (Actor::newcomer(&person, &new.source), AuditedChange::of_sign_up(&person, new));
+    audit_log::record(begun, &actor, &audited).await?;
     Ok(SigningUp::Done(person))
 }
 
@@ -86,8 +88,8 @@ pub(crate) async fn join(begun: &Transaction<'_>, new: &Newcomer) -> Done<Joinin
     };
     let PersonCreation::Created(person) = created else { return Ok(Joining::NotPossible) };
     identify(begun, id, &new.identity).await?;
-    let (actor, deed) = (Actor::newcomer(&person, &new.source), Deed::of_newcomer(&person, new));
-    audit_log::record(begun, &actor, &deed).await?;
+    let (actor, audited) = (Actor::newcomer(&person, &new.source), AuditedChange::of_newcomer(&person, new));
+    audit_log::record(begun, &actor, &audited).await?;
     Ok(Joining::Done(person))
 }
 

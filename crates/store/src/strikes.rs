@@ -3,7 +3,7 @@
 use super::driver::{Row, Transaction};
 use super::keys::{KEY, api_key};
 use super::people::{PERSON, person};
-use super::{Actor, Deed, Origin, Refusal, StrikeRule, audit_log, deliveries};
+use super::{Actor, AuditedChange, Origin, Refusal, StrikeRule, audit_log, deliveries};
 use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
@@ -30,7 +30,7 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
         return Ok(false);
     };
     let key = api_key(&row)?;
-    audit_log::record(begun, &Actor::policy(), &Deed::of_suspended_key(&key)).await?;
+    audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspended_key(&key)).await?;
     let data = event::of_suspended_key(&key).to_string();
     deliveries::tell(begun, key.account_id, EventType::KeySuspended, &data, begun.now()).await?;
     Ok(true)
@@ -40,7 +40,7 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
 async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
     let tables = ["people", "person_strikes", "person_id", PERSON];
     let Some(row) = add(begun, task_id, person_id, rule, tables).await? else { return Ok(false) };
-    audit_log::record(begun, &Actor::policy(), &Deed::of_suspension(&person(&row)?)).await?;
+    audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspension(&person(&row)?)).await?;
     Ok(true)
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::driver::{Row, SqlStore, Transaction};
 use super::tasks::upper;
-use super::{Deed, Result};
+use super::{AuditedChange, Result};
 use tintype_domain::model::{Id, Surface};
 use tintype_system::clock::Timestamp;
 use tintype_system::fault::Effect;
@@ -184,8 +184,9 @@ impl Uploads for SqlStore {
             begun.find(&sql, &[&id, &account_id, &surface, &now, &author], upload).await
         };
         let actor = self.actor.clone();
-        let deed = move |removed: &Option<Upload>| Deed::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
-        Ok(self.change(Effect::RemoveUploads, remove, deed).await?.is_some())
+        let audited =
+            move |removed: &Option<Upload>| AuditedChange::of_removed_upload(removed.as_ref()?, actor.as_deref()?);
+        Ok(self.change(Effect::RemoveUploads, remove, audited).await?.is_some())
     }
 
     async fn remove_uploads(&self, finished_before: Timestamp, begun_before: Timestamp) -> Result<usize> {

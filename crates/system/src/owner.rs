@@ -24,7 +24,7 @@ const DESTINATION: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilityS
 
 /// A right of root that a command needs beside those of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeps {
+pub enum RootRight {
     /// None.
     Nothing,
     /// To listen on ports below 1024.
@@ -49,7 +49,7 @@ struct Owner {
 /// # Errors
 /// A sentence for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
 /// link, or this process may not change its user.
-pub fn become_owner(places: &[&Path], keeps: Keeps) -> Result<Option<String>, String> {
+pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>, String> {
     if !geteuid().is_root() {
         return Ok(None);
     }
@@ -78,7 +78,7 @@ pub fn become_owner(places: &[&Path], keeps: Keeps) -> Result<Option<String>, St
     Ok(Some(format!("running as {}, who owns {}", name(owner.uid), owner.path.display())))
 }
 
-/// Runs `act` with the rights that [`Keeps::WriteDestination`] kept, if this thread has any. Only what touches the
+/// Runs `act` with the rights that [`RootRight::WriteDestination`] kept, if this thread has any. Only what touches the
 /// destination belongs in here: with these rights, links in the data could lead anywhere.
 pub fn with_destination_rights<T>(act: impl FnOnce() -> T) -> T {
     let before = rustix::thread::capabilities(None).ok();
@@ -205,7 +205,7 @@ fn steps(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(named).collect()
 }
 
-fn change(owner: &Owner, keeps: Keeps) -> rustix::io::Result<()> {
+fn change(owner: &Owner, keeps: RootRight) -> rustix::io::Result<()> {
     // The owner may be unable to follow the links.
     let real = fs::canonicalize(&owner.path).map_err(|_| Errno::ACCESS)?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
@@ -215,10 +215,10 @@ fn change(owner: &Owner, keeps: Keeps) -> rustix::io::Result<()> {
     set_thread_res_uid(uid, uid, uid)?;
     set_keep_capabilities(false)?;
     let (mut effective, mut permitted) = match keeps {
-        Keeps::Nothing => (CapabilitySet::empty(), CapabilitySet::empty()),
-        Keeps::LowPorts => (CapabilitySet::NET_BIND_SERVICE, CapabilitySet::empty()),
-        Keeps::ReadSource => (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::empty()),
-        Keeps::WriteDestination => (CapabilitySet::empty(), DESTINATION),
+        RootRight::Nothing => (CapabilitySet::empty(), CapabilitySet::empty()),
+        RootRight::LowPorts => (CapabilitySet::NET_BIND_SERVICE, CapabilitySet::empty()),
+        RootRight::ReadSource => (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::empty()),
+        RootRight::WriteDestination => (CapabilitySet::empty(), DESTINATION),
     };
     // Root may lack some of them, as in a container.
     let had = rustix::thread::capabilities(None)?.permitted;

@@ -93,11 +93,11 @@ pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), String> {
         Err(error) => Err(unwritable(error)),
         Ok(target) => match pour(source, &target) {
             Ok(()) => target.sync_all().map_err(unwritable),
-            Err(PourError::Read(error)) => {
+            Err(CopyError::Read(error)) => {
                 unreadable(from, &error);
                 fs::remove_file(to).map_err(unwritable)
             }
-            Err(PourError::Write(error)) => Err(unwritable(error)),
+            Err(CopyError::Write(error)) => Err(unwritable(error)),
         },
     }
 }
@@ -107,19 +107,19 @@ fn unreadable(path: &Path, error: &io::Error) {
 }
 
 /// The side of a copy that failed.
-pub(super) enum PourError {
+pub(super) enum CopyError {
     Read(io::Error),
     Write(io::Error),
 }
 
-pub(super) fn pour(mut from: File, mut to: &File) -> Result<(), PourError> {
+pub(super) fn pour(mut from: File, mut to: &File) -> Result<(), CopyError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => return Ok(()),
-            Ok(count) => to.write_all(&buffer[..count]).map_err(PourError::Write)?,
+            Ok(count) => to.write_all(&buffer[..count]).map_err(CopyError::Write)?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(PourError::Read(error)),
+            Err(error) => return Err(CopyError::Read(error)),
         }
     }
 }

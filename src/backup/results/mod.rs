@@ -212,8 +212,8 @@ pub fn copy_whole(from: &Path, to: &Path) -> Result<(), String> {
     let source = File::open(from).map_err(unreadable)?;
     let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(unwritable)?;
     directory::pour(source, &target).map_err(|error| match error {
-        directory::PourError::Read(error) => unreadable(error),
-        directory::PourError::Write(error) => unwritable(error),
+        directory::CopyError::Read(error) => unreadable(error),
+        directory::CopyError::Write(error) => unwritable(error),
     })?;
     target.sync_all().map_err(unwritable)
 }

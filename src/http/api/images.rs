@@ -25,8 +25,8 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::routes;
 use crate::http::state::ApiState;
 use crate::http::submitted;
-use crate::service::tasks::{DEFAULT_PAGE, Found, MAX_PAGE};
-use crate::service::waiters::Seat;
+use crate::service::tasks::{DEFAULT_PAGE, MAX_PAGE, PolledTask};
+use crate::service::waiters::WaitSlot;
 use tintype_domain::ignored_fields::IgnoredFields;
 use tintype_domain::model::{Id, MODEL_NAME, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
@@ -201,7 +201,7 @@ async fn task_after_wait(
     readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
-) -> Result<Option<Found>, ApiError> {
+) -> Result<Option<PolledTask>, ApiError> {
     let Some(wait) = wait else { return Ok(None) };
     task_at_end(api, readiness, caller, task_id, wait.limit()).await
 }
@@ -213,20 +213,20 @@ pub(in crate::http) async fn task_at_end(
     caller: &Caller,
     task_id: TaskId,
     limit: Duration,
-) -> Result<Option<Found>, ApiError> {
+) -> Result<Option<PolledTask>, ApiError> {
     let Ok(seat) = api.shared.endings.waiters.seat(caller.account_id) else { return Ok(None) };
     task_with_seat(&seat, api, readiness, caller, task_id, limit).await
 }
 
 /// The task at its end, or after `limit`, for a caller who has room to wait.
 pub(in crate::http) async fn task_with_seat(
-    seat: &Seat,
+    seat: &WaitSlot,
     api: &ApiState,
     readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
     limit: Duration,
-) -> Result<Option<Found>, ApiError> {
+) -> Result<Option<PolledTask>, ApiError> {
     let found = api.tasks.wait(seat, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;

@@ -17,7 +17,7 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
 use self::forms::Forms;
-use self::rooms::Rooms;
+use self::memory::AnswerMemory;
 use self::tools::Tools;
 use super::api::body::read_json;
 use super::ops::Readiness;
@@ -29,7 +29,7 @@ use crate::studio::Written;
 
 mod definitions;
 mod forms;
-mod rooms;
+mod memory;
 mod tools;
 
 /// Longest sentence of the transport that callers see.
@@ -51,9 +51,9 @@ pub(super) async fn post(
     let limits = &api.settings.connections;
     let message = read_json(Request::from_parts(parts.clone(), body), limits).await?;
     caller.check_again(&api).await?;
-    let rooms = Rooms::default();
+    let memory = AnswerMemory::default();
     Forms::name_both(&mut parts.headers);
-    let tools = Tools { api, readiness, caller, request_id, rooms: rooms.clone(), reports: forms.stream };
+    let tools = Tools { api, readiness, caller, request_id, memory: memory.clone(), reports: forms.stream };
     // No sessions, which the rest of the cluster would not know.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
@@ -64,7 +64,7 @@ pub(super) async fn post(
     let service =
         StreamableHttpService::new(move || Ok(tools.clone()), Arc::new(NeverSessionManager::default()), config);
     let answer = service.handle(Request::from_parts(parts, Full::new(message))).await;
-    let mut answer = refused_or_written(answer.map(|body| Body::new(rooms.with(Body::new(body))))).await;
+    let mut answer = refused_or_written(answer.map(|body| Body::new(memory.with(Body::new(body))))).await;
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(answer)
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tintype_engine::{Setting, Stage};
 
-use super::Rooms;
+use super::AnswerMemory;
 use super::definitions::{CREDITS, GENERATE, GET, INSTRUCTIONS, LIST, MAX_WAIT, TOOLS, USUAL_WAIT, offering};
 use crate::http::api::{account, images};
 use crate::http::hold::Hold;
@@ -33,7 +33,7 @@ use crate::http::pipeline::observe::RequestId;
 use crate::http::state::ApiState;
 use crate::service::encoder::PICTURE_BYTES;
 use crate::service::limits::RateLimit;
-use crate::service::tasks::Found;
+use crate::service::tasks::PolledTask;
 use tintype_domain::images_api_request::{OutputFormat, settings_of_json};
 use tintype_domain::model::{Status, Surface, TaskId};
 use tintype_domain::preset::Chosen;
@@ -56,7 +56,7 @@ pub(super) struct Tools {
     pub(super) caller: Caller,
     pub(super) request_id: RequestId,
     /// Memory of the answer.
-    pub(super) rooms: Rooms,
+    pub(super) memory: AnswerMemory,
     /// Whether the client takes reports before the answer.
     pub(super) reports: bool,
 }
@@ -70,7 +70,7 @@ enum Pictures {
 }
 
 /// The outcome of a call that the agent is told: a response of the API, or why there is none.
-type Told = Result<Value, String>;
+type ToolResult = Result<Value, String>;
 
 impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
@@ -184,7 +184,7 @@ impl Tools {
             shown.content.push(ContentBlock::text(format!("Without effect here: {names}.")));
         }
         if let Some(hold) = hold {
-            self.rooms.end_with(hold);
+            self.memory.end_with(hold);
         }
         Ok(shown)
     }
@@ -263,7 +263,7 @@ impl Tools {
         self.shown(task_id, pictures, context).await
     }
 
-    async fn list(&self, arguments: &JsonObject) -> Told {
+    async fn list(&self, arguments: &JsonObject) -> ToolResult {
         let text = |name| match arguments.get(name) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()),
@@ -273,7 +273,7 @@ impl Tools {
         data(images::list(State(self.api.clone()), self.caller, Ok(Query(query))).await).await
     }
 
-    async fn credits(&self) -> Told {
+    async fn credits(&self) -> ToolResult {
         data(account::find(State(self.api.clone()), self.caller).await).await
     }
 
@@ -313,7 +313,7 @@ impl Tools {
     }
 
     /// How far a task is.
-    async fn progress(&self, found: &Found) -> String {
+    async fn progress(&self, found: &PolledTask) -> String {
         if let Some(Stage::Step { done, of }) = found.attempt.and_then(|attempt| attempt.stage) {
             return format!("step {done} of {of}");
         }
@@ -372,7 +372,7 @@ impl Tools {
         if pictures == Pictures::Png {
             let files = encoder.pictures(account_id, OutputFormat::Png, names).await?;
             room.correct(2 * files.bytes());
-            self.rooms.keep(room);
+            self.memory.keep(room);
             return Ok(blocks(files.pictures(), "image/png"));
         }
         // To encode a picture takes a hundred times as long as to read a task.
@@ -383,7 +383,7 @@ impl Tools {
             let files = encoder.pictures(account_id, OutputFormat::Jpeg(quality), names).await?;
             if files.bytes() <= MAX_PICTURE_BYTES {
                 room.correct(2 * files.bytes());
-                self.rooms.keep(room);
+                self.memory.keep(room);
                 return Ok(blocks(files.pictures(), "image/jpeg"));
             }
         }
@@ -431,7 +431,7 @@ fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
 }
 
 /// The data of a response of the API, or its error as a sentence.
-async fn data(response: Result<Response, ApiError>) -> Told {
+async fn data(response: Result<Response, ApiError>) -> ToolResult {
     let response = response.map_err(sentence_of)?;
     let ignored = response.headers().get(&images::IGNORED_FIELDS).cloned();
     let body = to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();

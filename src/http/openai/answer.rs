@@ -7,7 +7,7 @@ use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::{Awaited, Wanted};
+use super::{AnswerOptions, PendingCall};
 use crate::http::hold::Pieces;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -74,7 +74,11 @@ pub(super) fn names(task: &Task) -> &[String] {
 }
 
 /// The answer to a call whose task has completed. It keeps its seat and its pictures until it has been sent.
-pub(super) async fn completed(wanted: &Wanted, task: &Task, awaited: &Awaited) -> Result<Response, ApiError> {
+pub(super) async fn completed(
+    wanted: &AnswerOptions,
+    task: &Task,
+    awaited: &PendingCall,
+) -> Result<Response, ApiError> {
     let (api, names) = (&awaited.api, names(task));
     let created = task.updated_at.as_millis().div_euclid(1_000);
     let answer = |data| ImagesResponse {

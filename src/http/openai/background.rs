@@ -15,7 +15,7 @@ pub(super) use crate::http::api::prefer::responds_async as is_preferred;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
-use crate::service::tasks::Found;
+use crate::service::tasks::PolledTask;
 use tintype_domain::images_api::{ErrorObject, ImagesAnswer};
 use tintype_domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Status, Surface, Task, TaskId};
@@ -110,13 +110,13 @@ pub(in crate::http) async fn find(
     polled(&found, &api).await
 }
 
-async fn polled(found: &Found, api: &ApiState) -> Result<Response, ApiError> {
+async fn polled(found: &PolledTask, api: &ApiState) -> Result<Response, ApiError> {
     let response = answer::json(&body(&found.task, api).await?);
     if found.task.status.is_terminal() { Ok(response) } else { Ok(hinted(response, found, api).await) }
 }
 
 /// Says when to poll an unfinished task, and how far it is.
-async fn hinted(response: Response, found: &Found, api: &ApiState) -> Response {
+async fn hinted(response: Response, found: &PolledTask, api: &ApiState) -> Response {
     let place = api.tasks.place(found).await;
     let stage = found.attempt.and_then(|attempt| attempt.stage);
     let mut response = with_place(with_poll_hint(response, api, found.task.id, place), place, stage);

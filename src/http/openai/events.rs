@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
 use super::answer::{self, Usage};
-use super::{Awaited, Wanted};
+use super::{AnswerOptions, PendingCall};
 use crate::http::hold::{Hold, next_part};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
@@ -57,8 +57,8 @@ struct ErrorEvent {
 
 /// A stream in the course of its answer.
 struct Events {
-    wanted: Wanted,
-    awaited: Awaited,
+    wanted: AnswerOptions,
+    awaited: PendingCall,
     /// Ends with the last part of the answer.
     hold: Option<Hold>,
     /// `None` once the task has ended.
@@ -77,7 +77,11 @@ struct Events {
 }
 
 /// Begins a stream, which takes the hold along. An error that is known by then is one of the call.
-pub(super) async fn begin(wanted: Wanted, awaited: Awaited, hold: &mut Option<Hold>) -> Result<Response, ApiError> {
+pub(super) async fn begin(
+    wanted: AnswerOptions,
+    awaited: PendingCall,
+    hold: &mut Option<Hold>,
+) -> Result<Response, ApiError> {
     let waiting = awaited.clone();
     let mut completed: Completed = Box::pin(async move { waiting.completed().await });
     let ended = match futures::poll!(&mut completed) {
@@ -177,7 +181,7 @@ impl Events {
 
     /// Sends a picture.
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
-        let Awaited { api, caller, .. } = &self.awaited;
+        let PendingCall { api, caller, .. } = &self.awaited;
         let encoded = api.encoder.pictures(caller.account_id, self.wanted.format, &[name]).await?;
         let file = encoded.pictures().first().cloned().unwrap_or_default();
         self.encoded = Some(encoded);

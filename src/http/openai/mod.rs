@@ -19,7 +19,7 @@ use super::state::ApiState;
 use super::submitted;
 use crate::service::limits::RateLimit;
 use crate::service::presets::NoEngineForMask;
-use crate::service::waiters::{Crowd, Seat};
+use crate::service::waiters::{NoWaitSlot, WaitSlot};
 use tintype_config::{SWEEP_EVERY, TASK_TIME_LIMIT};
 use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
@@ -79,7 +79,7 @@ pub(super) async fn edits_async(sender: Sender, request: Request) -> Result<Resp
 
 /// The answer that a call wants. The rest of the call goes while its task is made: a prompt may be long.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct AnswerOptions {
     kind: CallKind,
     format: OutputFormat,
     as_urls: bool,
@@ -92,7 +92,7 @@ struct Wanted {
     cost: i64,
 }
 
-impl Wanted {
+impl AnswerOptions {
     fn of(call: &ImagesCall) -> Self {
         Self {
             kind: call.kind,
@@ -114,12 +114,12 @@ impl Wanted {
 
 /// The task of a call, whose caller waits for its end.
 #[derive(Debug, Clone)]
-struct Awaited {
+struct PendingCall {
     task_id: Id,
     api: Arc<ApiState>,
     readiness: Readiness,
     caller: Caller,
-    seat: Arc<Seat>,
+    seat: Arc<WaitSlot>,
 }
 
 async fn answer_call(
@@ -169,10 +169,10 @@ async fn answer_call(
     let Some(task_id) = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
-    let wanted = Wanted::of(&call);
+    let wanted = AnswerOptions::of(&call);
     drop(call);
     let mut hold = Hold::of(&attempt, task_id, &api);
-    let awaited = |seat| Awaited { task_id, api: api.clone(), readiness, caller, seat: Arc::new(seat) };
+    let awaited = |seat| PendingCall { task_id, api: api.clone(), readiness, caller, seat: Arc::new(seat) };
     let answered = match seat.map(awaited) {
         Some(awaited) if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
         Some(awaited) => finished(&wanted, &awaited).await,
@@ -204,18 +204,18 @@ fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Res
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
-fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<Seat>, ApiError> {
+fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<WaitSlot>, ApiError> {
     if answer == AnswerMode::AtOnce {
         return Ok(None);
     }
-    let crowd = |crowd: Crowd| {
+    let crowd = |crowd: NoWaitSlot| {
         let who = match crowd {
-            Crowd::Account(seats) => {
+            NoWaitSlot::Account(seats) => {
                 format!(
                     "{seats} calls of this account wait for their tasks or receive answers, which is its share now."
                 )
             }
-            Crowd::Process => "Too many calls are waiting on this server.".into(),
+            NoWaitSlot::Process => "Too many calls are waiting on this server.".into(),
         };
         let message = format!(
             "{who} This call created no task, and the task of an earlier attempt continues; try again in {CROWD_RETRY_SECONDS} s."
@@ -307,12 +307,12 @@ async fn task_of(
 }
 
 /// The answer to a call, once its task has ended.
-async fn finished(wanted: &Wanted, awaited: &Awaited) -> Result<Response, ApiError> {
+async fn finished(wanted: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
     let task = awaited.completed().await?;
     answer::completed(wanted, &task, awaited).await
 }
 
-impl Awaited {
+impl PendingCall {
     /// The task, once it has completed; any other end is an error.
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
         let Self { task_id, api, readiness, caller, seat } = self;

@@ -16,9 +16,9 @@ use super::proxy;
 use super::repeats::Repeat;
 use crate::http::routes::{self, Access, Route, RouteGroup};
 use crate::http::state::ApiState;
-use crate::service::failures::Patience;
+use crate::service::failures::FailureDelay;
 use crate::service::limits::{Allowance, RateLimit, WINDOW};
-use crate::studio::{self, Visit};
+use crate::studio::{self, RequestContext};
 use tintype_domain::key::{ApiKey, KeyHash, KeySecret};
 use tintype_domain::model::Id;
 use tintype_domain::source::{Peer, Source};
@@ -36,7 +36,7 @@ static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 
 /// The connection of a request, as the server saw it.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrival {
+pub struct ConnectionInfo {
     /// The other end of the connection.
     pub peer: Peer,
     /// Whether this server terminated TLS.
@@ -134,10 +134,10 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
 }
 
 /// A request for the studio, whose handlers know the person by a cookie.
-fn visit(api: &ApiState, request: &Request) -> Visit {
+fn visit(api: &ApiState, request: &Request) -> RequestContext {
     let trusted = &api.settings.trusted_proxies;
     let id = request.extensions().get::<RequestId>().map(|id| id.as_str().to_owned());
-    Visit {
+    RequestContext {
         https: proxy::arrived_over_https(trusted, request),
         source: proxy::source(trusted, request),
         request_id: id.unwrap_or_default(),
@@ -167,11 +167,11 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
 /// Answers a failed authentication, with a delay that grows with the failures of the same source.
 async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
     let patience = match source {
-        Some(source) => api.failures.hold(source).await,
-        None => Patience::Waited,
+        Some(source) => api.failures.delay(source).await,
+        None => FailureDelay::Waited,
     };
     let mut response = error.into_response();
-    if patience == Patience::Exhausted {
+    if patience == FailureDelay::Exhausted {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response

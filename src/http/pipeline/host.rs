@@ -8,12 +8,12 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, Version};
 use axum::response::{IntoResponse as _, Response};
 
-use super::auth::Arrival;
+use super::auth::ConnectionInfo;
 use super::error::ApiError;
 
 /// The error for a request with more than one interpretation, which also closes its connection.
 pub(super) fn refuse_ambiguous(request: &Request) -> Option<Response> {
-    let unambiguous = request.extensions().get::<Arrival>().is_none_or(|arrival| arrival.unambiguous);
+    let unambiguous = request.extensions().get::<ConnectionInfo>().is_none_or(|connection| connection.unambiguous);
     let message = if !unambiguous {
         "The header can be read in more than one way: its lines must end in CR LF, its URL must have no fragment, and \
          only one of Content-Length and Transfer-Encoding may be given, once."

@@ -18,7 +18,7 @@ use tintype_config::MIN_WRITE_PROGRESS;
 
 /// A stream that replaces bare refusals and limits how long a write may stall.
 #[derive(Debug)]
-pub struct Enveloping<S> {
+pub struct EnvelopeStream<S> {
     stream: S,
     /// The response that replaces a bare refusal, and the number of its bytes that are written.
     replacement: Option<(Vec<u8>, usize)>,
@@ -27,7 +27,7 @@ pub struct Enveloping<S> {
     stall_limit: Duration,
 }
 
-impl<S> Enveloping<S> {
+impl<S> EnvelopeStream<S> {
     /// Wraps `stream`, whose writes may stall for `stall_limit`.
     pub fn new(stream: S, stall_limit: Duration) -> Self {
         Self { stream, replacement: None, stall: None, stall_limit }
@@ -56,7 +56,7 @@ fn bare_refusal(written: &[u8]) -> Option<(usize, StatusCode)> {
     (whole && !ours).then_some((start, status))
 }
 
-impl<S: AsyncWrite + Unpin> Enveloping<S> {
+impl<S: AsyncWrite + Unpin> EnvelopeStream<S> {
     /// Writes some of `buffer`, or fails when the peer has read too little for too long.
     fn poll_progress(&mut self, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(context, buffer) else {
@@ -72,7 +72,7 @@ impl<S: AsyncWrite + Unpin> Enveloping<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for EnvelopeStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.replacement.is_none() {
@@ -114,7 +114,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Enveloping<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Enveloping<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for EnvelopeStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -6,18 +6,18 @@ use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
 
-use super::auth::Arrival;
+use super::auth::ConnectionInfo;
 use tintype_config::TrustedProxy;
 use tintype_domain::source::{Peer, Source};
 
 /// Whether a request came over HTTPS, to us or to a trusted proxy.
 pub(super) fn arrived_over_https(trusted: &[TrustedProxy], request: &Request) -> bool {
-    let Some(arrival) = request.extensions().get::<Arrival>() else { return false };
+    let Some(connection) = request.extensions().get::<ConnectionInfo>() else { return false };
     // More than one value means that the client added one of its own.
     let mut forwarded = request.headers().get_all("x-forwarded-proto").iter();
     let https = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"https");
     let mut forwarded_over_https = || forwarded.next().is_some_and(https) && forwarded.next().is_none();
-    arrival.tls || (is_trusted(trusted, arrival.peer) && forwarded_over_https())
+    connection.tls || (is_trusted(trusted, connection.peer) && forwarded_over_https())
 }
 
 /// The source of a request, which limits count.
@@ -27,7 +27,7 @@ pub(super) fn source(trusted: &[TrustedProxy], request: &Request) -> Option<Sour
 
 /// The client of a request: the peer, or the last hop before the trusted proxies.
 pub(super) fn client(trusted: &[TrustedProxy], request: &Request) -> Option<Peer> {
-    let peer = request.extensions().get::<Arrival>()?.peer;
+    let peer = request.extensions().get::<ConnectionInfo>()?.peer;
     Some(last_untrusted(trusted, peer, request.headers()))
 }
 

@@ -7,7 +7,7 @@ use tintype_store::{Acceptance, Accepting, Cause, Invitation, Proof, Result, Sto
 
 /// Outcome of joining by an invitation.
 #[derive(Debug)]
-pub enum Arrival {
+pub enum JoinOutcome {
     /// The person was added, and a session began.
     Done(SignedIn),
     /// Another person has this name.
@@ -32,10 +32,10 @@ impl People {
         token: TokenHash,
         new: NewPerson,
         agent: &str,
-    ) -> Result<Arrival> {
+    ) -> Result<JoinOutcome> {
         let NewPerson { name, password, source } = new;
         if let Err(invalid) = check_password(&password, &[&name, &invitation.account]) {
-            return Ok(Arrival::Invalid(invalid));
+            return Ok(JoinOutcome::Invalid(invalid));
         }
         let _turn = self.sign_ups.acquire().await.map_err(|error| StoreError::Other(Cause::new(error)))?;
         let name = self.known_as(name).await?;
@@ -43,11 +43,11 @@ impl People {
         let acceptance = Acceptance { hash: token, name, password: password.clone(), source };
         let person = match self.store.accept_invitation(acceptance).await? {
             Accepting::Done(person) => person,
-            Accepting::NameTaken => return Ok(Arrival::NameTaken),
-            Accepting::Gone => return Ok(Arrival::Gone),
-            Accepting::Full => return Ok(Arrival::Full),
+            Accepting::NameTaken => return Ok(JoinOutcome::NameTaken),
+            Accepting::Gone => return Ok(JoinOutcome::Gone),
+            Accepting::Full => return Ok(JoinOutcome::Full),
         };
         let signed_in = self.sign_in_as(&person, Proof::Password(password), agent).await?;
-        Ok(signed_in.map_or(Arrival::Gone, Arrival::Done))
+        Ok(signed_in.map_or(JoinOutcome::Gone, JoinOutcome::Done))
     }
 }

@@ -48,7 +48,7 @@ impl AuditPage<'_> {
     }
 
     fn detail(&self, entry: &AuditEntry) -> Option<String> {
-        details::detail(self.frame.t, &entry.deed)
+        details::detail(self.frame.t, &entry.audited)
     }
 }
 

@@ -8,12 +8,12 @@ use tintype_domain::budget::Budget;
 use tintype_domain::endpoint::DisabledFor;
 use tintype_domain::person::Role;
 use tintype_domain::timestamp::Timestamp;
-use tintype_store::{Action, Deed};
+use tintype_store::{Action, AuditedChange};
 
 /// The detail of a deed. One that this version cannot read is shown as it is stored, with its times to the minute.
-pub(super) fn detail(t: &Texts, deed: &Deed) -> Option<String> {
-    let detail = deed.detail.as_deref()?;
-    let known = match deed.action {
+pub(super) fn detail(t: &Texts, audited: &AuditedChange) -> Option<String> {
+    let detail = audited.detail.as_deref()?;
+    let known = match audited.action {
         Action::SuspendKey | Action::SuspendPerson => Some(suspension(t, detail)),
         Action::AddPerson | Action::ChangeRole | Action::Invite => role(t, detail),
         Action::CreateAccount | Action::SignUp | Action::Grant | Action::Take => amount(t, detail),
@@ -132,8 +132,8 @@ mod tests {
             (Action::CreateKey, "none 5 places", "none 5 places"),
         ] {
             let detail = Some(stored.to_owned());
-            let deed = Deed { action, account_id: None, subject: None, detail };
-            assert_eq!(super::detail(t, &deed).as_deref(), Some(shown), "{action}");
+            let audited = AuditedChange { action, account_id: None, subject: None, detail };
+            assert_eq!(super::detail(t, &audited).as_deref(), Some(shown), "{action}");
         }
     }
 }

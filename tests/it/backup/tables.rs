@@ -36,7 +36,7 @@ fn tables(database: &Path) -> Tables {
     let names = names.query_map([], |row| row.get::<_, String>(0)).expect("a query");
     let rows = |name: &str| {
         let mut select = connection.prepare(&format!("SELECT * FROM {name}")).expect("SQL");
-        // A restore ends journeys to a provider by this time.
+        // A restore ends authentication requests to a provider by this time.
         let columns: Vec<_> =
             (0..select.column_count()).filter(|at| select.column_name(*at) != Ok("sessions_ended_at")).collect();
         let shown = |row: &rusqlite::Row<'_>| {

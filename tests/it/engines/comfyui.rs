@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tintype_config::ServerSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, Stage};
-use tintype_engines::{EngineChoice, Surroundings};
+use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::sandbox::Decoder;
 
 use self::contract::{Age, Contract, Outcome, colour};
@@ -72,7 +72,7 @@ impl Files {
     }
 
     fn engine(&self, urls: &str, more: &[&str]) -> Arc<dyn Engine> {
-        let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
+        let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
         self.choose(urls, more).expect("an engine").build(surroundings).expect("an engine")
     }
 

@@ -24,7 +24,7 @@ use tintype_engine::{
     Brief, CancellationToken, Engine, EngineError, EngineInfo, Mask, Picture, Progress, PromptSyntax, RenderSettings,
     Stage,
 };
-use tintype_engines::{EngineChoice, Surroundings};
+use tintype_engines::{EngineChoice, EngineContext};
 use tintype_system::sandbox::Decoder;
 
 use crate::openai_edits::data_url;
@@ -95,7 +95,7 @@ impl Rig {
 
     fn in_data(data: TempDir, model: &Path, more: &[&str]) -> Self {
         let choice = choose(data.path(), model, more);
-        let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), keeps: true, ..Surroundings::default() };
+        let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), keeps: true, ..EngineContext::default() };
         let engine = choice.build(surroundings).expect("an engine");
         Self { engine, info: choice.info, _data: data }
     }
@@ -316,7 +316,7 @@ async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio
     let model = model("lcm");
     let settings = Settings::parse_from(["test", "--engine", "diffusion", "--model", model.to_str().expect("text")]);
     let choice = tintype_engines::choose(&settings.engine, data.path()).expect("an engine");
-    let surroundings = Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() };
+    let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
     let engine = choice.build(surroundings).expect("an engine");
     let rig = Rig { engine, info: choice.info, _data: data }.started().await;
     let of = |side| Brief { width: side * 2, height: side, ..brief("a boat", &[1]) };

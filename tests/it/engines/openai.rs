@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tintype_config::ServerSettings;
 use tintype_engine::{Brief, CancellationToken, Engine, EngineError, Mask, Picture, Progress, RenderSettings};
-use tintype_engines::Surroundings;
+use tintype_engines::EngineContext;
 use tintype_system::sandbox::Decoder;
 
 use crate::rigs::binary::TINTYPE;
@@ -18,7 +18,7 @@ use crate::rigs::service::Service;
 pub fn engine(flags: &[&str]) -> Arc<dyn Engine> {
     let settings = ServerSettings::from_flags(flags.iter().copied()).expect("valid flags");
     let choice = tintype_engines::choose(&settings.worker.engine, Path::new(".")).expect("an engine");
-    choice.build(Surroundings { decoder: Decoder::new(TINTYPE), ..Surroundings::default() }).expect("an engine")
+    choice.build(EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() }).expect("an engine")
 }
 
 pub fn brief(prompt: &str, seeds: &[u64], references: Vec<Picture>) -> Brief {

@@ -226,14 +226,14 @@ async fn a_key_and_a_prompt_go_to_no_host_that_a_redirect_names() {
 #[tokio::test]
 async fn words_of_a_server_are_shown_to_an_operator_who_wrote_the_prompt() {
     use tintype_config::ServerSettings;
-    use tintype_engines::{Surroundings, choose};
+    use tintype_engines::{EngineContext, choose};
     let server = ImagesServer::start(Dialect::Sglang).await;
     server.always(Reply::json(400, &json!({ "detail": "size is\u{1b}[31m odd" })));
     let engine = server.engine();
     let settings =
         ServerSettings::from_flags(["--engine", &engine, "--engine-profile", "sglang"]).expect("valid flags");
     let choice = choose(&settings.worker.engine, std::path::Path::new(".")).expect("an engine");
-    let engine = choice.build(Surroundings { quotes_server: true, ..Surroundings::default() }).expect("an engine");
+    let engine = choice.build(EngineContext { quotes_server: true, ..EngineContext::default() }).expect("an engine");
     let error = render(&engine, brief("a boat", &[7], Vec::new())).await.expect_err("an error");
     assert!(error.to_string().ends_with("answered 400: size is [31m odd"), "{error}");
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tintype::files::{Files, WRITE_LIMIT};
 use tintype::http::{ApiSettings, ApiState, Readiness, router};
 use tintype::policy::Policy;
-use tintype::server::{self, Certificate, Front};
+use tintype::server::{self, Certificate, ListenerSettings};
 use tintype::service::Shared;
 use tintype::service::sweeper::Sweeper;
 use tintype::service::webhooks::Deliverer;
@@ -25,7 +25,7 @@ use tintype_config::{ConnectionLimits, ServerSettings};
 use tintype_domain::key::KeySecret;
 use tintype_domain::model::Id;
 use tintype_engine::{Brief, Engine, EngineError, EngineInfo, Picture, Progress};
-use tintype_engines::{EngineChoice, Surroundings};
+use tintype_engines::{EngineChoice, EngineContext};
 use tintype_outbound::receivers::{ReceiverOptions, Receivers};
 use tintype_store::{AccountCreation, NewKey, Rescue, Store};
 use tintype_system::clock::Clock;
@@ -143,7 +143,7 @@ fn chosen_engine(settings: &ServerSettings) -> EngineChoice {
 
 fn build(choice: &EngineChoice, settings: &ServerSettings) -> Arc<dyn Engine> {
     let decoder = Decoder::new(&settings.worker.test_picture_decoder);
-    let engine = choice.build(Surroundings { decoder, ..Surroundings::default() }).expect("an engine");
+    let engine = choice.build(EngineContext { decoder, ..EngineContext::default() }).expect("an engine");
     if choice.info.name == "sketch" { Arc::new(Small(engine)) } else { engine }
 }
 
@@ -331,7 +331,7 @@ impl Service {
             _ => None,
         };
         let ApiSettings { connections, trusted_proxies, balancers, .. } = process.api.settings.clone();
-        let front = Front { certificate, limits: connections, trusted_proxies, balancers };
+        let front = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
         let router = router(process.api.clone(), readiness.clone());
         tokio::spawn(server::serve(vec![listener.into()], router, front, stop.clone()));
         let (s3, _redis, _stop) = (None, None, stop.drop_guard());

@@ -136,8 +136,9 @@ async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
     assert_eq!(viewer.get(BIN).await.status, StatusCode::FORBIDDEN);
     assert_eq!(ada.delete(of_bob).await, StatusCode::SEE_OTHER);
     let log = service.shared.store.audit_entries(Some(ada.account), None, 100).await.expect("a store");
-    let deletions = log.iter().filter(|entry| entry.deed.action == Action::DeleteTask);
-    let deletions: Vec<_> = deletions.map(|entry| (entry.actor.name.as_str(), entry.deed.subject.as_deref())).collect();
+    let deletions = log.iter().filter(|entry| entry.audited.action == Action::DeleteTask);
+    let deletions: Vec<_> =
+        deletions.map(|entry| (entry.actor.name.as_str(), entry.audited.subject.as_deref())).collect();
     assert_eq!(deletions, [("ada", Some(of_bob.as_str()))]);
     // Each member's bin has the member's own; an owner's has all.
     assert!(bob.sees(BIN, of_bob).await && !bob.sees(BIN, of_eve).await);

@@ -90,7 +90,9 @@ async fn one_link_lets_several_people_join_with_its_role() {
     let log = service.shared.store.audit_entries(Some(ada.account), None, 3).await.expect("a store");
     let log: Vec<_> = log
         .iter()
-        .map(|entry| (entry.deed.action, entry.actor.name.as_str(), entry.deed.detail.as_deref().unwrap_or_default()))
+        .map(|entry| {
+            (entry.audited.action, entry.actor.name.as_str(), entry.audited.detail.as_deref().unwrap_or_default())
+        })
         .collect();
     let joined = |name| (Action::AddPerson, name, "viewer by invitation");
     let invited = (Action::Invite, ada.person.name.as_str(), "viewer, 2 places");

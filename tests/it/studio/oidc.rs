@@ -35,7 +35,7 @@ pub struct Scene {
 pub struct Trip {
     /// The address at the provider.
     pub target: String,
-    /// The cookie of the journey.
+    /// The cookie of the authentication request.
     pub cookie: String,
 }
 
@@ -135,8 +135,8 @@ async fn a_person_links_an_identity_and_signs_in_with_it_until_it_is_removed() {
     let headers = [("cookie", session.split(';').next().expect("a cookie"))];
     assert!(text(&scene.service.call("GET", "/studio", &headers, "").await).contains("Signed in as grace"));
     let log = scene.service.shared.store.audit_entries(None, None, 10).await.expect("a store");
-    let linked: Vec<_> = log.iter().filter(|entry| entry.deed.action == Action::LinkIdentity).collect();
-    assert_eq!((linked.len(), linked[0].deed.detail.as_deref()), (1, Some(scene.provider.issuer.as_str())));
+    let linked: Vec<_> = log.iter().filter(|entry| entry.audited.action == Action::LinkIdentity).collect();
+    assert_eq!((linked.len(), linked[0].audited.detail.as_deref()), (1, Some(scene.provider.issuer.as_str())));
     // Without a password it is the only way in.
     refused(&ada.send("/studio/oidc/unlink", &[]).await, StatusCode::CONFLICT, "Set a password");
     let people = People::new(scene.service.shared.store.clone());
@@ -200,7 +200,7 @@ async fn an_answer_counts_once_and_only_in_the_browser_that_was_sent() {
     let late = scene.depart("/studio/oidc", "").await;
     scene.service.clock.advance(Duration::from_secs(10 * 60 + 1));
     refused(&scene.arrive(&late.target, &late.cookie).await, FORBIDDEN, "Begin again");
-    // A page of another site begins no journey.
+    // A page of another site begins no authentication request.
     let foreign = scene.service.call("GET", "/studio/oidc", &[("sec-fetch-site", "cross-site")], "").await;
     assert_eq!(foreign.status, FORBIDDEN);
 }
@@ -299,11 +299,11 @@ async fn a_person_links_only_an_identity_that_the_provider_has_shown() {
     refused(&link(&ada, &forged).await, FORBIDDEN, "Begin again");
     let fields = form.each_ref().map(|(name, value)| (*name, value.as_str()));
     refused(&ada.send_with("/studio/oidc/link", &fields, "", &[]).await, FORBIDDEN, "another page");
-    // The journey of one person ends with that person.
+    // The authentication request of one person ends with that person.
     let trip = scene.depart("/studio/oidc/link", &ada.cookie).await;
     let cookies = format!("{}; {}", eve.cookie, trip.cookie);
     refused(&scene.arrive(&trip.target, &cookies).await, FORBIDDEN, "Begin again");
-    // The journey and the ticket of one session end with that session.
+    // The authentication request and the ticket of one session end with that session.
     let again = scene.service.call("POST", &scene.service.link(&ada.person).await, &[], "").await;
     let cookie = again.header("set-cookie").split(';').next().expect("a cookie").to_owned();
     let Visitor { service, account, .. } = ada;

@@ -54,7 +54,7 @@ async fn somebody_new_joins_by_the_first_rule_that_matches() {
     assert_eq!(ada.role, Role::Viewer);
     assert!(ada.account_id != other.account && ada.name == format!("ada-{}", ada.id.as_str().to_lowercase()));
     let log = scene.service.shared.store.audit_entries(Some(ada.account_id), None, 9).await.expect("a store");
-    let found: Vec<_> = log.iter().map(|entry| (entry.deed.action, entry.actor.person_id)).collect();
+    let found: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.actor.person_id)).collect();
     assert_eq!(found, [(Action::AddPerson, Some(ada.id))]);
     // Roles stay unless the operator lets them follow.
     for (subject, claims, role) in [
@@ -127,7 +127,7 @@ async fn a_role_follows_the_provider_until_no_rule_matches() {
     }
     let ada = scene.person("ada").await.expect("a person");
     let log = store.audit_entries(Some(ada.account_id), None, 9).await.expect("a store");
-    assert_eq!((log[0].deed.action, log[0].actor.name.as_str()), (Action::ChangeRole, "OpenID Connect"));
+    assert_eq!((log[0].audited.action, log[0].actor.name.as_str()), (Action::ChangeRole, "OpenID Connect"));
     // The provider makes a claim of a type that says nothing: nobody is shut out by mistake.
     scene.provider.claims(&json!({"groups": 5}));
     refused(&scene.sign_in().await, FORBIDDEN, "could not be confirmed");
@@ -136,7 +136,7 @@ async fn a_role_follows_the_provider_until_no_rule_matches() {
     refused(&scene.sign_in().await, FORBIDDEN, "no longer gives you access");
     assert!(!scene.is_in("ada").await);
     let log = store.audit_entries(Some(ada.account_id), None, 9).await.expect("a store");
-    assert_eq!((log[0].deed.action, log[0].deed.subject.as_deref()), (Action::ShutOut, Some("ada")));
+    assert_eq!((log[0].audited.action, log[0].audited.subject.as_deref()), (Action::ShutOut, Some("ada")));
     scene.provider.claims(&json!({"groups": ["chiefs"]}));
     entered(&scene.sign_in().await);
     // The last owner stays one, so that the account has one.

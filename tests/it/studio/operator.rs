@@ -22,7 +22,7 @@ impl Visitor<'_> {
 
     async fn actions(&self) -> Vec<(Action, String)> {
         let log = self.service.shared.store.audit_entries(None, None, 100).await.expect("a store");
-        log.into_iter().map(|entry| (entry.deed.action, entry.actor.name)).collect()
+        log.into_iter().map(|entry| (entry.audited.action, entry.actor.name)).collect()
     }
 }
 

@@ -35,7 +35,7 @@ async fn an_owner_adds_people_who_sign_in_once_by_a_link() {
     }
     assert!(service.shared.store.find_person("grace@example.com").await.expect("a store").is_none());
     let log = service.shared.store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
-    let actions: Vec<_> = log.iter().map(|entry| entry.deed.action).collect();
+    let actions: Vec<_> = log.iter().map(|entry| entry.audited.action).collect();
     let expected = [Action::RemovePerson, Action::MakeLink, Action::ChangeRole, Action::MakeLink, Action::AddPerson];
     assert_eq!(actions, expected);
     assert!(log.iter().all(|entry| entry.actor.person_id == Some(ada.person.id)));

@@ -152,7 +152,7 @@ async fn a_person_turns_on_a_second_factor_and_is_signed_out_elsewhere() {
     );
     assert!(ada.page("/studio/sessions").await.contains("also needs a code"));
     let log = service.shared.store.audit_entries(Some(ada.account), None, 1).await.expect("a store");
-    assert_eq!((log[0].deed.action, log[0].actor.person_id), (Action::AddFactor, Some(ada.person.id)));
+    assert_eq!((log[0].audited.action, log[0].actor.person_id), (Action::AddFactor, Some(ada.person.id)));
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn turning_it_off_and_new_recovery_codes_need_password_and_code() {
     assert_eq!(ada.visitor.send("/studio/second-factor/off", &off).await.status, StatusCode::SEE_OTHER);
     assert!(is_signed_in(&service.post("/studio/sign-in", &[("name", "ada"), ("password", PASSWORD)]).await));
     let log = service.shared.store.audit_entries(Some(ada.visitor.account), None, 3).await.expect("a store");
-    let actions: Vec<_> = log.iter().map(|entry| entry.deed.action).collect();
+    let actions: Vec<_> = log.iter().map(|entry| entry.audited.action).collect();
     assert_eq!(actions, [Action::RemoveFactor, Action::ReplaceRecoveryCodes, Action::AddFactor]);
 }
 
@@ -405,7 +405,7 @@ async fn an_operator_confirms_what_cannot_be_undone() {
     assert!(service.shared.store.find_factor(eve.person.id).await.expect("a store").is_none());
     assert_eq!(eve.get("/studio").await.status, StatusCode::SEE_OTHER, "she is signed out");
     let log = service.shared.store.audit_entries(Some(eve.account), None, 1).await.expect("a store");
-    assert_eq!((log[0].deed.action, log[0].actor.name.as_str()), (Action::ResetFactor, "ada"));
+    assert_eq!((log[0].audited.action, log[0].actor.name.as_str()), (Action::ResetFactor, "ada"));
 }
 
 #[tokio::test]

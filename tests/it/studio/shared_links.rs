@@ -156,7 +156,7 @@ async fn a_link_ends_when_it_is_revoked_or_its_time_is_over() {
     service.sweeper.delete_expired_links().await;
     let log = service.shared.store.audit_entries(Some(ada.account), None, 9).await.expect("a store");
     let shares: Vec<_> =
-        log.iter().map(|entry| entry.deed.action).filter(|action| *action != Action::AddPerson).collect();
+        log.iter().map(|entry| entry.audited.action).filter(|action| *action != Action::AddPerson).collect();
     assert_eq!(shares, [Action::Share, Action::Unshare, Action::Share]);
 }
 

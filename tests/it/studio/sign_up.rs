@@ -75,7 +75,7 @@ async fn a_stranger_opens_an_account_and_is_signed_in() {
     assert_eq!(service.call("GET", PAGE, &headers, "").await.header("location"), "/studio");
     let log = service.shared.store.audit_entries(None, None, 10).await.expect("a store");
     let entry = log.first().expect("an entry");
-    assert_eq!((entry.deed.action, entry.actor.source.as_deref()), (Action::SignUp, Some("192.0.2.1")));
+    assert_eq!((entry.audited.action, entry.actor.source.as_deref()), (Action::SignUp, Some("192.0.2.1")));
     // The password signs in, with another session.
     let fields = [("name", "ada@example.com"), ("password", PASSWORD)];
     let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();

@@ -43,8 +43,8 @@ async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
     let eve = service.visitor("eve", 100).await;
     assert_eq!(eve.send(&budget, &[("budget", "")]).await.status, StatusCode::NOT_FOUND);
     let log = store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
-    let set: Vec<_> = log.iter().filter(|entry| entry.deed.action == Action::ChangeBudget).collect();
-    assert_eq!(set.iter().map(|entry| entry.deed.detail.as_deref()).collect::<Vec<_>>(), [Some("8/month")]);
+    let set: Vec<_> = log.iter().filter(|entry| entry.audited.action == Action::ChangeBudget).collect();
+    assert_eq!(set.iter().map(|entry| entry.audited.detail.as_deref()).collect::<Vec<_>>(), [Some("8/month")]);
 }
 
 #[tokio::test]

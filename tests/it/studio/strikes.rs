@@ -95,13 +95,13 @@ async fn the_last_strike_suspends_the_person_alone_until_the_operator_lifts_it()
     bob.create("a boat").await;
 
     let entries = log(&service).await;
-    let told: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.actor.name.as_str())).collect();
+    let told: Vec<_> = entries.iter().map(|entry| (entry.audited.action, entry.actor.name.as_str())).collect();
     assert_eq!(told, [(Action::Lift, "admin"), (Action::SuspendPerson, "content policy")]);
     for entry in &entries {
-        assert_eq!((entry.deed.subject.as_deref(), entry.deed.account_id), (Some("bob"), Some(bob.account)));
+        assert_eq!((entry.audited.subject.as_deref(), entry.audited.account_id), (Some("bob"), Some(bob.account)));
     }
     assert_eq!([entries[0].actor.via, entries[1].actor.via], [Via::Studio, Via::Server]);
-    assert_eq!(entries[1].deed.detail.as_deref(), Some(REASON));
+    assert_eq!(entries[1].audited.detail.as_deref(), Some(REASON));
     let page = operator.page("/studio/operator/audit").await;
     assert!(page.contains("Person suspended") && page.contains("Strikes lifted"), "{page}");
 }
@@ -201,9 +201,9 @@ async fn the_audit_log_tells_that_a_key_was_suspended() {
     let keys = service.shared.store.list_keys(None).await.expect("a store");
     let suspended = keys.iter().find(|key| key.suspension.is_some()).expect("a suspended key");
     let [entry] = &entries[..] else { panic!("{entries:?}") };
-    assert_eq!((entry.deed.action, entry.actor.via), (Action::SuspendKey, Via::Server));
-    assert_eq!(entry.deed.subject.as_deref(), Some(suspended.id.as_str()));
-    assert_eq!((entry.deed.account_id, entry.deed.detail.as_deref()), (Some(suspended.account_id), Some(REASON)));
+    assert_eq!((entry.audited.action, entry.actor.via), (Action::SuspendKey, Via::Server));
+    assert_eq!(entry.audited.subject.as_deref(), Some(suspended.id.as_str()));
+    assert_eq!((entry.audited.account_id, entry.audited.detail.as_deref()), (Some(suspended.account_id), Some(REASON)));
     assert!(operator.page("/studio/operator/audit").await.contains("Key suspended"));
 }
 

@@ -397,8 +397,9 @@ async fn members_delete_their_own_uploads_and_owners_all_on_the_record() {
         assert_eq!(remove(&ada, id).await.status, StatusCode::SEE_OTHER);
     }
     let log = store.audit_entries(Some(ada.account), None, 100).await.expect("a store");
-    let removals = log.iter().filter(|entry| entry.deed.action == Action::RemoveUpload);
-    let removals: Vec<_> = removals.map(|entry| (entry.actor.name.as_str(), entry.deed.subject.as_deref())).collect();
+    let removals = log.iter().filter(|entry| entry.audited.action == Action::RemoveUpload);
+    let removals: Vec<_> =
+        removals.map(|entry| (entry.actor.name.as_str(), entry.audited.subject.as_deref())).collect();
     assert_eq!(removals, [("ada", Some(of_bob.as_str()))]);
 }
 

@@ -62,7 +62,7 @@ async fn an_owner_adds_rotates_disables_and_removes_an_endpoint() {
     assert_eq!(ada.send(&path("remove"), &[]).await.status, StatusCode::SEE_OTHER);
     assert_eq!(ada.endpoints().await, []);
     let log = service.shared.store.audit_entries(Some(ada.account), None, 10).await.expect("a store");
-    let actions: Vec<_> = log.iter().rev().map(|entry| entry.deed.action).collect();
+    let actions: Vec<_> = log.iter().rev().map(|entry| entry.audited.action).collect();
     let expected = [
         Action::AddEndpoint,
         Action::RotateEndpoint,

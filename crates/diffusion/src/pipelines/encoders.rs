@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::models::clip::Clip;
 use crate::models::qwen3::Qwen3;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Sessions, Wanted};
+use crate::runtime::{Input, PartKey, Sessions};
 use crate::textual_inversion::{self, OwnWord, Piece};
 use crate::tokenizer::{self, Thinking};
 use crate::weights::Weights;
@@ -188,7 +188,7 @@ impl ClipEncoder {
             true => self.clip.graph(&self.weights),
             false => self.clip.graph_with_vectors(&self.weights),
         };
-        let wanted = Wanted { part: self.part, batch: 1, sizes: &[], examples: [(1, &[]); 2] };
+        let wanted = PartKey { part: self.part, batch: 1, sizes: &[], examples: [(1, &[]); 2] };
         let session = sessions.of(wanted, graph)?;
         let (tokens, width) = (self.clip.tokens, self.clip.width);
         let shapes = [[tokens, 1], [tokens, width]];
@@ -266,7 +266,7 @@ impl QwenEncoder {
         ids.resize(length, self.tokenizer.padding());
         let words = self.qwen.words(&self.words, &ids)?;
         let examples = [(1, [5].as_slice()), (1, [11].as_slice())];
-        let wanted = Wanted { part: "text_encoder", batch: 1, sizes: &[length], examples };
+        let wanted = PartKey { part: "text_encoder", batch: 1, sizes: &[length], examples };
         let session = sessions.of(wanted, |_, sizes| self.qwen.graph(&self.weights, sizes[0], &layers))?;
         let shapes = ([length, self.qwen.width], [1, 1, 1, length]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::models::flux2::Flux2;
 use crate::models::vae::Vae;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions, Wanted};
+use crate::runtime::{Input, PartKey, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
 use crate::weights::Weights;
@@ -197,7 +197,7 @@ impl Family for Flux2Klein {
         let sizes: Vec<_> = guide.references.iter().map(|latent| [latent.shape[1], latent.shape[2]]).collect();
         let all = [vec![[height, width]], sizes].concat();
         let examples = [(1, [6, 10, 4, 14].as_slice()), (1, [18, 22, 12, 8, 16, 26].as_slice())];
-        let wanted = Wanted { part: "transformer", batch: 1, sizes: all.as_flattened(), examples };
+        let wanted = PartKey { part: "transformer", batch: 1, sizes: all.as_flattened(), examples };
         let session = sessions.of(wanted, |_, sizes| {
             let (pictures, _) = sizes.as_chunks::<2>();
             self.transformer.graph(&self.transformer_weights, pictures[0], &pictures[1..], TOKENS)

@@ -17,7 +17,7 @@ use crate::models::unet::Unet;
 use crate::models::vae::Vae;
 use crate::noise::Noise;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions, Wanted};
+use crate::runtime::{Input, PartKey, Session, Sessions};
 use crate::schedulers::{Scheduler, TWICE, scheduler};
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -426,7 +426,7 @@ impl<T: TextEncoders> Family for LatentDiffusion<T> {
         let tokens = guide.prompt.states.len() / chunk * in_chunk;
         let examples = [(2, [10, 14, *in_chunk]), (3, [22, 26, 2 * in_chunk])];
         let examples = examples.each_ref().map(|(batch, sizes)| (*batch, sizes.as_slice()));
-        let wanted = Wanted { part: "unet", batch, sizes: &[height, width, tokens], examples };
+        let wanted = PartKey { part: "unet", batch, sizes: &[height, width, tokens], examples };
         let session = sessions.of(wanted, |batch, sizes| unet.graph(weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.

@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::graph::Graph;
 use crate::lora::{self, Lora};
 use crate::quantise::{Rules, WeightPreparation};
-use crate::runtime::{Input, Loads, Runtime, Session, Sessions, Wanted};
+use crate::runtime::{Input, Loads, PartKey, Runtime, Session, Sessions};
 use crate::textual_inversion::TextualInversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
@@ -231,12 +231,12 @@ pub struct Pipeline {
     sketcher: Option<Sketcher>,
     /// The latest first.
     embeddings: VecDeque<(String, Embedding)>,
-    references: VecDeque<Seen>,
+    references: VecDeque<EncodedReference>,
 }
 
 /// A reference picture that has been encoded.
 #[derive(Debug)]
-struct Seen {
+struct EncodedReference {
     picture: Picture,
     /// What was left out of it, if anything was.
     mask: Option<Picture>,
@@ -517,7 +517,8 @@ impl Pipeline {
 
     /// Encodes a reference picture, of which a mask leaves a part out if there is one.
     fn encoded(&mut self, reference: &Picture, mask: Option<&Picture>, shape: [usize; 3]) -> Result<Latent> {
-        let same = |seen: &&Seen| seen.shape == shape && seen.picture == *reference && seen.mask.as_ref() == mask;
+        let same =
+            |seen: &&EncodedReference| seen.shape == shape && seen.picture == *reference && seen.mask.as_ref() == mask;
         if let Some(seen) = self.references.iter().find(same) {
             return Ok(seen.latent.clone());
         }
@@ -527,7 +528,7 @@ impl Pipeline {
         };
         finite(&latent.numbers, "the encoder of reference pictures gave numbers that are not finite")?;
         self.references.truncate(KEPT_REFERENCES - 1);
-        let seen = Seen { picture: reference.clone(), mask: mask.cloned(), shape, latent: latent.clone() };
+        let seen = EncodedReference { picture: reference.clone(), mask: mask.cloned(), shape, latent: latent.clone() };
         self.references.push_front(seen);
         Ok(latent)
     }
@@ -620,7 +621,7 @@ fn encoder_of_pictures(
     graph: impl Fn(usize, usize) -> Result<Graph>,
 ) -> Result<Arc<Session>> {
     let [one, other] = [[6, 10], [14, 22]].map(|size: [usize; 2]| size.map(|side| side * factor));
-    let wanted = Wanted { part: "vae_encoder", batch: 1, sizes: &size, examples: [(1, &one), (1, &other)] };
+    let wanted = PartKey { part: "vae_encoder", batch: 1, sizes: &size, examples: [(1, &one), (1, &other)] };
     sessions.of(wanted, |_, size| graph(size[0], size[1]))
 }
 
@@ -635,7 +636,7 @@ fn decode(
     let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
     let examples = [(1, [6, 10].as_slice()), (1, &[14, 22])];
-    let wanted = Wanted { part: "vae", batch: 1, sizes: &[height, width], examples };
+    let wanted = PartKey { part: "vae", batch: 1, sizes: &[height, width], examples };
     let session = sessions.of(wanted, |_, size| graph(size[0], size[1]))?;
     let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::models::vae::Vae;
 use crate::models::z_image::ZImage as Transformer;
 use crate::quantise::WeightPreparation;
-use crate::runtime::{Input, Session, Sessions, Wanted};
+use crate::runtime::{Input, PartKey, Session, Sessions};
 use crate::schedulers::{Flow, Scheduler, Shift};
 use crate::tokenizer::Thinking;
 use crate::weights::Weights;
@@ -143,7 +143,7 @@ impl Family for ZImage {
                 let [_, height, width] = shape;
                 let examples = [(1, [12, 20, 5].as_slice()), (1, [28, 44, 40].as_slice())];
                 let sizes = [height, width, tokens];
-                let wanted = Wanted { part: "transformer", batch: 1, sizes: &sizes, examples };
+                let wanted = PartKey { part: "transformer", batch: 1, sizes: &sizes, examples };
                 let graph = |_, sizes: &[usize]| {
                     self.transformer.graph(&self.transformer_weights, [sizes[0], sizes[1]], sizes[2])
                 };

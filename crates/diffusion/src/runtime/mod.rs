@@ -14,7 +14,7 @@ use crate::graph::Graph;
 use crate::graph::template::Value;
 
 pub use self::ort::OnnxRuntime;
-pub use self::sessions::{Loads, Sessions, Wanted};
+pub use self::sessions::{Loads, PartKey, Sessions};
 
 /// The value of an input.
 #[derive(Debug, Clone, Copy)]

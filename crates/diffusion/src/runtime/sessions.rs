@@ -14,7 +14,7 @@ const KEPT_SIZES: usize = 16;
 
 /// The part of a model that is wanted, and the size for which.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct PartKey<'a> {
     /// Its name.
     pub part: &'static str,
     /// Pictures that it works on at a time.
@@ -47,7 +47,7 @@ struct Sized {
 
 /// A part that stays loaded.
 #[derive(Debug)]
-struct Kept {
+struct LoadedPart {
     part: &'static str,
     /// `None` if the graph is for the only size that was asked for.
     template: Option<Template>,
@@ -71,7 +71,7 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct State {
-    kept: Vec<Kept>,
+    kept: Vec<LoadedPart>,
     /// What the parts need that were asked for so far, each for its largest picture.
     needs: Vec<Need>,
     loads: Loads,
@@ -99,8 +99,8 @@ impl Sessions {
     ///
     /// # Errors
     /// As of `graph`, or if the runtime refuses it.
-    pub fn of(&self, wanted: Wanted<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
-        let Wanted { part, batch, sizes, examples } = wanted;
+    pub fn of(&self, wanted: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
+        let PartKey { part, batch, sizes, examples } = wanted;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { kept, needs, loads } = &mut *state;
         if !self.keeps {
@@ -139,12 +139,12 @@ impl Sessions {
         loads.count(&asked);
         let loaded = Arc::new(self.runtime.load_as(onnx, &asked)?);
         let session = Arc::new(Session { loaded: loaded.clone(), values, runs: self.runs.clone() });
-        kept.push(Kept { part, template, loaded, sizes: vec![sized(session.clone())] });
+        kept.push(LoadedPart { part, template, loaded, sizes: vec![sized(session.clone())] });
         Ok(session)
     }
 
     /// Drops the parts that have to go while another runs.
-    fn make_room(&self, kept: &mut Vec<Kept>, needs: &mut Vec<Need>, need: Need) -> Result<()> {
+    fn make_room(&self, kept: &mut Vec<LoadedPart>, needs: &mut Vec<Need>, need: Need) -> Result<()> {
         let Some(memory) = self.memory else { return Ok(()) };
         let mut all = needs.clone();
         match all.iter_mut().find(|known| known.part == need.part) {

@@ -202,7 +202,7 @@ pub(super) fn words(body: &[u8]) -> Words {
     let of_node = node_errors.and_then(first_node_error).unwrap_or_default();
     let of_whole = error.map_or_else(Words::default, |error| match serde_json::from_str(error.get()) {
         Ok(message) => Words { message: Some(message), ..Words::default() },
-        Err(_) => Words::from(Complaint::read(error)),
+        Err(_) => Words::from(ErrorEntry::read(error)),
     });
     let code = of_node.code.or(of_whole.code);
     let known = OF_THE_OPERATOR.iter().find(|(known, _)| code.as_deref() == Some(known));
@@ -211,7 +211,7 @@ pub(super) fn words(body: &[u8]) -> Words {
 
 /// An error in one of the lists of errors.
 #[derive(Default, Deserialize)]
-struct Complaint {
+struct ErrorEntry {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     #[serde(default)]
@@ -220,14 +220,14 @@ struct Complaint {
     details: Option<String>,
 }
 
-impl Complaint {
+impl ErrorEntry {
     fn read(json: &RawValue) -> Self {
         serde_json::from_str(json.get()).unwrap_or_default()
     }
 }
 
-impl From<Complaint> for Words {
-    fn from(complaint: Complaint) -> Self {
+impl From<ErrorEntry> for Words {
+    fn from(complaint: ErrorEntry) -> Self {
         Self { code: complaint.kind, message: complaint.message, advice: None }
     }
 }
@@ -242,7 +242,7 @@ fn first_node_error(errors: &RawValue) -> Option<Words> {
         errors: Option<&'a RawValue>,
     }
     let node: Node<'_> = serde_json::from_str(first(Some(errors))?.get()).unwrap_or_default();
-    let Complaint { kind, message, details } = first(node.errors).map(Complaint::read).unwrap_or_default();
+    let ErrorEntry { kind, message, details } = first(node.errors).map(ErrorEntry::read).unwrap_or_default();
     let parts: Vec<_> = [node.class_type, message, details].into_iter().flatten().collect();
     Some(Words { code: kind, message: Some(parts.join(": ")), advice: None })
 }

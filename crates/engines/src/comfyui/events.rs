@@ -32,7 +32,7 @@ pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
 
 /// The matter of an event.
 #[derive(Debug, PartialEq, Eq)]
-enum Matter {
+enum EventKind {
     /// So many steps of so many of a node are done.
     Step(u32, u32),
     /// The run has ended, and its outcome can be read.
@@ -57,12 +57,12 @@ impl Events {
         while let Some(socket) = &mut self.0 {
             match socket.next().await {
                 Some(Ok(Message::Text(text))) => match matter(&text) {
-                    Matter::Step(done, of) => on_step(done, of),
-                    Matter::End => {
+                    EventKind::Step(done, of) => on_step(done, of),
+                    EventKind::End => {
                         self.0 = None;
                         return;
                     }
-                    Matter::Other => {}
+                    EventKind::Other => {}
                 },
                 Some(Ok(Message::Binary(bytes))) => {
                     if let Some(file) = preview(&bytes) {
@@ -103,18 +103,18 @@ fn preview(message: &[u8]) -> Option<&[u8]> {
     (*kind == PREVIEW && (1..=MAX_PREVIEW).contains(&file.len())).then_some(file)
 }
 
-fn matter(text: &str) -> Matter {
+fn matter(text: &str) -> EventKind {
     if text.len() > MAX_TEXT {
-        return Matter::Other;
+        return EventKind::Other;
     }
     let event: Value = serde_json::from_str(text).unwrap_or_default();
     let data = &event["data"];
     let number = |name: &str| u32::try_from(data[name].as_u64()?).ok();
     match (event["type"].as_str(), number("value"), number("max")) {
-        (Some("progress"), Some(done), Some(of)) if (1..=of).contains(&done) => Matter::Step(done, of),
+        (Some("progress"), Some(done), Some(of)) if (1..=of).contains(&done) => EventKind::Step(done, of),
         // Sent when the run is in the history, unlike `execution_success`.
-        (Some("executing"), ..) if data["node"].is_null() => Matter::End,
-        _ => Matter::Other,
+        (Some("executing"), ..) if data["node"].is_null() => EventKind::End,
+        _ => EventKind::Other,
     }
 }
 
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn events_tell_steps_and_the_end() {
         for (text, expected) in [
-            (r#"{"type":"progress","data":{"value":3,"max":20,"node":"3"}}"#, Matter::Step(3, 20)),
-            (r#"{"type":"progress","data":{"value":21,"max":20}}"#, Matter::Other),
-            (r#"{"type":"progress","data":{"value":-1,"max":0.5}}"#, Matter::Other),
-            (r#"{"type":"executing","data":{"node":"3"}}"#, Matter::Other),
-            (r#"{"type":"executing","data":{"node":null,"prompt_id":"x"}}"#, Matter::End),
-            (r#"{"type":"execution_success","data":{}}"#, Matter::Other),
-            ("[1]", Matter::Other),
-            ("<html>", Matter::Other),
+            (r#"{"type":"progress","data":{"value":3,"max":20,"node":"3"}}"#, EventKind::Step(3, 20)),
+            (r#"{"type":"progress","data":{"value":21,"max":20}}"#, EventKind::Other),
+            (r#"{"type":"progress","data":{"value":-1,"max":0.5}}"#, EventKind::Other),
+            (r#"{"type":"executing","data":{"node":"3"}}"#, EventKind::Other),
+            (r#"{"type":"executing","data":{"node":null,"prompt_id":"x"}}"#, EventKind::End),
+            (r#"{"type":"execution_success","data":{}}"#, EventKind::Other),
+            ("[1]", EventKind::Other),
+            ("<html>", EventKind::Other),
         ] {
             assert_eq!(matter(text), expected, "{text}");
         }

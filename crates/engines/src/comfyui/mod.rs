@@ -32,11 +32,11 @@ use self::events::Events;
 use self::previews::Previews;
 use self::steps::Steps;
 use self::workflow::{Values, Workflow};
-use super::driver::{Driven, Driver};
-use super::endpoint::{Contact, Endpoint, Fault};
+use super::driver::{Driver, DriverEngine};
+use super::endpoint::{Endpoint, Fault, Reached};
 use super::prompt::for_engine;
 use super::results::{Results, cut_out, mask_to_png, to_pngs};
-use super::servers::{Server as _, Servers, Work};
+use super::servers::{BriefHash, Server as _, Servers};
 use super::{EngineChoice, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
 
@@ -91,7 +91,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
         // A closed tracker can be waited for; it takes tasks as before.
         ending.close();
-        Ok(Arc::new(Driven(ComfyUi { servers, workflow, model, results, ending })))
+        Ok(Arc::new(DriverEngine(ComfyUi { servers, workflow, model, results, ending })))
     }))
 }
 
@@ -108,7 +108,7 @@ struct ComfyUi {
 
 /// One picture of a brief.
 struct Order<'a> {
-    work: Work,
+    work: BriefHash,
     prompt: &'a str,
     width: u32,
     height: u32,
@@ -139,7 +139,7 @@ struct Shown<'a> {
 #[async_trait]
 impl Driver for ComfyUi {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
-        let work = Work::from(&brief);
+        let work = BriefHash::from(&brief);
         let prompt = for_engine(&brief.prompt, &RESERVED)?;
         let negative = brief.settings.negative_prompt.as_deref().and_then(|words| for_engine(words, &RESERVED).ok());
         let settings = RenderSettings { negative_prompt: negative, ..brief.settings };
@@ -305,7 +305,7 @@ impl Submitted {
         loop {
             drop(tokio::time::timeout(POLL_EVERY, events.end(&on_step, &on_preview)).await);
             let asked = self.server.run(&self.id, ANSWER_LIMIT.max(heard.elapsed())).await;
-            if matches!(asked, Err(Fault { contact: Contact::Silent, .. })) {
+            if matches!(asked, Err(Fault { reached: Reached::Silent, .. })) {
                 continue;
             }
             heard = Instant::now();

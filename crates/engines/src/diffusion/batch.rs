@@ -11,10 +11,10 @@ use tintype_engine::frames::{Fault, Order, Prompt};
 use tintype_engine::{Brief, CancellationToken, EngineError, Lora, Mask, Measured, Picture, Progress};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::link::{Link, Pipes, Trouble};
+use super::link::{Link, OrderError, Pipes};
 use super::program::{Shared, Watch};
 use super::speed::{LEAST_SIDE, Plan, Speed};
-use super::{Complaint, OpenFault, open_with};
+use super::{OpenFault, OpenModelError, open_with};
 use crate::supervisor::{Running, Supervisor};
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
@@ -142,7 +142,7 @@ impl Renderer {
             if let Err(error) = self.supervisor.started().await {
                 // Their weights could not be merged, for example because the disk is full. It costs their attempt.
                 self.shared.forget_opened(&loras);
-                self.refuse(&loras, &Complaint::from(error.to_string()));
+                self.refuse(&loras, &OpenModelError::from(error.to_string()));
                 return Err(error);
             }
         }
@@ -157,7 +157,7 @@ impl Renderer {
     }
 
     /// Answers the tasks that wait for LoRA files with which the model cannot be opened.
-    fn refuse(&self, loras: &[Lora], Complaint { words, fault }: &Complaint) {
+    fn refuse(&self, loras: &[Lora], OpenModelError { words, fault }: &OpenModelError) {
         let refused: VecDeque<Waiting> = {
             let mut waiting = self.waiting.locked();
             let (refused, others) = waiting.drain(..).partition(|task| task.brief.settings.loras == loras);
@@ -312,11 +312,11 @@ impl Renderer {
                 }
                 Vec::new()
             }
-            Err(Trouble::Failed(..)) if tasks.len() > 1 => {
+            Err(OrderError::Failed(..)) if tasks.len() > 1 => {
                 render.ended();
                 tasks
             }
-            Err(Trouble::Failed(Fault::Cancelled, _)) if too_large.is_cancelled() => {
+            Err(OrderError::Failed(Fault::Cancelled, _)) if too_large.is_cancelled() => {
                 render.ended();
                 let (width, height) = size;
                 tracing::info!(width, height, "a step takes longer than was measured: rendering at a smaller size");
@@ -324,7 +324,7 @@ impl Renderer {
             }
             Err(trouble) => {
                 let is_wanted = tasks.iter().any(|task| !task.cancelled.is_cancelled());
-                if is_wanted && matches!(trouble, Trouble::Gone | Trouble::Lost(_)) {
+                if is_wanted && matches!(trouble, OrderError::Gone | OrderError::Lost(_)) {
                     self.lost_with(together);
                 }
                 let failure = self.failure(trouble, render).await;
@@ -367,10 +367,10 @@ impl Renderer {
         }
     }
 
-    async fn failure(&self, trouble: Trouble, render: Unfinished<'_>) -> EngineError {
+    async fn failure(&self, trouble: OrderError, render: Unfinished<'_>) -> EngineError {
         let number = render.number;
         match trouble {
-            Trouble::Failed(fault, sentence) => {
+            OrderError::Failed(fault, sentence) => {
                 render.ended();
                 match fault {
                     Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
@@ -382,8 +382,8 @@ impl Renderer {
                 }
             }
             // Dropping the render replaces the child.
-            Trouble::Lost(why) => EngineError::Temporary(format!("the engine process was killed: {why}")),
-            Trouble::Gone => match self.supervisor.end_of(number).await {
+            OrderError::Lost(why) => EngineError::Temporary(format!("the engine process was killed: {why}")),
+            OrderError::Gone => match self.supervisor.end_of(number).await {
                 Some(why) => {
                     render.ended();
                     EngineError::Temporary(why)

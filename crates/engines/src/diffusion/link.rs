@@ -31,7 +31,7 @@ pub(super) struct Pipes {
 
 /// Why an order came to nothing.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum OrderError {
     /// The child has ended.
     Gone,
     /// The child sent something that no child sends, or nothing for too long. It must be replaced.
@@ -40,7 +40,7 @@ pub(super) enum Trouble {
     Failed(Fault, String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("its process has ended"),
@@ -49,13 +49,13 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl From<std::io::Error> for Trouble {
+impl From<std::io::Error> for OrderError {
     fn from(_: std::io::Error) -> Self {
         Self::Gone
     }
 }
 
-impl From<FrameError> for Trouble {
+impl From<FrameError> for OrderError {
     fn from(error: FrameError) -> Self {
         Self::Lost(error.to_string())
     }
@@ -77,11 +77,11 @@ impl Link {
     /// Waits until the model is open.
     ///
     /// # Errors
-    /// [`Trouble`]: it cannot be opened; the child has said why on its standard error.
-    pub(super) async fn open(&self) -> Result<Loaded, Trouble> {
+    /// [`OrderError`]: it cannot be opened; the child has said why on its standard error.
+    pub(super) async fn open(&self) -> Result<Loaded, OrderError> {
         match self.pipes.lock().await.next().await? {
             Event::Loaded(loaded) => Ok(self.loaded.get_or_init(|| loaded).clone()),
-            _ => Err(Trouble::Lost("it began with something else than its model".into())),
+            _ => Err(OrderError::Lost("it began with something else than its model".into())),
         }
     }
 
@@ -102,14 +102,14 @@ impl Pipes {
     /// step is done, however long that takes. If the future is dropped before its end, the child must be replaced.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// [`OrderError`].
     pub(super) async fn render(
         &mut self,
         order: Order,
         mut after: impl FnMut(Option<&Event>) -> Duration,
         gives_up: &CancellationToken,
         cancelled: impl Future<Output = ()>,
-    ) -> Result<(Vec<Picture>, ResourceUsage), Trouble> {
+    ) -> Result<(Vec<Picture>, ResourceUsage), OrderError> {
         self.orders = self.orders.wrapping_add(1);
         let (number, size, count) = (self.orders, (order.width, order.height), order.pictures().count());
         self.input.write_all(&Message::Render(Order { number, ..order }).frame()?).await?;
@@ -134,7 +134,7 @@ impl Pipes {
                         input.write_all(&Message::Cancel { order: number }.frame()?).await?;
                     }
                     () = &mut limit => {
-                        return Err(Trouble::Lost(match is_cancelled {
+                        return Err(OrderError::Lost(match is_cancelled {
                             true => "its render was cancelled in the middle of a step".into(),
                             false => format!("nothing was heard of its render for {} s", patience.as_secs()),
                         }));
@@ -149,26 +149,26 @@ impl Pipes {
             match event {
                 Event::Painted { picture, .. } if pictures.len() < count => {
                     if (picture.width(), picture.height()) != size {
-                        return Err(Trouble::Lost("it sent a picture of another size".into()));
+                        return Err(OrderError::Lost("it sent a picture of another size".into()));
                     }
                     pictures.push(picture);
                 }
                 Event::Encoded { .. } | Event::Step { .. } | Event::Preview { .. } => {}
                 Event::Done(usage) if pictures.len() == count => return Ok((pictures, usage)),
-                Event::Failed { fault, sentence } => return Err(Trouble::Failed(fault, sentence)),
+                Event::Failed { fault, sentence } => return Err(OrderError::Failed(fault, sentence)),
                 Event::Loaded(_) | Event::Painted { .. } | Event::Done(_) => {
-                    return Err(Trouble::Lost("it sent something that is not a valid reply".into()));
+                    return Err(OrderError::Lost("it sent something that is not a valid reply".into()));
                 }
             }
         }
     }
 
-    async fn next(&mut self) -> Result<Event, Trouble> {
+    async fn next(&mut self) -> Result<Event, OrderError> {
         next_event(&mut self.output).await
     }
 }
 
-async fn next_event(output: &mut ChildStdout) -> Result<Event, Trouble> {
+async fn next_event(output: &mut ChildStdout) -> Result<Event, OrderError> {
     let mut header = [0; HEADER_BYTES];
     output.read_exact(&mut header).await?;
     let mut body = vec![0; frames::body_length(header)?];

@@ -10,9 +10,9 @@ mod child;
 mod link;
 mod machine;
 mod memory;
+mod model_request;
 mod program;
 mod speed;
-mod wanted;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ use tracing::Instrument as _;
 use self::batch::Renderer;
 use self::child::{NO_ADDITION, NO_FILES, NO_MODEL, NO_SCHEDULER, NO_USE, Setup, Work};
 use self::link::Link;
+use self::model_request::{ATTEMPT_LIMIT, ModelRequest};
 use self::program::Shared;
-use self::wanted::{ATTEMPT_LIMIT, Wanted};
 use super::supervisor::{self, Start, Supervisor};
-use super::{EngineChoice, Surroundings, sizes};
+use super::{EngineChoice, EngineContext, sizes};
 use tintype_config::{EnginePrecision, EngineSettings};
 use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::Decoder;
 
 pub use child::{Asked, COMMAND, Distance, main};
 pub(super) use memory::share_memory;
-pub use wanted::default_model;
+pub use model_request::default_model;
 
 /// A guess until something has been measured.
 const TYPICAL_DURATION: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ const MAX_WORDS: u64 = 2_000;
 /// A sentence for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
 /// the service runs.
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
-    let wanted = Wanted::new(settings, data)?;
+    let wanted = ModelRequest::new(settings, data)?;
     let speed = wanted.remembered();
     let sizes = sizes(settings, Sizes::Any);
     let slots = wanted.slots(&sizes);
@@ -80,12 +80,12 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
 /// # Errors
 /// A sentence for the operator: the model cannot be used.
 pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
-    open_once(settings, data, decoder).await.map_err(|Complaint { words, .. }| words)
+    open_once(settings, data, decoder).await.map_err(|OpenModelError { words, .. }| words)
 }
 
 /// Why a model could not be opened.
 #[derive(Debug)]
-pub struct Complaint {
+pub struct OpenModelError {
     /// A sentence for the operator.
     pub words: String,
     /// What cannot be used.
@@ -103,7 +103,7 @@ pub enum OpenFault {
     Other,
 }
 
-impl From<String> for Complaint {
+impl From<String> for OpenModelError {
     fn from(words: String) -> Self {
         Self { words, fault: OpenFault::Other }
     }
@@ -112,9 +112,9 @@ impl From<String> for Complaint {
 /// The same, with the cause.
 ///
 /// # Errors
-/// [`Complaint`].
-pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, Complaint> {
-    let wanted = Wanted::new(settings, data)?;
+/// [`OpenModelError`].
+pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, OpenModelError> {
+    let wanted = ModelRequest::new(settings, data)?;
     let loaded = open_with(&wanted, &[], decoder.program()).await?;
     let mut speed = wanted.remembered();
     speed.on(&loaded);
@@ -124,7 +124,7 @@ pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder
 }
 
 /// Opens the model with these LoRA files beside the engine's own, in a child process that ends at once.
-async fn open_with(wanted: &Wanted, loras: &[Lora], program: &Path) -> Result<Loaded, Complaint> {
+async fn open_with(wanted: &ModelRequest, loras: &[Lora], program: &Path) -> Result<Loaded, OpenModelError> {
     let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false, loras)? };
     if setup.precision == EnginePrecision::W8a8 {
         // The weights in 8 bits may not be there, and take minutes to make.
@@ -140,7 +140,7 @@ async fn open_with(wanted: &Wanted, loras: &[Lora], program: &Path) -> Result<Lo
 }
 
 /// The complaint of a child that ends, for the operator.
-async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
+async fn complaint(child: &mut Child, wanted: &ModelRequest) -> OpenModelError {
     let mut words = String::new();
     if let Some(error) = child.stderr.take() {
         drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
@@ -153,7 +153,7 @@ async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
         _ => OpenFault::Other,
     };
     let remedy = ended.and_then(|status| wanted.remedy(status));
-    Complaint { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
+    OpenModelError { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
 }
 
 /// Compares the model of the settings with the same in 32 bits, in a child process.
@@ -161,9 +161,9 @@ async fn complaint(child: &mut Child, wanted: &Wanted) -> Complaint {
 /// # Errors
 /// A sentence for the operator: the model cannot be used.
 pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
-    let wanted = Wanted::new(settings, data)?;
+    let wanted = ModelRequest::new(settings, data)?;
     let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps, &[])? };
-    let start = start(Surroundings::default().decoder.program());
+    let start = start(EngineContext::default().decoder.program());
     let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
     let mut text = String::new();
     if let Some(output) = child.stdout.take() {
@@ -180,7 +180,7 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
 /// # Errors
 /// A sentence for the operator: there is no such model.
 pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecision, String> {
-    let wanted = Wanted::new(settings, data)?;
+    let wanted = ModelRequest::new(settings, data)?;
     Ok(wanted.precision(&wanted.find()?))
 }
 
@@ -202,7 +202,7 @@ struct Diffusion {
 
 impl Diffusion {
     /// Starts a child, in a runtime.
-    fn new(wanted: Wanted, surroundings: &Surroundings) -> Self {
+    fn new(wanted: ModelRequest, surroundings: &EngineContext) -> Self {
         let program = surroundings.decoder.program();
         let shared = Arc::new(Shared::new(wanted, surroundings.keeps, program));
         let supervisor = Supervisor::new(shared.clone(), start(program));
@@ -248,7 +248,7 @@ impl Engine for Diffusion {
                 shared.opened(loras);
                 Ok(())
             }
-            Err(Complaint { words, fault: OpenFault::Addition }) => {
+            Err(OpenModelError { words, fault: OpenFault::Addition }) => {
                 // Without these files, too, if the engine's own additions are at fault.
                 match open_with(&shared.wanted, &[], &shared.program).await {
                     Ok(_) => Err(EngineError::Permanent(words)),

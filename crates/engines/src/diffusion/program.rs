@@ -12,8 +12,8 @@ use tintype_engine::{CancellationToken, EngineError, Lora, Measured, Progress, P
 
 use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER};
 use super::link::Link;
+use super::model_request::{ATTEMPT_LIMIT, ModelRequest};
 use super::speed::{Plan, Speed};
-use super::wanted::{ATTEMPT_LIMIT, Wanted};
 use crate::models::Hold;
 use crate::supervisor::{Next, Program};
 use tintype_system::clock::Clock;
@@ -37,7 +37,7 @@ const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 /// The parts of the engine that its children share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub wanted: Wanted,
+    pub wanted: ModelRequest,
     /// Whether files may be written beside the model.
     keeps: bool,
     pub speed: Mutex<Speed>,
@@ -64,7 +64,7 @@ struct Loras {
 const MOST_OPENED: usize = 16;
 
 impl Shared {
-    pub(super) fn new(wanted: Wanted, keeps: bool, program: &Path) -> Self {
+    pub(super) fn new(wanted: ModelRequest, keeps: bool, program: &Path) -> Self {
         let speed = Mutex::new(wanted.remembered());
         let (measured, hold, loras) = Default::default();
         Self { wanted, keeps, speed, measured, hold, loras, program: program.to_owned() }

@@ -18,13 +18,13 @@ static CATALOGUE: LazyLock<Catalogue> =
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Catalogue {
-    model: Vec<Offer>,
+    model: Vec<CatalogueModel>,
 }
 
 /// A model of the catalogue.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Offer {
+pub struct CatalogueModel {
     /// Its name.
     pub name: String,
     /// The class of its pipeline, as `model_index.json` names it; of a single part, the class of that part.
@@ -74,7 +74,7 @@ pub fn is_in_8_bits(pipeline: &str) -> bool {
     IN_8_BITS.contains(&pipeline)
 }
 
-impl Offer {
+impl CatalogueModel {
     /// Bytes of its download, about.
     pub fn disk_bytes(&self) -> u64 {
         (self.disk_gb * 1e9) as u64
@@ -87,12 +87,12 @@ impl Offer {
 }
 
 /// All models of the catalogue, the recommended one first.
-pub fn offers() -> &'static [Offer] {
+pub fn offers() -> &'static [CatalogueModel] {
     &CATALOGUE.model
 }
 
 /// The model of this name.
-pub fn offer(name: &str) -> Option<&'static Offer> {
+pub fn offer(name: &str) -> Option<&'static CatalogueModel> {
     offers().iter().find(|offer| offer.name == name)
 }
 
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_catalogue_can_be_read_and_its_names_and_commits_are_well_formed() {
         assert!(offers().len() > 5);
-        for Offer { name, commit, licence, disk_gb, repository, parts, .. } in offers() {
+        for CatalogueModel { name, commit, licence, disk_gb, repository, parts, .. } in offers() {
             assert!(crate::models::is_name(name), "{name}");
             assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
             assert!(licence.url.starts_with("https://") && *disk_gb > 0.0 && !parts.is_empty(), "{name}");

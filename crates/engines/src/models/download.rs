@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-use super::hub::{Hub, Trouble};
+use super::hub::{Hub, HubError};
 use super::manifest::ModelFile;
 use super::selection::RemoteFile;
 
@@ -151,15 +151,15 @@ pub(super) async fn fetch(
                 }
                 None => {
                     began_anew = true;
-                    Trouble::Passing("the checksum differs".into(), None)
+                    HubError::Passing("the checksum differs".into(), None)
                 }
             },
             Err(trouble) => trouble,
         };
         let (reason, after) = match trouble {
-            Trouble::Final(reason) => return Err(reason),
-            Trouble::Passing(reason, after) => (reason, after),
-            Trouble::Misfit(reason) => (reason, None),
+            HubError::Final(reason) => return Err(reason),
+            HubError::Passing(reason, after) => (reason, after),
+            HubError::Misfit(reason) => (reason, None),
         };
         if part.written >= before.saturating_add(PROGRESS) {
             (failures, pause) = (0, hub.patience.pause);
@@ -242,32 +242,32 @@ impl<'a> Part<'a> {
     }
 
     /// One request for the bytes that are missing.
-    async fn download(&mut self, hub: &Hub, url: &str, page: &str, watch: &dyn Watch) -> Result<(), Trouble> {
+    async fn download(&mut self, hub: &Hub, url: &str, page: &str, watch: &dyn Watch) -> Result<(), HubError> {
         if self.written == self.file.bytes {
             return Ok(());
         }
         let asked = hub.file(url, page, &self.file.path, self.written, self.file.bytes).await;
         let mut response = match asked {
             // A server that cannot continue is asked for everything the next time.
-            Err(trouble @ Trouble::Misfit(_)) => {
-                self.clear(watch).map_err(Trouble::Final)?;
+            Err(trouble @ HubError::Misfit(_)) => {
+                self.clear(watch).map_err(HubError::Final)?;
                 return Err(trouble);
             }
             asked => asked?,
         };
         if response.status() == StatusCode::OK && self.written > 0 {
-            self.clear(watch).map_err(Trouble::Final)?;
+            self.clear(watch).map_err(HubError::Final)?;
         }
         while self.window(hub, &mut response, watch).await? {}
         if self.written < self.file.bytes {
             let missing = self.file.bytes - self.written;
-            return Err(Trouble::Passing(format!("the answer ended {missing} bytes too early"), None));
+            return Err(HubError::Passing(format!("the answer ended {missing} bytes too early"), None));
         }
         Ok(())
     }
 
     /// Takes the bytes of one stall limit, which must be some. Returns whether there may be more.
-    async fn window(&mut self, hub: &Hub, response: &mut Response, watch: &dyn Watch) -> Result<bool, Trouble> {
+    async fn window(&mut self, hub: &Hub, response: &mut Response, watch: &dyn Watch) -> Result<bool, HubError> {
         let window = async {
             let mut arrived = 0;
             while arrived < LEAST {
@@ -278,16 +278,19 @@ impl<'a> Part<'a> {
             Ok(true)
         };
         let in_time = tokio::time::timeout(hub.patience.stall, window).await;
-        in_time.map_err(|_| Trouble::Passing("the server sends nearly nothing".into(), None))?
+        in_time.map_err(|_| HubError::Passing("the server sends nearly nothing".into(), None))?
     }
 
-    fn append(&mut self, chunk: &[u8], watch: &dyn Watch) -> Result<(), Trouble> {
+    fn append(&mut self, chunk: &[u8], watch: &dyn Watch) -> Result<(), HubError> {
         if chunk.len() as u64 > self.file.bytes - self.written {
-            self.clear(watch).map_err(Trouble::Final)?;
+            self.clear(watch).map_err(HubError::Final)?;
             let expected = self.file.bytes;
-            return Err(Trouble::Passing(format!("the server sends more than the {expected} bytes of the file"), None));
+            return Err(HubError::Passing(
+                format!("the server sends more than the {expected} bytes of the file"),
+                None,
+            ));
         }
-        self.open.write_all(chunk).map_err(|error| Trouble::Final(failed(&self.path, &error)))?;
+        self.open.write_all(chunk).map_err(|error| HubError::Final(failed(&self.path, &error)))?;
         self.checksums.update(chunk, self.file);
         self.written += chunk.len() as u64;
         watch.advance(i64::try_from(chunk.len()).unwrap_or(0));

@@ -23,14 +23,14 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Time limits of requests.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct TimeLimits {
     /// Longest time without an answer, or with nearly no data.
     pub stall: Duration,
     /// First pause before a request is repeated; each further one is twice as long.
     pub pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for TimeLimits {
     fn default() -> Self {
         Self { stall: Duration::from_secs(60), pause: Duration::from_secs(1) }
     }
@@ -42,7 +42,7 @@ pub struct Hub {
     token: Option<String>,
     client: Client,
     /// Time limits.
-    pub patience: Patience,
+    pub patience: TimeLimits,
 }
 
 /// Hides the token.
@@ -54,7 +54,7 @@ impl fmt::Debug for Hub {
 
 /// A request that failed: a sentence for the operator.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum HubError {
     /// Another try cannot help.
     Final(String),
     /// Another try may help, after the time that the server asks for.
@@ -133,7 +133,7 @@ impl Hub {
         endpoint: &str,
         token: Option<String>,
         authorities: Option<&[u8]>,
-        patience: Patience,
+        patience: TimeLimits,
     ) -> Result<Self, String> {
         let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
         let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
@@ -168,8 +168,8 @@ impl Hub {
     /// Asks for the files of a repository at a revision: a commit, a tag or a branch.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub async fn list(&self, repository: &str, revision: &str) -> Result<Repository, Trouble> {
+    /// [`HubError`].
+    pub async fn list(&self, repository: &str, revision: &str) -> Result<Repository, HubError> {
         let revision: String = url::form_urlencoded::byte_serialize(revision.as_bytes()).collect();
         let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", self.endpoint());
         let page = self.page(repository);
@@ -178,10 +178,10 @@ impl Hub {
         while let Some(chunk) = self.chunk(&mut response).await? {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_LIST_BYTES {
-                return Err(Trouble::Final(format!("the list of files of {repository} is larger than 8 MiB")));
+                return Err(HubError::Final(format!("the list of files of {repository} is larger than 8 MiB")));
             }
         }
-        let odd = |reason: String| Trouble::Final(format!("{} gave no list of files: {reason}", self.endpoint()));
+        let odd = |reason: String| HubError::Final(format!("{} gave no list of files: {reason}", self.endpoint()));
         let listed: Listed = serde_json::from_slice(&body).map_err(|error| odd(error.to_string()))?;
         if !is_git_sha1(&listed.sha) {
             return Err(odd("it names no commit".into()));
@@ -205,10 +205,10 @@ impl Hub {
     /// the file `path` of `page`.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub async fn file(&self, url: &str, page: &str, path: &str, from: u64, bytes: u64) -> Result<Response, Trouble> {
+    /// [`HubError`].
+    pub async fn file(&self, url: &str, page: &str, path: &str, from: u64, bytes: u64) -> Result<Response, HubError> {
         let response = self.get(url, (from > 0).then_some(from), page, path).await?;
-        let odd = |what: &str| Trouble::Misfit(format!("the server answers with {what}"));
+        let odd = |what: &str| HubError::Misfit(format!("the server answers with {what}"));
         if response.status() == StatusCode::PARTIAL_CONTENT {
             let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
             let expected = format!("bytes {from}-{}/{bytes}", bytes.saturating_sub(1));
@@ -226,17 +226,17 @@ impl Hub {
     /// The next bytes of an answer.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, Trouble> {
+    /// [`HubError`].
+    pub async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, HubError> {
         let next = tokio::time::timeout(self.patience.stall, response.chunk()).await;
-        let next = next.map_err(|_| Trouble::Passing("the server sends nothing more".into(), None))?;
-        next.map_err(|error| Trouble::Passing(format!("the connection broke: {}", cause(error)), None))
+        let next = next.map_err(|_| HubError::Passing("the server sends nothing more".into(), None))?;
+        next.map_err(|error| HubError::Passing(format!("the connection broke: {}", cause(error)), None))
     }
 
     /// Sends a GET, and follows redirects. The token goes to the endpoint only: the hub redirects to a store of files,
     /// and the URL of that is its own secret.
-    async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, Trouble> {
-        let mut url = Url::parse(url).map_err(|error| Trouble::Final(format!("{url:?} is not a URL: {error}")))?;
+    async fn get(&self, url: &str, from: Option<u64>, page: &str, what: &str) -> Result<Response, HubError> {
+        let mut url = Url::parse(url).map_err(|error| HubError::Final(format!("{url:?} is not a URL: {error}")))?;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
             if let Some(from) = from {
@@ -247,65 +247,67 @@ impl Hub {
             }
             let host = url.host_str().unwrap_or_default().to_owned();
             let answer = tokio::time::timeout(self.patience.stall, request.send()).await;
-            let answer = answer.map_err(|_| Trouble::Passing(format!("no answer from {host}"), None))?;
+            let answer = answer.map_err(|_| HubError::Passing(format!("no answer from {host}"), None))?;
             let response =
-                answer.map_err(|error| Trouble::Passing(format!("cannot reach {host}: {}", cause(error)), None))?;
+                answer.map_err(|error| HubError::Passing(format!("cannot reach {host}: {}", cause(error)), None))?;
             if !response.status().is_redirection() {
                 return self.accept(response, &host, page, what);
             }
             let target = response.headers().get(LOCATION).and_then(|target| target.to_str().ok());
             let target = target.and_then(|target| url.join(target).ok());
-            let target = target.ok_or_else(|| Trouble::Final(format!("{host} redirects to nowhere for {what}")))?;
+            let target = target.ok_or_else(|| HubError::Final(format!("{host} redirects to nowhere for {what}")))?;
             // A redirect from HTTPS to anything else would take the protection away.
             if target.scheme() != self.endpoint.scheme() && target.scheme() != "https" {
                 let reason = format!("{host} redirects to a URL with {}:// for {what}", target.scheme());
-                return Err(Trouble::Final(reason));
+                return Err(HubError::Final(reason));
             }
             url = target;
         }
-        Err(Trouble::Final(format!("more than {MAX_REDIRECTS} redirects for {what}")))
+        Err(HubError::Final(format!("more than {MAX_REDIRECTS} redirects for {what}")))
     }
 
     /// Sorts answers that are no success.
-    fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, Trouble> {
+    fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, HubError> {
         let status = response.status();
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             // A store of files answers 403 when its URL has expired; the hub then makes a new one.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if Some(host) != self.endpoint.host_str() => {
-                Err(Trouble::Passing(format!("{host} answers {status} for {what}"), None))
+                Err(HubError::Passing(format!("{host} answers {status} for {what}"), None))
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let advice = match &self.token {
                     None => "then give a token of your account with --token-file",
                     Some(_) => "with the account of the token, which must have the right to read repositories",
                 };
-                Err(Trouble::Final(format!(
+                Err(HubError::Final(format!(
                     "{host} answers {status} for {what}: accept the licence at {page}, {advice}"
                 )))
             }
             StatusCode::NOT_FOUND | StatusCode::GONE => {
-                Err(Trouble::Final(format!("{host} answers {status}: {what} of {page} is not there at this revision")))
+                Err(HubError::Final(format!("{host} answers {status}: {what} of {page} is not there at this revision")))
             }
             StatusCode::RANGE_NOT_SATISFIABLE => {
-                Err(Trouble::Misfit(format!("{host} cannot continue where the download broke off")))
+                Err(HubError::Misfit(format!("{host} cannot continue where the download broke off")))
             }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => self.wait(status, response.headers(), host),
             status if status.is_server_error() => self.wait(status, response.headers(), host),
-            status => Err(Trouble::Final(format!("{host} answers {status} for {what} of {page}"))),
+            status => Err(HubError::Final(format!("{host} answers {status} for {what} of {page}"))),
         }
     }
 
     /// The trouble of a server that asks to come back later.
-    fn wait(&self, status: StatusCode, headers: &HeaderMap, host: &str) -> Result<Response, Trouble> {
+    fn wait(&self, status: StatusCode, headers: &HeaderMap, host: &str) -> Result<Response, HubError> {
         let after = headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.trim().parse().ok());
         let after = after.map(Duration::from_secs);
         match after.filter(|after| *after > MAX_RETRY_AFTER) {
             Some(after) => {
                 let seconds = after.as_secs();
-                Err(Trouble::Final(format!("{host} answers {status} and asks to wait for {seconds} s: try again then")))
+                Err(HubError::Final(format!(
+                    "{host} answers {status} and asks to wait for {seconds} s: try again then"
+                )))
             }
-            None => Err(Trouble::Passing(format!("{host} answers {status}"), after)),
+            None => Err(HubError::Passing(format!("{host} answers {status}"), after)),
         }
     }
 }

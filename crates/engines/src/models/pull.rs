@@ -11,9 +11,9 @@ use bytesize::ByteSize;
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::{self, Offer};
+use super::catalogue::{self, CatalogueModel};
 use super::download::{self, Watch, fetch, part_of};
-use super::hub::{Hub, Trouble, is_git_sha1};
+use super::hub::{Hub, HubError, is_git_sha1};
 use super::manifest::{Licence, MANIFEST, MAX_JSON_BYTES, Manifest, ModelFile, Source, read_json, write};
 use super::selection::{RemoteFile, select};
 use super::{INDEX, Installed, directory, is_name, staging};
@@ -45,7 +45,7 @@ struct Plan {
 #[derive(Debug)]
 pub struct Pull {
     /// Its entry in the catalogue.
-    pub offer: Option<&'static Offer>,
+    pub offer: Option<&'static CatalogueModel>,
     /// The licence, and whether it was accepted at an earlier start of this pull.
     pub licence: Licence,
     /// Bytes of all files.
@@ -93,7 +93,7 @@ impl Plan {
 ///
 /// # Errors
 /// A sentence for the operator: it is no name of the catalogue, and no repository.
-fn name_of(wanted: &str) -> Result<(String, String, Option<&'static Offer>), String> {
+fn name_of(wanted: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
     if let Some(offer) = catalogue::offer(wanted) {
         return Ok((offer.name.clone(), offer.repository.clone(), Some(offer)));
     }
@@ -181,14 +181,14 @@ async fn draw(
     name: &str,
     repository: &str,
     revision: &str,
-    offer: Option<&Offer>,
+    offer: Option<&CatalogueModel>,
 ) -> Result<(Plan, Source), String> {
     let (mut tries, mut pause) = (0, hub.patience.pause);
     let listed = loop {
         match hub.list(repository, revision).await {
             Ok(listed) => break listed,
-            Err(Trouble::Final(reason)) => return Err(reason),
-            Err(Trouble::Passing(reason, after)) => {
+            Err(HubError::Final(reason)) => return Err(reason),
+            Err(HubError::Passing(reason, after)) => {
                 tries += 1;
                 if tries >= LIST_TRIES {
                     return Err(format!(
@@ -200,7 +200,7 @@ async fn draw(
                 tokio::time::sleep(after.unwrap_or(pause)).await;
                 pause *= 2;
             }
-            Err(Trouble::Misfit(reason)) => return Err(reason),
+            Err(HubError::Misfit(reason)) => return Err(reason),
         }
     };
     let (parts, every) = offer.map_or_else(|| (catalogue::all_parts(), false), |offer| (offer.parts.clone(), true));

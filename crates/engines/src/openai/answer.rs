@@ -8,8 +8,8 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tintype_engine::EngineError;
 
 use super::super::endpoint::{Endpoint, EngineResponse, Fault};
-use super::complaint::Complaint;
 use super::pictures::{Item, Pictures};
+use super::server_error::ServerError;
 
 /// The first bytes of what gzip has compressed, which nobody asked for.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -32,13 +32,13 @@ pub(super) enum File {
 /// The fault that the answer means.
 pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) -> Result<Vec<File>, Fault> {
     let name = endpoint.name();
-    let complaint = || Complaint::read(&answer.body);
+    let server_error = || ServerError::read(&answer.body);
     if !answer.status.is_success() {
-        let complaint = complaint().unwrap_or_default();
-        let refused = complaint.is_refusal && answer.status.is_client_error();
+        let server_error = server_error().unwrap_or_default();
+        let refused = server_error.is_refusal && answer.status.is_client_error();
         return Err(match refused {
-            true => EngineError::Refused(format!("{name}{}", endpoint.quoted(&complaint.words))).into(),
-            false => endpoint.failure(answer, &complaint.words),
+            true => EngineError::Refused(format!("{name}{}", endpoint.quoted(&server_error.words))).into(),
+            false => endpoint.failure(answer, &server_error.words),
         });
     }
     let nonsense = |what: String| Fault::from(EngineError::Temporary(format!("{name} {what}")));
@@ -60,9 +60,9 @@ pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) 
         }
     };
     if data.len() < count {
-        if let Some(complaint) = complaint() {
-            let words = endpoint.quoted(&complaint.words);
-            return Err(match (complaint.is_refusal, complaint.words.advice) {
+        if let Some(server_error) = server_error() {
+            let words = endpoint.quoted(&server_error.words);
+            return Err(match (server_error.is_refusal, server_error.words.advice) {
                 (true, _) => EngineError::Refused(format!("{name}{words}")).into(),
                 (false, Some(advice)) => {
                     EngineError::NotAvailable(format!("{name} answered 200 with an error inside{words}: {advice}"))

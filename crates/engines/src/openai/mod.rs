@@ -4,9 +4,9 @@
 //! closing its connection.
 
 mod answer;
-mod complaint;
 mod dialect;
 mod pictures;
+mod server_error;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +29,13 @@ use tintype_engine::{
 use url::Url;
 
 use self::answer::File;
-use self::complaint::Complaint;
 use self::dialect::{Dialect, References};
-use super::driver::{Driven, Driver};
+use self::server_error::ServerError;
+use super::driver::{Driver, DriverEngine};
 use super::endpoint::{Endpoint, Fault};
 use super::results::{Downloads, MAX_FILE_BYTES, Results, mask_to_png, to_pngs};
-use super::servers::{Server, Servers, Work};
-use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
+use super::servers::{BriefHash, Server, Servers};
+use super::{EngineChoice, EngineContext, TYPICAL_DURATION, sizes};
 use tintype_config::{EngineProfile, EngineSettings};
 use tintype_domain::images_api::GenerationRequest;
 use tintype_outbound::asked_wait;
@@ -87,13 +87,13 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     };
     let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
-    let build = move |surroundings: Surroundings| {
+    let build = move |surroundings: EngineContext| {
         let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
         let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
         let servers = endpoints.into_iter().map(|endpoint| ImagesServer::new(endpoint, &dialect));
         let servers = Servers::new(servers, dialect.calls_per_server());
         let api = ImagesApi { servers, dialect: dialect.clone(), extra: extra.clone(), results, downloads };
-        Ok(Arc::new(Driven(api)) as Arc<dyn Engine>)
+        Ok(Arc::new(DriverEngine(api)) as Arc<dyn Engine>)
     };
     Ok(EngineChoice::new(info, build))
 }
@@ -112,7 +112,7 @@ struct ImagesApi {
 /// One call: pictures of one brief.
 #[derive(Debug, Clone)]
 struct Call {
-    work: Work,
+    work: BriefHash,
     prompt: String,
     size: String,
     seeds: Vec<u64>,
@@ -131,7 +131,7 @@ impl Driver for ImagesApi {
         let negative = brief.settings.negative_prompt.as_deref();
         let (prompt, size) =
             (self.dialect.prompt(&brief.prompt, negative)?, format!("{}x{}", brief.width, brief.height));
-        let work = Work::from(&brief);
+        let work = BriefHash::from(&brief);
         let (references, mask) = (to_pngs(brief.references).await?, mask_to_png(brief.mask).await?);
         let call = |seeds: &[u64]| {
             let call = Call {
@@ -350,7 +350,7 @@ impl Server for ImagesServer {
             let cause = format!("{} does not list models at {0}/models: does its URL end in /v1?", endpoint.name());
             return Err(EngineError::NotAvailable(cause).into());
         }
-        let complaint = Complaint::read(&answer.body).unwrap_or_default();
-        Err(endpoint.failure(&answer, &complaint.words))
+        let server_error = ServerError::read(&answer.body).unwrap_or_default();
+        Err(endpoint.failure(&answer, &server_error.words))
     }
 }

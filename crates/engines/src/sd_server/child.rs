@@ -11,7 +11,7 @@ use url::Url;
 use super::api::Api;
 use super::checked_extra;
 use super::server::Server;
-use crate::Surroundings;
+use crate::EngineContext;
 use crate::endpoint::Endpoint;
 use crate::results::Results;
 use crate::supervisor::{Next, Program, Start, answer, free_port};
@@ -27,7 +27,7 @@ const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
 pub(super) struct SdServerProgram {
     arguments: Vec<OsString>,
     settings: EngineSettings,
-    surroundings: Surroundings,
+    surroundings: EngineContext,
 }
 
 impl SdServerProgram {
@@ -38,7 +38,7 @@ impl SdServerProgram {
     pub(super) fn new(
         device: Option<String>,
         settings: &EngineSettings,
-        surroundings: &Surroundings,
+        surroundings: &EngineContext,
     ) -> Result<(Self, Start), String> {
         let mut environment = environment_of_engine();
         if let Some(device) = device {

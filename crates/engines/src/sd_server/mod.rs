@@ -20,12 +20,12 @@ use url::Url;
 use self::api::{Api, Capabilities};
 use self::child::SdServerProgram;
 use self::server::{Kill, ReferenceUse, Report, Server};
-use super::driver::{Driven, Driver};
+use super::driver::{Driver, DriverEngine};
 use super::endpoint::{Endpoint, Fault};
 use super::results::Results;
-use super::servers::{self, Servers, Work};
+use super::servers::{self, BriefHash, Servers};
 use super::supervisor::Supervisor;
-use super::{EngineChoice, Surroundings, TYPICAL_DURATION, sizes};
+use super::{EngineChoice, EngineContext, TYPICAL_DURATION, sizes};
 use tintype_config::EngineSettings;
 
 /// Words in the names of models that look at reference pictures.
@@ -72,7 +72,7 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         }?;
         // A server has a queue of its own, and the slots of the engine limit its tasks.
         let places = Servers::new(places, usize::MAX);
-        Ok(Arc::new(Driven(SdServer { places, max_references })))
+        Ok(Arc::new(DriverEngine(SdServer { places, max_references })))
     }))
 }
 
@@ -156,7 +156,7 @@ impl servers::Server for ServerSlot {
 
 impl ServerSlot {
     /// Starts a child on a device.
-    fn child(device: Option<String>, settings: &EngineSettings, surroundings: &Surroundings) -> Result<Self, String> {
+    fn child(device: Option<String>, settings: &EngineSettings, surroundings: &EngineContext) -> Result<Self, String> {
         let program = settings.engine_program.display();
         let name =
             device.as_ref().map_or_else(|| program.to_string(), |device| format!("{program} on device {device}"));
@@ -224,7 +224,7 @@ fn is_for_editing(model: &str) -> bool {
 impl Driver for SdServer {
     async fn paint(&self, brief: Brief, progress: &Progress) -> Result<Vec<Picture>, EngineError> {
         let render = async |place: Arc<ServerSlot>| place.render(&brief, self.max_references, progress).await;
-        self.places.call(Work::from(&brief), render).await
+        self.places.call(BriefHash::from(&brief), render).await
     }
 
     async fn started(&self) -> Result<(), EngineError> {

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::api::{Api, Cancellation, Job};
-use crate::endpoint::{Contact, Fault};
+use crate::endpoint::{Fault, Reached};
 use crate::prompt::for_engine;
 use crate::results::Results;
 use crate::supervisor::Steps;
@@ -154,7 +154,7 @@ impl Server {
                 Ok(Job::Unfinished) => missed = 0,
                 Ok(ended) => return Ok(ended),
                 // Nothing listens there any more, so the job died with its server.
-                Err(fault @ Fault { contact: Contact::Refused, .. }) => return Err(fault.begun().error),
+                Err(fault @ Fault { reached: Reached::Refused, .. }) => return Err(fault.begun().error),
                 Err(fault) => {
                     missed += 1;
                     if missed == MISSED_POLLS {
@@ -198,7 +198,7 @@ impl Server {
         let mut missed = 0;
         while missed < MISSED_POLLS {
             match self.api.cancel(id).await {
-                Ok(Cancellation::Done) | Err(Fault { contact: Contact::Refused, .. }) => break,
+                Ok(Cancellation::Done) | Err(Fault { reached: Reached::Refused, .. }) => break,
                 Ok(Cancellation::Rendering) => missed = 0,
                 Err(_) => missed += 1,
             }

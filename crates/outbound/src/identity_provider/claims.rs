@@ -6,14 +6,14 @@ use super::fields::{Fields, kind, text};
 use tintype_domain::joining::Claims;
 
 /// The claims that the rules need.
-pub(super) struct Wanted<'a> {
+pub(super) struct NeededClaims<'a> {
     /// The verified e-mail address.
     pub email: bool,
     /// The claim with the groups.
     pub groups: Option<&'a String>,
 }
 
-impl Wanted<'_> {
+impl NeededClaims<'_> {
     /// Whether the claims lack one of them.
     pub(super) fn is_more_than(&self, claims: &Fields) -> bool {
         (self.email && !has_email(claims)) || self.groups.is_some_and(|name| !has_groups(claims, name))
@@ -101,7 +101,7 @@ mod tests {
 
     fn read(token: Value, others: Value) -> Result<Claims, String> {
         let name = "groups".to_owned();
-        let wanted = Wanted { email: true, groups: Some(&name) };
+        let wanted = NeededClaims { email: true, groups: Some(&name) };
         wanted.read(token.as_object().expect("an object"), others.as_object().expect("an object"))
     }
 
@@ -179,7 +179,7 @@ mod tests {
     fn the_other_endpoint_is_asked_for_what_the_token_lacks() {
         let name = "groups".to_owned();
         let lacks = |email, groups: bool, claims: Value| {
-            let wanted = Wanted { email, groups: groups.then_some(&name) };
+            let wanted = NeededClaims { email, groups: groups.then_some(&name) };
             wanted.is_more_than(claims.as_object().expect("an object"))
         };
         let whole = json!({"email": "a@b.org", "email_verified": false, "groups": []});

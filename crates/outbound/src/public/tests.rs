@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use async_trait::async_trait;
 use reqwest::{Method, Request};
 
-use super::{Lookup, MAX_LOOKUPS, PublicClient, PublicResolver, Reach, ResolveError, SendError, SystemLookup};
+use super::{
+    AllowedAddresses, Lookup, MAX_LOOKUPS, PublicClient, PublicResolver, ResolveError, SendError, SystemLookup,
+};
 use crate::{Proxies, client_builder};
 
 pub(crate) const PUBLIC_V4: &str = "93.184.215.14";
@@ -62,9 +64,9 @@ async fn names_of_the_hosts_file_are_known_where_the_operator_names_networks() {
     let error = resolver.addresses("receiver.lan").await.unwrap_err();
     assert!(matches!(error, ResolveError::Lookup(_)), "{error}");
     let networks = |network: &str| Arc::from(vec![network.parse().unwrap()]);
-    let named = resolver.clone().reaching(Reach::PublicAnd(networks("10.0.0.0/8")));
+    let named = resolver.clone().reaching(AllowedAddresses::PublicAnd(networks("10.0.0.0/8")));
     assert_eq!(named.addresses("receiver.lan").await.unwrap(), ["10.0.0.7:0".parse().unwrap()]);
-    let other = resolver.reaching(Reach::Only(networks("192.168.0.0/16")));
+    let other = resolver.reaching(AllowedAddresses::Only(networks("192.168.0.0/16")));
     let error = other.addresses("receiver.lan").await.unwrap_err();
     assert!(matches!(error, ResolveError::NotPublic(_)), "{error}");
 }

@@ -178,13 +178,13 @@ impl Database {
         sql: &str,
         parameters: Option<&[Parameter<'_>]>,
         of_statement: fn(Failure) -> Failure,
-    ) -> Done<(Borrowed, Vec<Row>)> {
+    ) -> Done<(PooledConnection, Vec<Row>)> {
         let begun = self.clock.elapsed();
         // All connections of the pool may be broken; the one after them is new.
         let mut others = MAX_CONNECTIONS + 1;
         loop {
             let client = self.client(pool).await.map_err(Failure::Broken)?;
-            let mut connection = Borrowed { client: Some(client), is_idle: true };
+            let mut connection = PooledConnection { client: Some(client), is_idle: true };
             let query = async |client: &mut Client| {
                 let query = async {
                     let Some(parameters) = parameters else {
@@ -303,12 +303,12 @@ impl Transaction<'_> {
 
 /// A connection of the pool with a statement in progress. If it is dropped meanwhile, because its caller hung up or the
 /// server is silent, it leaves the pool: the next caller would have to wait for its statement.
-struct Borrowed {
+struct PooledConnection {
     client: Option<Client>,
     is_idle: bool,
 }
 
-impl Borrowed {
+impl PooledConnection {
     async fn run<T>(&mut self, work: impl AsyncFnOnce(&mut Client) -> Done<T>) -> Done<T> {
         self.is_idle = false;
         let outcome = work(self.client.as_mut().expect("it is there until the end")).await;
@@ -317,7 +317,7 @@ impl Borrowed {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         if !self.is_idle {
             drop(self.client.take().map(Client::take));

@@ -6,7 +6,7 @@ use crate::gallery::{GALLERY_BATCH, SCAN, cut};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
-use tintype_domain::search::{Sought, sought, terms};
+use tintype_domain::search::{SearchTerm, sought, terms};
 use tintype_system::fault::Effect;
 
 /// Of so many tasks at least one has the sought words if reading on in the order of tasks is better than to ask the
@@ -86,8 +86,8 @@ fn find() -> String {
 }
 
 /// All of these terms, as a `tsquery`. A term has letters and digits only.
-fn matching(words: &[Sought]) -> String {
-    let term = |one: &Sought| format!("'{}'{}", one.term, if one.is_beginning { ":*" } else { "" });
+fn matching(words: &[SearchTerm]) -> String {
+    let term = |one: &SearchTerm| format!("'{}'{}", one.term, if one.is_beginning { ":*" } else { "" });
     words.iter().map(term).collect::<Vec<_>>().join(" & ")
 }
 

@@ -58,19 +58,19 @@ struct Shared {
     /// This process has ended tasks.
     announce_endings: Endings,
     /// What other processes tell.
-    heard_news: News,
+    heard_news: Notifications,
     /// What this process tells.
-    announce_news: News,
+    announce_news: Notifications,
 }
 
 /// News on their way to a reader, the oldest first.
 #[derive(Debug, Default)]
-struct News {
+struct Notifications {
     unread: Mutex<VecDeque<String>>,
     some: Notify,
 }
 
-impl News {
+impl Notifications {
     fn push(&self, news: String) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         if unread.len() >= MAX_WAITING_NEWS {

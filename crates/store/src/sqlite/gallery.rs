@@ -9,7 +9,7 @@ use crate::gallery::{GALLERY_BATCH, SCAN};
 use crate::tasks::upper;
 use crate::{GalleryFilter, Result};
 use tintype_domain::model::Id;
-use tintype_domain::search::{Sought, sought, terms};
+use tintype_domain::search::{SearchTerm, sought, terms};
 use tintype_system::fault::Effect;
 
 /// Whether a task `t` fits the filter, except its words.
@@ -48,8 +48,8 @@ fn source(filter: &GalleryFilter, has_words: bool) -> &'static str {
 }
 
 /// All of these terms, in the language of FTS5. A term has letters and digits only.
-fn matching(words: &[Sought]) -> String {
-    let term = |one: &Sought| format!("\"{}\"{}", one.term, if one.is_beginning { "*" } else { "" });
+fn matching(words: &[SearchTerm]) -> String {
+    let term = |one: &SearchTerm| format!("\"{}\"{}", one.term, if one.is_beginning { "*" } else { "" });
     words.iter().map(term).collect::<Vec<_>>().join(" AND ")
 }
 

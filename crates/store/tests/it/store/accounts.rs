@@ -2,7 +2,7 @@
 
 use tintype_domain::key::KeyState;
 use tintype_domain::model::{EntryKind, FailureCause, LedgerEntry, MAX_BALANCE, Surface, TaskId};
-use tintype_store::{AccountChange, AccountCreation, Result, Taking};
+use tintype_store::{AccountChange, AccountCreation, Result, TakeOutcome};
 
 use super::fixture::{Fixture, MILLISECOND, UNLIMITED, images, new_key};
 use tintype_rigs::database::NOON;
@@ -106,16 +106,16 @@ pub async fn a_grant_adds_to_the_balance_and_stores_its_note(fx: &Fixture) -> Re
 
 pub async fn credits_are_taken_down_to_none_and_never_further(fx: &Fixture) -> Result<()> {
     let ada = fx.account("ada", 10).await?;
-    assert_eq!(fx.store.take(ada, 4, "a mistake").await?, Some(Taking::Taken(6)));
+    assert_eq!(fx.store.take(ada, 4, "a mistake").await?, Some(TakeOutcome::Taken(6)));
     let before = fx.state().await?;
-    assert_eq!(fx.store.take(ada, 7, "too many").await?, Some(Taking::TooFew(6)));
+    assert_eq!(fx.store.take(ada, 7, "too many").await?, Some(TakeOutcome::TooFew(6)));
     for amount in [0, -1, i64::MIN] {
         fx.store.take(ada, amount, "nonsense").await.expect_err("no such amount");
     }
     let missing = Fixture::new(fx.backend).account("eve", 0).await?;
     assert_eq!(fx.store.take(missing, 1, "nobody").await?, None);
     assert_eq!(fx.state().await?, before);
-    assert_eq!(fx.store.take(ada, 6, "the rest").await?, Some(Taking::Taken(0)));
+    assert_eq!(fx.store.take(ada, 6, "the rest").await?, Some(TakeOutcome::Taken(0)));
     let entries = fx.store.history(ada, None, 2).await?;
     let facts: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.amount, entry.balance)).collect();
     assert_eq!(facts, [(EntryKind::Grant, -6, 0), (EntryKind::Grant, -4, 6)]);

@@ -33,8 +33,8 @@ impl Fixture {
     async fn actions(&self) -> Result<Vec<(Action, String, String)>> {
         let entries = self.log().await?.into_iter().rev();
         Ok(entries
-            .map(|AuditEntry { deed, .. }| {
-                (deed.action, deed.subject.unwrap_or_default(), deed.detail.unwrap_or_default())
+            .map(|AuditEntry { audited, .. }| {
+                (audited.action, audited.subject.unwrap_or_default(), audited.detail.unwrap_or_default())
             })
             .collect())
     }
@@ -63,8 +63,8 @@ pub async fn changes_to_accounts_and_credits_are_recorded_with_their_actor(fixtu
         (Action::DeleteAccount, "", ""),
     ];
     assert_eq!(fixture.actions().await?, owned(&actions));
-    for AuditEntry { actor, deed, account, id } in fixture.log().await? {
-        assert_eq!((actor, deed.account_id, account.as_deref()), (grace(), Some(ada.id), Some("ada")));
+    for AuditEntry { actor, audited, account, id } in fixture.log().await? {
+        assert_eq!((actor, audited.account_id, account.as_deref()), (grace(), Some(ada.id), Some("ada")));
         assert_eq!(id.timestamp(), fixture.store.now());
     }
     Ok(())
@@ -160,7 +160,7 @@ pub async fn the_audit_log_is_read_by_account_and_in_pages_and_old_entries_are_d
     }
     let of_ada = fixture.store.audit_entries(Some(ada), None, 10).await?;
     assert_eq!(
-        of_ada.iter().map(|entry| entry.deed.detail.as_deref()).collect::<Vec<_>>(),
+        of_ada.iter().map(|entry| entry.audited.detail.as_deref()).collect::<Vec<_>>(),
         [Some("+3"), Some("+2"), Some("+1")]
     );
     let first = fixture.store.audit_entries(Some(ada), None, 2).await?;

@@ -165,7 +165,7 @@ pub async fn an_endpoint_that_is_gone_or_dead_is_disabled(fx: &Fixture) -> Resul
     assert_eq!(fx.store.list_deliveries(dead, None, 10).await?.len(), 2, "nothing is written for a disabled endpoint");
     assert_eq!(fx.store.waiting_deliveries().await?, 0);
     let entries = fx.store.audit_entries(Some(ada), None, 10).await?;
-    let shown: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.actor.via)).collect();
+    let shown: Vec<_> = entries.iter().map(|entry| (entry.audited.action, entry.actor.via)).collect();
     assert_eq!(shown, [(Action::DisableEndpoint, Via::Server); 2], "{entries:?}");
     let enabled = fx.store.change_endpoint(dead, EndpointChange::Enable).await?.expect("an endpoint");
     assert_eq!((enabled.state(), enabled.disabled_for, enabled.failing_since), (EndpointState::Active, None, None));

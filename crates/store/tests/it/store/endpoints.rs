@@ -282,7 +282,7 @@ pub async fn changes_to_endpoints_are_recorded_without_secrets(fx: &Fixture) -> 
     entries.reverse();
     let shown: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.deed.action, entry.deed.subject.as_deref(), entry.deed.detail.as_deref()))
+        .map(|entry| (entry.audited.action, entry.audited.subject.as_deref(), entry.audited.detail.as_deref()))
         .collect();
     let (id, test) = (Some(endpoint.id.as_str()), Some(test.as_str()));
     let origin = Some("https://a.example:8443");

@@ -397,7 +397,7 @@ pub async fn a_task_keeps_its_author_and_others_delete_it_on_the_record(fx: &Fix
     assert_eq!(fx.store.restore_tasks(ada, &[first], Some(member)).await?, [first]);
     assert_eq!(acting(owner).delete_tasks(ada, &everything, None).await?, everything);
     let entries = fx.store.audit_entries(Some(ada), None, 10).await?;
-    let deeds: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    let deeds: Vec<_> = entries.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(
         deeds,
         [(Action::DeleteTask, Some(first.to_string()))],

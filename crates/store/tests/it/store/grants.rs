@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::ledger::REFUND_LIFE;
 use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
-use tintype_store::{AccountChange, Result, Submission, Taking};
+use tintype_store::{AccountChange, Result, Submission, TakeOutcome};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use tintype_rigs::database::{Backend, NOON};
@@ -88,7 +88,7 @@ pub async fn an_expired_grant_is_not_spent_even_before_it_lapses(fx: &Fixture) -
     assert_eq!(submit(2).await?, Submission::InsufficientCredits { available: 3 });
     accepted(submit(1).await?);
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (6, vec![5]));
-    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(Taking::TooFew(1)));
+    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::TooFew(1)));
     assert_eq!(fx.store.lapse_grants().await?, 1);
     assert_eq!(fx.credits(ada).await?, 1);
     Ok(())
@@ -231,11 +231,11 @@ pub async fn taken_credits_are_lasting_ones_first_and_then_those_that_expire_las
     let ada = fx.account("ada", 2).await?;
     grant(fx, ada, 3, 1).await?;
     grant(fx, ada, 3, 2).await?;
-    assert_eq!(fx.store.take(ada, 1, "a mistake").await?, Some(Taking::Taken(7)));
+    assert_eq!(fx.store.take(ada, 1, "a mistake").await?, Some(TakeOutcome::Taken(7)));
     assert_eq!(left(fx, ada).await?, [3, 3]);
-    assert_eq!(fx.store.take(ada, 3, "a mistake").await?, Some(Taking::Taken(4)));
+    assert_eq!(fx.store.take(ada, 3, "a mistake").await?, Some(TakeOutcome::Taken(4)));
     assert_eq!(left(fx, ada).await?, [3, 1]);
-    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(Taking::Taken(2)));
+    assert_eq!(fx.store.take(ada, 2, "a mistake").await?, Some(TakeOutcome::Taken(2)));
     assert_eq!(left(fx, ada).await?, [2, 0]);
     Ok(())
 }

@@ -53,7 +53,7 @@ pub async fn an_identity_is_that_of_one_person_who_has_one_of_each_provider(fixt
     assert!(!fixture.store.has_identity(ada.id, "https://id.example.org").await?);
     assert_eq!(fixture.store.find_identity(&identity("eve")).await?, Some(eve));
     let log = fixture.store.audit_entries(None, None, 10).await?;
-    let log: Vec<_> = log.iter().map(|entry| (entry.deed.action, entry.deed.detail.as_deref())).collect();
+    let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.detail.as_deref())).collect();
     let detail = Some("https://id.example.org");
     assert_eq!(log, [(Action::UnlinkIdentity, detail), (Action::LinkIdentity, detail)]);
     Ok(())
@@ -88,7 +88,7 @@ pub async fn somebody_signs_up_with_an_identity_under_any_name(fixture: &Fixture
     assert!(fixture.store.find_person("eve").await?.is_none() && fixture.store.find_account("eve").await?.is_none());
     assert_eq!(fixture.store.sign_ups_of("192.0.2.7").await?, 4);
     let log = fixture.store.audit_entries(None, None, 10).await?;
-    assert!(log.iter().all(|entry| entry.deed.detail.as_deref() == Some("+5 https://id.example.com")), "{log:?}");
+    assert!(log.iter().all(|entry| entry.audited.detail.as_deref() == Some("+5 https://id.example.com")), "{log:?}");
     Ok(())
 }
 
@@ -110,9 +110,9 @@ pub async fn somebody_joins_an_account_with_an_identity_under_any_name(fixture: 
     assert_eq!(fixture.store.join(joining(other, "eve", "3")).await?, Joining::NotPossible);
     assert_eq!(fixture.store.find_identity(&identity("3")).await?, None);
     let log = fixture.store.audit_entries(Some(account), None, 10).await?;
-    let deed = &log.last().expect("an entry").deed;
-    assert_eq!((log.len(), deed.action, deed.subject.as_deref()), (2, Action::AddPerson, Some("ada")));
-    assert_eq!(deed.detail.as_deref(), Some("viewer https://id.example.com"));
+    let audited = &log.last().expect("an entry").audited;
+    assert_eq!((log.len(), audited.action, audited.subject.as_deref()), (2, Action::AddPerson, Some("ada")));
+    assert_eq!(audited.detail.as_deref(), Some("viewer https://id.example.com"));
     assert_eq!(log.last().expect("an entry").actor.person_id, Some(ada.id));
     Ok(())
 }

@@ -68,7 +68,7 @@ pub async fn an_invitation_lets_as_many_people_in_as_it_has_places(fx: &Fixture)
     assert_eq!((fx.count("invitations"), fx.store.find_person("kay").await?), (0, None));
     let log = fx.store.audit_entries(Some(ada), None, 9).await?;
     let log: Vec<_> =
-        log.into_iter().map(|entry| (entry.deed.action, entry.actor.name, entry.deed.detail.unwrap())).collect();
+        log.into_iter().map(|entry| (entry.audited.action, entry.actor.name, entry.audited.detail.unwrap())).collect();
     let joined = |name: &str| (Action::AddPerson, name.to_owned(), "viewer by invitation".to_owned());
     assert_eq!(
         log,
@@ -198,7 +198,7 @@ pub async fn invitations_are_limited_listed_and_revoked_by_account(fx: &Fixture)
     assert!(acting.revoke_invitation(ada, second).await? && !acting.revoke_invitation(ada, second).await?);
     assert_eq!((fx.invites(hash).await?, fx.accept(hash, "hedy").await?), (false, Accepting::Gone));
     let log = fx.store.audit_entries(Some(ada), None, 9).await?;
-    let log: Vec<_> = log.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(log, [(Action::RevokeInvitation, Some(second.to_string()))]);
     Ok(())
 }

@@ -183,7 +183,7 @@ pub async fn turning_a_second_factor_on_or_off_ends_other_sessions_and_links(fix
     assert_eq!(fixture.store.find_factor(ada.id).await?.expect("a factor").secret, ada.secret);
     assert!(store.replace_recovery_codes(ada.id, vec![[3; 32]]).await?);
     let log = fixture.store.audit_entries(None, None, 10).await?;
-    let log: Vec<_> = log.iter().rev().map(|entry| (entry.deed.action, entry.deed.subject.as_deref())).collect();
+    let log: Vec<_> = log.iter().rev().map(|entry| (entry.audited.action, entry.audited.subject.as_deref())).collect();
     let actions = [
         Action::AddFactor,
         Action::RemoveFactor,

@@ -104,7 +104,7 @@ pub async fn shared_links_are_listed_for_their_maker_or_the_account(fx: &Fixture
     assert!(!fx.store.revoke_shared_link(ada, one, None).await?);
     assert_eq!((listed(ada, None, None, 9).await?, fx.works(one).await?), (vec![two], false));
     let log = fx.store.audit_entries(Some(ada), None, 9).await?;
-    let log: Vec<_> = log.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    let log: Vec<_> = log.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     assert_eq!(log, [(Action::Unshare, Some(task.to_string()))]);
     Ok(())
 }

@@ -48,8 +48,8 @@ pub async fn somebody_who_signs_up_owns_an_account_with_credits(fixture: &Fixtur
     let entry = log.first().expect("an entry");
     let actor =
         Actor { name: ada.name.clone(), person_id: Some(ada.id), via: Via::Studio, source: Some(SOURCE.into()) };
-    assert_eq!((log.len(), &entry.actor, entry.deed.action), (1, &actor, Action::SignUp));
-    assert_eq!((entry.deed.account_id, entry.deed.detail.as_deref()), (Some(account.id), Some("+20")));
+    assert_eq!((log.len(), &entry.actor, entry.audited.action), (1, &actor, Action::SignUp));
+    assert_eq!((entry.audited.account_id, entry.audited.detail.as_deref()), (Some(account.id), Some("+20")));
     let penniless = SignUp { credits: 0, ..new("eve") };
     let SigningUp::Done(eve) = fixture.store.sign_up(penniless).await? else { panic!("a free name") };
     assert_eq!(fixture.store.history(eve.account_id, None, 10).await?, []);

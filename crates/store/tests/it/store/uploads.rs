@@ -112,7 +112,7 @@ pub async fn an_upload_keeps_its_author_and_others_remove_it_on_the_record(fixtu
     }
     assert_eq!(left().await?, []);
     let entries = fixture.store.audit_entries(Some(ada), None, 10).await?;
-    let deeds: Vec<_> = entries.iter().map(|entry| (entry.deed.action, entry.deed.subject.clone())).collect();
+    let deeds: Vec<_> = entries.iter().map(|entry| (entry.audited.action, entry.audited.subject.clone())).collect();
     let first = ids[0].to_string();
     assert_eq!(deeds, [(Action::RemoveUpload, Some(first))], "of the others one is the owner's, one nobody's");
     Ok(())

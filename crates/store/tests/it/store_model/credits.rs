@@ -3,7 +3,7 @@
 use tintype_domain::event::EventType;
 use tintype_domain::ledger::{self, Debit, Holding, Lapse, Part, REFUND_LIFE, Refund, Returned, check_positive};
 use tintype_domain::model::{Account, EntryKind};
-use tintype_store::Taking;
+use tintype_store::TakeOutcome;
 use tintype_system::clock::Timestamp;
 
 use super::model::Model;
@@ -126,10 +126,10 @@ impl Model {
         let Some(index) = self.account(account) else { return Outcome::Taking(None) };
         let now = self.now();
         Outcome::Taking(Some(match self.holding(index).take(amount, now) {
-            Err(available) => Taking::TooFew(available),
+            Err(available) => TakeOutcome::TooFew(available),
             Ok(debit) => {
                 self.debit(index, EntryKind::Grant, &debit, now).note = Some(TAKEN.into());
-                Taking::Taken(debit.balance)
+                TakeOutcome::Taken(debit.balance)
             }
         }))
     }

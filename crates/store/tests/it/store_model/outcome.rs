@@ -3,7 +3,7 @@
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::{Account, Id};
 use tintype_store::{
-    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, Taking,
+    AccountCreation, Claim, Ended, Lease, LeaseWrite, Refusal, Rescued, Retry, StoreError, Submission, TakeOutcome,
 };
 
 /// Defines the outcomes, each with the answer of a driver that becomes it.
@@ -30,7 +30,7 @@ outcomes! {
     First(Option<(Account, ApiKey)>),
     Key(Option<ApiKey>),
     Balance(Option<i64>),
-    Taking(Option<Taking>),
+    Taking(Option<TakeOutcome>),
     /// The number of grants that lapsed.
     Lapsed(usize),
     /// Accepted tasks by id, then refusals.

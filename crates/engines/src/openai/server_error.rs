@@ -53,12 +53,12 @@ const MAX_ERROR: usize = 64 * 1024;
 
 /// The words of a server about an error, and whether they refuse the brief for its content.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Complaint {
+pub(super) struct ServerError {
     pub(super) words: Words,
     pub(super) is_refusal: bool,
 }
 
-impl Complaint {
+impl ServerError {
     /// The error in a body, if it holds one: `{"error": {…}}` of OpenAI, `{"error": "…"}` of sd-server, `{"detail": …}` of
     /// FastAPI, and the fields of an error without any of these around them.
     pub(super) fn read(body: &[u8]) -> Option<Self> {

@@ -36,7 +36,7 @@ pub fn default_model(data: &Path) -> Option<String> {
 
 /// The model of the settings.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct ModelRequest {
     /// The name, the folder or the file.
     pub model: String,
     pub data: PathBuf,
@@ -57,7 +57,7 @@ pub(super) struct Wanted {
     pub prompt: PromptSyntax,
 }
 
-impl Wanted {
+impl ModelRequest {
     /// The model of the settings, or else an installed one.
     ///
     /// # Errors
@@ -321,8 +321,8 @@ mod tests {
     use super::*;
 
     /// The settings with all kinds of files beside a model.
-    fn wanted(folder: &Path, precision: EnginePrecision) -> Wanted {
-        Wanted {
+    fn wanted(folder: &Path, precision: EnginePrecision) -> ModelRequest {
+        ModelRequest {
             model: folder.display().to_string(),
             data: folder.join("data"),
             memory_bytes: 1 << 30,
@@ -343,11 +343,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join(models::INDEX), "{}").expect("written");
         let wanted = |precision| wanted(folder.path(), precision);
-        let setup = |wanted: Wanted| wanted.setup(&wanted.find().expect("a model"), true, &[]);
+        let setup = |wanted: ModelRequest| wanted.setup(&wanted.find().expect("a model"), true, &[]);
         let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
         assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
         assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
-        let on_gpu = Wanted { runtime: EngineRuntime::Cuda, ..wanted(EnginePrecision::F16) };
+        let on_gpu = ModelRequest { runtime: EngineRuntime::Cuda, ..wanted(EnginePrecision::F16) };
         assert_eq!((usual.device_memory, on_gpu.device_memory()), (None, Some(10 << 30)));
         assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
@@ -358,7 +358,7 @@ mod tests {
     fn the_remedy_follows_from_what_is_wrong() {
         let folder = tempfile::tempdir().expect("a folder");
         let by_path = wanted(folder.path(), EnginePrecision::F32);
-        let installed = Wanted { model: "mine".into(), ..by_path.clone() };
+        let installed = ModelRequest { model: "mine".into(), ..by_path.clone() };
         std::fs::create_dir_all(models::directory(&installed.data).join("mine")).expect("a folder");
         for (status, words) in [(NO_MODEL, "use another model"), (NO_SCHEDULER, "such as EulerDiscreteScheduler")] {
             for wanted in [&by_path, &installed] {

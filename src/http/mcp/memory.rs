@@ -13,12 +13,12 @@ use tintype_system::locked::Locked as _;
 
 /// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rooms {
+pub(super) struct AnswerMemory {
     held: Arc<Mutex<Vec<Share>>>,
     hold: Arc<Mutex<Option<Hold>>>,
 }
 
-impl Rooms {
+impl AnswerMemory {
     /// Holds this memory too.
     pub(super) fn keep(&self, room: Share) {
         self.held.locked().push(room);
@@ -36,31 +36,31 @@ impl Rooms {
     }
 
     /// The same body in parts, which hold the memory.
-    pub(super) fn with(self, body: Body) -> Held {
-        Held { body, rest: Bytes::new(), rooms: self }
+    pub(super) fn with(self, body: Body) -> ReservedBody {
+        ReservedBody { body, rest: Bytes::new(), memory: self }
     }
 }
 
 /// A body that holds memory until all of it has been sent.
-pub(super) struct Held {
+pub(super) struct ReservedBody {
     body: Body,
     rest: Bytes,
-    rooms: Rooms,
+    memory: AnswerMemory,
 }
 
 /// Bytes that hold memory: a slice of them in the buffer of a connection keeps all of them.
-struct Counted {
+struct ReservedBytes {
     bytes: Bytes,
-    _rooms: Rooms,
+    _rooms: AnswerMemory,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl HttpBody for Held {
+impl HttpBody for ReservedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -71,11 +71,11 @@ impl HttpBody for Held {
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.rest = Bytes::from_owner(Counted { bytes, _rooms: self.rooms.clone() }),
+                    Ok(bytes) => self.rest = Bytes::from_owner(ReservedBytes { bytes, _rooms: self.memory.clone() }),
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 None => {
-                    self.rooms.deliver_last();
+                    self.memory.deliver_last();
                     return Poll::Ready(None);
                 }
                 broken => return Poll::Ready(broken),
@@ -85,7 +85,7 @@ impl HttpBody for Held {
         let part = self.rest.split_to(length);
         // The connection may ask for nothing after that.
         if self.is_end_stream() {
-            self.rooms.deliver_last();
+            self.memory.deliver_last();
         }
         Poll::Ready(Some(Ok(Frame::data(part))))
     }
