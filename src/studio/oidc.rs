@@ -85,7 +85,8 @@ pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> Result<Res
     authentication(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
 }
 
-/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the provider under our policy.
+/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the provider
+/// under our policy.
 fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
