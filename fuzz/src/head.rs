@@ -3,7 +3,8 @@
 use tintype::http::HeadCheck;
 
 /// The verdict does not depend on how the network splits the bytes. A header without a bare line feed, with at most one
-/// length field and with no other coding than chunks passes. Accepted inputs are complete, unambiguous headers.
+/// length field, no other coding than chunks and no fragment in its URL passes. Accepted inputs are complete,
+/// unambiguous headers.
 pub fn head(data: &[u8]) -> bool {
     let Some((cut, bytes)) = data.split_first() else { return false };
     let refused = HeadCheck::default().is_ambiguous_with(bytes);
@@ -22,7 +23,9 @@ pub fn head(data: &[u8]) -> bool {
     let chunked = |line: &&str| line.split_once(':').is_some_and(|(_, coding)| coding.trim() == "chunked");
     let coded = || header.split("\r\n").filter(|line| line.trim_start().starts_with("transfer-encoding"));
     let other_coding = coded().any(|line| !chunked(&line));
-    assert!(bare || lengths > 1 || other_coding || !refused, "one reading");
+    let has_fragment = header.split("\r\n").next().is_some_and(|line| line.contains('#'));
+    assert!(!has_fragment || refused, "a fragment");
+    assert!(bare || lengths > 1 || other_coding || has_fragment || !refused, "one reading");
     let plainly = |name: &str| header.matches(&format!("\r\n{name}:")).count();
     assert!(plainly("content-length") + plainly("transfer-encoding") < 2 || refused, "two readings");
     !refused
