@@ -2,9 +2,8 @@
 //!
 //! Request smuggling needs a message with two interpretations, so a head with two is refused: bare line feeds, a length
 //! given twice, a length beside chunks, another transfer coding than chunks, which nobody here decodes, or a URL with a
-//! fragment, which the HTTP library cuts off. Only heads that
-//! a connection waited for are checked, not pipelined ones: proxies do not pipeline, and a client that does could deceive
-//! only itself.
+//! fragment, which the HTTP library cuts off. Only heads that a connection waited for are checked, not pipelined ones:
+//! proxies do not pipeline, and a client that does could deceive only itself.
 
 /// Most bytes of a head that are checked. The HTTP library refuses larger ones.
 const MAX_HEADER: usize = 64 * 1024;

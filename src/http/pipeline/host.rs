@@ -41,8 +41,10 @@ fn names_one_host(version: Version, headers: &HeaderMap, uri: &Uri) -> bool {
 
 /// Whether this is a host with or without a port, as RFC 9110 (7.2) wants it. The parser takes any text for either.
 fn is_valid(host: &Authority) -> bool {
-    let (name, port) = host.as_str().split_at(host.host().len().min(host.as_str().len()));
-    let has_port = matches!(port, "" | ":") || host.port_u16().is_some();
+    let name = host.host();
+    // Without this beginning there is a user before it.
+    let Some(port) = host.as_str().strip_prefix(name) else { return false };
+    let has_port = matches!(port, "" | ":") || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
     let is_ipv6 = |address: &str| address.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
-    !name.is_empty() && !name.contains('@') && has_port && name.strip_prefix('[').is_none_or(is_ipv6)
+    !name.is_empty() && has_port && name.strip_prefix('[').is_none_or(is_ipv6)
 }
