@@ -109,7 +109,7 @@ fn stage(state: Processing) -> String {
     match (state.steps, state.progress, state.queue_position) {
         (Some((done, of)), _, _) => format!(", step {done} of {of}"),
         (None, Some(part), _) => format!(", {:.0} % done", part * 100.0),
-        (None, None, Some(position @ 1..)) => format!(", {position} in the queue"),
+        (None, None, Some(position @ 1..)) => format!(", {position} in your queue"),
         _ => String::new(),
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn the_words_say_the_best_that_is_known() {
         let mut state = Processing { queue_position: Some(3), ..Processing::default() };
-        assert_eq!(stage(state), ", 3 in the queue");
+        assert_eq!(stage(state), ", 3 in your queue");
         state.queue_position = Some(0);
         assert_eq!(stage(state), "");
         state.progress = Some(0.35);

@@ -1,6 +1,5 @@
-//! Places for work that callers ask for before much is known about them: hashes of passwords, sign-ups, exchanges with an
-//! OpenID Connect provider, uploads. Each caller has few places and leaves some to others; without a place it is refused at
-//! once.
+//! Places for work that costs much: hashes of passwords, sign-ups, exchanges with an OpenID Connect provider, uploads,
+//! downloads. Each caller has few places and leaves some to others; without a place it is refused at once.
 
 use std::collections::HashMap;
 use std::hash::Hash;

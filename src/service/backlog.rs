@@ -271,29 +271,25 @@ impl Backlog {
         }
     }
 
-    /// The place of a task that was just accepted, behind all others.
-    pub fn last_place(&self, task: &Task) -> QueuePosition {
-        let position = self.known.locked().waiting;
-        self.behind(position, position.saturating_sub(1), task.image_to_image)
+    /// Estimated time until a task ends that was just accepted, the last one of its account; `None` if that is unknown.
+    pub fn last_wait(&self, task: &Task) -> Option<Duration> {
+        self.wait_behind(self.turns.before_last(task.account_id), task.image_to_image)
     }
 
     /// The place of a waiting task. One that names an engine also waits for those before it that name the same, and its wait
     /// is unknown while that of this engine is.
     fn ranked(&self, rank: Rank, image_to_image: bool) -> QueuePosition {
         let Rank { position, before, of_engine } = rank;
-        let place = self.behind(position, before + 1, image_to_image);
-        let Some((engine, among)) = of_engine else { return place };
+        let wait = self.wait_behind(before + 1, image_to_image);
+        let Some((engine, among)) = of_engine else { return QueuePosition { position, wait } };
         let own = self.wait(among, 0, Some(&engine));
-        QueuePosition { wait: own.and_then(|own| Some(place.wait?.max(own))), ..place }
+        QueuePosition { position, wait: own.and_then(|own| Some(wait?.max(own))) }
     }
 
-    /// The place behind `waiting` others, whose wait is unknown while no worker takes the task.
-    fn behind(&self, position: u64, waiting: u64, image_to_image: bool) -> QueuePosition {
+    /// The wait behind so many others, which is unknown while no worker takes the task.
+    fn wait_behind(&self, waiting: u64, image_to_image: bool) -> Option<Duration> {
         let takeable = self.takeable(&self.known.locked());
-        QueuePosition {
-            position,
-            wait: self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None)),
-        }
+        self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None))
     }
 
     /// The waiting tasks that some worker takes. The others wait for an engine that no worker has now, and delay nobody.

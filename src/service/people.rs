@@ -223,8 +223,9 @@ impl People {
         self.open_account(name, Credential::Password(password), proof, source, terms, agent).await
     }
 
-    /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people to
-    /// read. If someone with the identity was added meanwhile, the authentication request that began at `began_at` signs that person in.
+    /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people
+    /// to read. If someone with the identity was added meanwhile, the authentication request that began at `began_at`
+    /// signs that person in.
     ///
     /// # Errors
     /// [`StoreError`].

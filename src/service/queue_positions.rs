@@ -1,9 +1,9 @@
 //! The positions of waiting tasks, for their owners.
 //!
-//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position counts
-//! the waiting tasks of the same account on the same surface alone, because it must say nothing about others. The wait
-//! counts the tasks that workers, which take turns between accounts, claim before. For a task submitted since the last
-//! read, the copy does not know yet whether it names an engine.
+//! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position
+//! counts the waiting tasks of the same account on the same surface alone, because it must say nothing about others.
+//! The wait counts the tasks that workers, which take turns between accounts, claim before. For a task submitted since
+//! the last read, the copy does not know yet whether it names an engine.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -43,14 +43,12 @@ pub struct QueuePosition {
     pub wait: Option<Duration>,
 }
 
-impl QueuePosition {
-    /// Time after which the next poll of the task is worth it: when it has probably ended, within the limits of the
-    /// interface, and not before another tenth of its age, so that a task that never ends is asked for less and less
-    /// often. `typical` is the time that its engine says to take, for as long as nothing was measured.
-    pub fn poll_after(self, age: Duration, typical: Duration) -> Duration {
-        let left = self.wait.unwrap_or_else(|| typical.saturating_sub(age));
-        left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
-    }
+/// Time after which the next poll of a task is worth it: when it has probably ended, within the limits of the
+/// interface, and not before another tenth of its age, so that a task that never ends is asked for less and less often.
+/// `typical` is the time that its engine says to take, for as long as nothing was measured.
+pub fn poll_after(wait: Option<Duration>, age: Duration, typical: Duration) -> Duration {
+    let left = wait.unwrap_or_else(|| typical.saturating_sub(age));
+    left.max(age / 10).clamp(SHORTEST_POLL, LONGEST_POLL)
 }
 
 /// The rank of an unfinished task in the queue.
@@ -110,6 +108,12 @@ impl QueuePositions {
     pub(super) async fn before_next(&self, store: &dyn Store, account: Id) -> u64 {
         self.read(store).await;
         self.known.locked().before_next(account)
+    }
+
+    /// The same before the last task of this account, as far as the copy knows.
+    pub(super) fn before_last(&self, account: Id) -> u64 {
+        let known = self.known.locked();
+        known.before(account, known.of_accounts.get(&account).copied().unwrap_or(1))
     }
 
     /// Counts one more waiting task of an account.

@@ -221,7 +221,7 @@ async fn a_call_that_waits_reports_how_far_its_task_is() {
     );
     stream.write_all(head.as_bytes()).await.expect("a connection");
     let mut said = String::new();
-    while !said.contains("place 1 in the queue") {
+    while !said.contains("place 1 in your queue") {
         let mut bytes = [0; 4_096];
         let read = stream.read(&mut bytes).await.expect("an answer");
         assert!(read > 0, "{said}");

@@ -192,7 +192,8 @@ impl Queue for SqlStore {
             let (id, account_id) = (row.get("task_id")?, row.get("account_id")?);
             Ok(WaitingTask { id, account_id, surface: row.word("surface")?, engine: row.get("engine")? })
         };
-        self.driver.list(sql, &[&horizon(&self.driver), &i64::from(limit)], waiting).await
+        let rows = self.driver.read_apart(sql.into(), &[&horizon(&self.driver), &i64::from(limit)]).await?;
+        rows.iter().map(waiting).collect()
     }
 
     async fn pause_queue(&self) -> Result<Timestamp> {

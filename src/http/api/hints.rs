@@ -1,18 +1,20 @@
 //! Headers of responses about an unfinished task: when to poll it, and how far it is.
 
+use std::time::Duration;
+
 use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::Response;
 use tintype_engine::Stage;
 
 use crate::http::state::ApiState;
-use crate::service::queue_positions::QueuePosition;
+use crate::service::queue_positions::{QueuePosition, poll_after};
 use tintype_domain::model::Id;
 
 /// The suggested wait before the next poll, in seconds with a fraction.
 static POLL_AFTER: HeaderName = HeaderName::from_static("x-poll-after");
 /// The estimated time until the task ends, in whole seconds.
 static EXPECTED_WAIT: HeaderName = HeaderName::from_static("x-expected-wait");
-/// Estimated position in the queue: 1 is next, 0 is running.
+/// Position among the account's own waiting tasks: 1 is next, 0 is running.
 static QUEUE_POSITION: HeaderName = HeaderName::from_static("x-queue-position");
 /// The part of the task's work that is done, from 0 to 1.
 static PROGRESS: HeaderName = HeaderName::from_static("x-progress");
@@ -24,14 +26,14 @@ pub(in crate::http) fn with_poll_hint(
     mut response: Response,
     api: &ApiState,
     id: Id,
-    place: QueuePosition,
+    wait: Option<Duration>,
 ) -> Response {
-    let poll_after = place.poll_after(api.shared.ages.of(id), api.typical_duration);
+    let poll_after = poll_after(wait, api.shared.ages.of(id), api.typical_duration);
     let headers = response.headers_mut();
     if let Ok(value) = HeaderValue::try_from(format!("{:.2}", poll_after.as_secs_f64())) {
         headers.insert(POLL_AFTER.clone(), value);
     }
-    if let Some(wait) = place.wait {
+    if let Some(wait) = wait {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         headers.insert(EXPECTED_WAIT.clone(), seconds.max(1).into());
     }

@@ -258,7 +258,7 @@ async fn accepted(
 
 /// The response to an accepted submit whose task has not ended.
 fn created(task: &Task, api: &ApiState) -> Response {
-    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_place(task))
+    with_poll_hint(success(CreatedTask::new(task)), api, task.id, api.shared.backlog.last_wait(task))
 }
 
 /// Names the ignored fields of a submit, which are often misspelled ones.
@@ -385,7 +385,7 @@ pub async fn find(
     let response = success(task_json(&api, &found.task).await?);
     let place = api.tasks.place(&found).await;
     let stage = found.attempt.and_then(|attempt| attempt.stage);
-    Ok(with_place(with_poll_hint(response, &api, found.task.id, place), place, stage))
+    Ok(with_place(with_poll_hint(response, &api, found.task.id, place.wait), place, stage))
 }
 
 /// The query of a list request, still as text.

@@ -249,8 +249,8 @@ fn headers() -> [(&'static str, Type, Value, &'static str); 13] {
             "X-Queue-Position",
             Type::Integer,
             json!(3),
-            "While the task is processing: its rank by age among all waiting tasks, and 0 while a worker has it. An \
-             estimate: workers take turns between accounts.",
+            "While the task is processing: its position among the account's waiting tasks of the API, from 1, and 0 \
+             while a worker has it.",
         ),
         (
             "X-Expected-Wait",

@@ -24,7 +24,8 @@ impl AnswerMemory {
         self.held.locked().push(room);
     }
 
-    /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its call.
+    /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its
+    /// call.
     pub(super) fn end_with(&self, hold: Hold) {
         *self.hold.locked() = Some(hold);
     }

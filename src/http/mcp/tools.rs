@@ -319,7 +319,7 @@ impl Tools {
         }
         match self.api.tasks.place(found).await.position {
             0 => "rendering".into(),
-            place => format!("place {place} in the queue"),
+            place => format!("place {place} in your queue"),
         }
     }
 

@@ -119,7 +119,7 @@ async fn polled(found: &PolledTask, api: &ApiState) -> Result<Response, ApiError
 async fn hinted(response: Response, found: &PolledTask, api: &ApiState) -> Response {
     let place = api.tasks.place(found).await;
     let stage = found.attempt.and_then(|attempt| attempt.stage);
-    let mut response = with_place(with_poll_hint(response, api, found.task.id, place), place, stage);
+    let mut response = with_place(with_poll_hint(response, api, found.task.id, place.wait), place, stage);
     response.headers_mut().insert(header::RETRY_AFTER, POLL_SECONDS.into());
     response
 }

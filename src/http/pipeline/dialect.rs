@@ -74,8 +74,8 @@ impl ApiError {
         Self { message: failure.sentence.replace("reference_images[", "image["), dialect, ..base }
     }
 
-    /// The error for a task that was accepted but whose pictures this call cannot return. The official clients repeat the
-    /// call by themselves, and get the pictures of the same task.
+    /// The error for a task that was accepted but whose pictures this call cannot return. The official clients repeat
+    /// the call by themselves, and get the pictures of the same task.
     pub(in crate::http) fn goes_on() -> Self {
         let message = "The task was accepted and continues, but this call cannot return its images. Fetch the task by its \
                        id, which X-Tintype-Task-Id names: a new call is charged again.";

@@ -21,8 +21,8 @@ pub enum JoinOutcome {
 }
 
 impl People {
-    /// Adds someone to the account of an invitation with this hash, and begins a session. The caller limits those who wait
-    /// for their turn.
+    /// Adds someone to the account of an invitation with this hash, and begins a session. The caller limits those who
+    /// wait for their turn.
     ///
     /// # Errors
     /// [`StoreError`].

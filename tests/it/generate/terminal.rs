@@ -54,6 +54,6 @@ fn the_bar_shows_the_place_in_the_queue_and_then_the_steps_of_the_engine() {
         ]
     });
     let said = on_terminal(&script.url, "secret", "TERM=xterm", "");
-    let places: Vec<_> = [", 3 in the queue", ", step 7 of 20", ", 50 % done"].map(|words| said.find(words)).to_vec();
+    let places: Vec<_> = [", 3 in your queue", ", step 7 of 20", ", 50 % done"].map(|words| said.find(words)).to_vec();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {said:?}");
 }

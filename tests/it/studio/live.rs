@@ -95,13 +95,13 @@ async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
     service.clock.advance(std::time::Duration::from_secs(2));
     let task = ada.create("a boat").await;
     service.clock.advance(std::time::Duration::from_secs(2));
-    assert!(ada.page("/studio").await.contains("Waiting, number 2 in the queue"));
+    assert!(ada.page("/studio").await.contains("Waiting, number 2 in your queue"));
     let mut stream = ada.open().await;
     stream.reads(&format!("event: task\ndata: {{\"id\":\"{task}\"}}")).await;
     assert_eq!(eve.send(&format!("/studio/tasks/{before}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(std::time::Duration::from_secs(2));
     stream.reads("event: progress").await;
-    stream.reads("Waiting, number 1 in the queue").await;
+    stream.reads("Waiting, number 1 in your queue").await;
     stop.cancel();
     running.await.expect("no panic");
 }
