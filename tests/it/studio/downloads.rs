@@ -177,6 +177,22 @@ async fn downloads_end_with_the_session() {
 }
 
 #[tokio::test]
+async fn an_account_has_four_downloads_at_a_time() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.visitor("ada", 100).await, service.visitor("bob", 100).await);
+    let zip = async |of: &Visitor<'_>| format!("/studio/gallery.zip?tasks={}", of.completed("Owls", "1").await);
+    let (of_ada, of_bob) = (zip(&ada).await, zip(&bob).await);
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        open.push(ada.read(&of_ada).await);
+    }
+    assert_eq!(ada.get(&of_ada).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(bob.get(&of_bob).await.status, StatusCode::OK);
+    drop(open.pop());
+    assert_eq!(ada.get(&of_ada).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn the_ledger_is_downloaded_whole() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 5).await;
