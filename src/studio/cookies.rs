@@ -32,8 +32,8 @@ const MAX_WANTED: usize = 2_000;
 const MAX_ID_TOKEN: usize = 2_000;
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
 
-/// A cookie that only this server reads. Its prefix makes browsers accept it only over HTTPS, and `__Host-` for this host
-/// alone; where the studio is served without TLS, it has none.
+/// A cookie that only this server reads. Its prefix makes browsers accept it only over HTTPS, and `__Host-` for this
+/// host alone; where the studio is served without TLS, it has none.
 pub(super) struct Cookie {
     name: &'static str,
     path: &'static str,
@@ -86,7 +86,8 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str>
     found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
-/// Remembers the ID token of a session, unless it is so long that proxies might not take the headers: nginx takes 4 KiB.
+/// Remembers the ID token of a session, unless it is so long that proxies might not take the headers: nginx takes 4
+/// KiB.
 pub(super) fn with_id_token(response: Response<Body>, visit: &RequestContext, id_token: &str) -> Response<Body> {
     match id_token.len() {
         0..=MAX_ID_TOKEN => ID_TOKEN.set(response, visit, id_token, SESSION_LIFE.as_secs()),

@@ -139,8 +139,8 @@ pub async fn invitation(
     Ok(without_path_in_referrer(html(page.render()?)))
 }
 
-/// Adds someone to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and waits
-/// like a failed sign-in.
+/// Adds someone to the account, and signs that person in. A name that is taken is told as plainly as at a sign-up, and
+/// waits like a failed sign-in.
 pub async fn join(
     State(studio): State<Arc<Studio>>,
     Path(token): Path<String>,

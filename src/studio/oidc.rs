@@ -45,7 +45,8 @@ struct LinkPage<'a> {
     ticket: String,
 }
 
-/// Limits the exchanges with the provider. An authentication request costs nothing to begin, and a code may be anything.
+/// Limits the exchanges with the provider. An authentication request costs nothing to begin, and a code may be
+/// anything.
 #[derive(Debug)]
 pub(super) struct Exchanges {
     places: Admission<Source>,
@@ -85,8 +86,8 @@ pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> Result<Res
     authentication(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
 }
 
-/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the provider
-/// under our policy.
+/// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the
+/// provider under our policy.
 fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
     match headers.get("sec-fetch-site").map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
@@ -226,8 +227,8 @@ async fn exchange(
     }
 }
 
-/// Signs in the person with this identity. Someone new joins an account by a rule, or gets one where sign-up is open; names
-/// and e-mail addresses lead to nobody's own account.
+/// Signs in the person with this identity. Someone new joins an account by a rule, or gets one where sign-up is open;
+/// names and e-mail addresses lead to nobody's own account.
 async fn welcome(
     studio: &Studio,
     visit: &RequestContext,
@@ -276,7 +277,8 @@ async fn welcome(
     }
 }
 
-/// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone else.
+/// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone
+/// else.
 async fn confirm(visitor: &Visitor, arrived: &ProviderSignIn) -> Result<Response<Body>, PageError> {
     let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
     let provider = visitor.studio.provider_name().unwrap_or_default();

@@ -171,7 +171,8 @@ enum Need {
     Nothing,
 }
 
-/// Whether a person has to set up a second factor first. A provider at which someone has signed in is responsible for it.
+/// Whether a person has to set up a second factor first. A provider at which someone has signed in is responsible for
+/// it.
 pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> bool {
     let Person { role, has_second_factor, .. } = session.person;
     let concerns = match required {
@@ -182,8 +183,8 @@ pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> 
     concerns && !has_second_factor && !session.by_provider
 }
 
-/// A [`Visitor`] or a [`Form`] of someone who may lack the second factor that the operator requires. Only the handlers that
-/// set it up or end the session take one.
+/// A [`Visitor`] or a [`Form`] of someone who may lack the second factor that the operator requires. Only the handlers
+/// that set it up or end the session take one.
 #[derive(Debug)]
 pub struct Unready<T>(pub(super) T);
 

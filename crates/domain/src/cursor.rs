@@ -50,8 +50,8 @@ impl CursorSigner {
         Some(last)
     }
 
-    /// The cursor for the page of ledger entries after `last`. It hides the number, which counts the entries of all accounts:
-    /// the tag of the number is the key of a pad over it.
+    /// The cursor for the page of ledger entries after `last`. It hides the number, which counts the entries of all
+    /// accounts: the tag of the number is the key of a pad over it.
     pub fn seal_entry(&self, account_id: Id, last: i64) -> String {
         let tag: [u8; TAG_LEN] = self.entry_mac(account_id, b"tag", &last.to_be_bytes());
         BASE64_URL_SAFE_NO_PAD.encode([&tag[..], &self.padded(account_id, &tag, last).to_be_bytes()].concat())

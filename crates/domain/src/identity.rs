@@ -58,7 +58,8 @@ impl AuthenticationRequest {
         Self { secret: Token::random(), began_at: now, purpose }
     }
 
-    /// The authentication request that [`AuthenticationRequest::text`] gave; `None` for any other text, and when it took too long.
+    /// The authentication request that [`AuthenticationRequest::text`] gave; `None` for any other text, and when it
+    /// took too long.
     pub(super) fn resume(text: &str, now: Timestamp) -> Option<Self> {
         let mut parts = text.split('.');
         let (secret, began_at) = (Token::parse(parts.next()?)?, Timestamp::from_millis(parts.next()?.parse().ok()?));
@@ -80,7 +81,8 @@ impl AuthenticationRequest {
         self.began_at
     }
 
-    /// The authentication request as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a cookie of.
+    /// The authentication request as text, which [`TokenSigner::sign`](super::signed_tokens::TokenSigner::sign) makes a
+    /// cookie of.
     pub(super) fn text(&self) -> String {
         let start = format!("{}.{}", self.secret.reveal(), self.began_at.as_millis());
         match self.purpose {

@@ -1,10 +1,10 @@
 //! Texts that browsers keep for this server between two requests, signed so that nobody else makes them.
 //!
-//! An authentication request is signed, so that only browsers that were sent to the provider make this server ask it. When the provider has
-//! told who came back, the person is asked before an identity is linked. The form in between proves by its ticket that the
-//! provider said so, because a person who could name any identity would take those of others. In the same way, the form for
-//! a code proves that someone has shown the password, and the form that turns on a second factor proves that this server
-//! has made the secret.
+//! An authentication request is signed, so that only browsers that were sent to the provider make this server ask it.
+//! When the provider has told who came back, the person is asked before an identity is linked. The form in between
+//! proves by its ticket that the provider said so, because a person who could name any identity would take those of
+//! others. In the same way, the form for a code proves that someone has shown the password, and the form that turns on
+//! a second factor proves that this server has made the secret.
 
 use std::time::Duration;
 

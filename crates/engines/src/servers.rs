@@ -256,8 +256,6 @@ impl<S: Server> Servers<S> {
     }
 }
 
-impl<S> Shared<S> {}
-
 impl<S: Server> Shared<S> {
     /// Takes a place at a server that was not tried, if one has a place: one that did not reject this work before, that
     /// is not doubtful, or the least loaded one, in this order.

@@ -140,8 +140,8 @@ impl IdentityProvider {
         &self.registration.provider.joins
     }
 
-    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon. Okta refuses, and
-    /// Keycloak asks the person again, without the ID token of the sign-in.
+    /// The URL at which a browser signs out of the provider too, if the provider has one and answers soon. Okta
+    /// refuses, and Keycloak asks the person again, without the ID token of the sign-in.
     pub async fn end_session_url(&self, id_token: Option<&str>) -> Option<String> {
         let metadata = tokio::time::timeout(END_SESSION_LIMIT, self.metadata()).await.ok()?.ok()?;
         let mut target = metadata.endpoints.end_session.clone()?;

@@ -483,8 +483,8 @@ impl SqlStore {
         }
     }
 
-    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and `audited`
-    /// finds that it changed something.
+    /// [`SqlStore::write`] of a change that the audit log records in the same transaction, if someone acts and
+    /// `audited` finds that it changed something.
     pub(crate) async fn change<T, W, D>(&self, effect: impl Into<Option<Effect>>, mut work: W, audited: D) -> Result<T>
     where
         T: Send + Sync + 'static,

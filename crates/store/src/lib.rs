@@ -467,8 +467,8 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Waits until other processes have ended tasks.
     async fn endings_elsewhere(&self) -> EndingsElsewhere;
 
-    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`. This
-    /// is only a hint, which may be lost.
+    /// Tells other processes what someone did that open pages show, in at most [`MAX_NEWS`] bytes that begin with `{`.
+    /// This is only a hint, which may be lost.
     fn announce_news(&self, news: String);
 
     /// Waits for what another process tells.

@@ -35,12 +35,13 @@ pub enum PersonCreation {
 pub enum PersonChange {
     /// Gives the person another role.
     Role(Role),
-    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and authentication requests to a
-    /// provider of the person.
+    /// Sets the Argon2id hash of a password, in PHC format, and ends all sessions, sign-in links and authentication
+    /// requests to a provider of the person.
     Password(String),
     /// Lifts a suspension and clears the strikes.
     Lift,
-    /// Removes the password, and ends all sessions, sign-in links and authentication requests to a provider of the person.
+    /// Removes the password, and ends all sessions, sign-in links and authentication requests to a provider of the
+    /// person.
     ShutOut,
 }
 
@@ -292,12 +293,12 @@ pub trait People: std::fmt::Debug + Send + Sync + 'static {
     /// Records that a session was used now, and moves its end to `expires_at` if that is later.
     async fn touch_session(&self, id: Id, expires_at: Timestamp) -> Result<()>;
 
-    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a provider.
-    /// Returns the number of sessions.
+    /// Ends one session of a person; or all but one, with the person's sign-in links and authentication requests to a
+    /// provider. Returns the number of sessions.
     async fn end_sessions(&self, person_id: Id, which: EndSessions) -> Result<usize>;
 
-    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider end, too. Returns
-    /// their number.
+    /// Deletes links, invitations and sessions of everyone; with all of them, authentication requests to a provider
+    /// end, too. Returns their number.
     async fn delete_sessions(&self, which: DeleteSessions) -> Result<usize>;
 }
 

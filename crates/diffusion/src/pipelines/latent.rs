@@ -244,9 +244,11 @@ impl Body {
         Ok(Self { weights: suit.weights("unet", self.weights, &uses)?, decoder, ..self })
     }
 
-    /// The traits of a model. For each way in which one may have been made there are a family, the steps and the guidance:
-    /// `[usual, distilled, consistent, turbo]`. Nothing in a folder says how many steps suit the model, so its other fields
-    /// must: a guidance input is that of LCM, and so is its scheduler, where its weights were merged into another model.
+    /// The traits of a model. For each way in which one may have been made there are a family, the steps and the
+    /// guidance:
+    /// `[usual, distilled, consistent, turbo]`. Nothing in a folder says how many steps suit the model, so its other
+    /// fields must: a guidance input is that of LCM, and so is its scheduler, where its weights were merged into
+    /// another model.
     pub(super) fn traits(&self, index: &Config, ways: [(&'static str, usize, f32); 4]) -> Result<Traits> {
         let [usual, distilled, consistent, turbo] = ways;
         let takes_guidance = self.unet.guidance.is_some();

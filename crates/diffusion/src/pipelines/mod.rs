@@ -288,8 +288,8 @@ pub fn weighted_prompts(folder: &Path) -> Result<bool> {
     Config::read(&folder.join("model_index.json"))?.text("_class_name", "").map(is_stable_diffusion)
 }
 
-/// Whether a class of pipelines is one of Stable Diffusion 1, 2 or XL: with text encoders of CLIP, and a UNet that makes
-/// several pictures at a time.
+/// Whether a class of pipelines is one of Stable Diffusion 1, 2 or XL: with text encoders of CLIP, and a UNet that
+/// makes several pictures at a time.
 pub fn is_stable_diffusion(class: &str) -> bool {
     USUAL.contains(&class) || XL.contains(&class)
 }

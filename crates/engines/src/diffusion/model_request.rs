@@ -97,7 +97,8 @@ impl ModelRequest {
         let fitting = match (self.is_on_processor(), large) {
             (true, true) if installed.cache.is_some() => EnginePrecision::W8a8,
             (true, _) => EnginePrecision::F32,
-            // Their weights were trained in this type, and the states of their text encoders may be beyond the range of F16.
+            // Their weights were trained in this type, and the states of their text encoders may be beyond the range of
+            // F16.
             (false, true) => EnginePrecision::Bf16,
             (false, false) => EnginePrecision::F16,
         };
@@ -108,8 +109,8 @@ impl ModelRequest {
         matches!(self.runtime, EngineRuntime::Rten | EngineRuntime::OnnxRuntime)
     }
 
-    /// The setup of a child with these LoRA files beside the engine's own. It writes beside the model only if it `keeps` files
-    /// there.
+    /// The setup of a child with these LoRA files beside the engine's own. It writes beside the model only if it
+    /// `keeps` files there.
     ///
     /// # Errors
     /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder
@@ -183,13 +184,14 @@ impl ModelRequest {
         self.find().is_ok_and(|installed| masks(&installed.path()))
     }
 
-    /// Whether the model reads weighted prompts, without opening it. One that cannot be read may be replaced by one that does.
+    /// Whether the model reads weighted prompts, without opening it. One that cannot be read may be replaced by one
+    /// that does.
     pub(super) fn takes_weighted_prompts(&self) -> bool {
         self.find().map_or(true, |installed| weighted_prompts(&installed.path()).unwrap_or(true))
     }
 
-    /// The most pictures of a size that take each step together. A device of its own has done a step of four small pictures
-    /// almost as soon as that of one; a processor has as much work with each picture as alone.
+    /// The most pictures of a size that take each step together. A device of its own has done a step of four small
+    /// pictures almost as soon as that of one; a processor has as much work with each picture as alone.
     pub(super) fn batch(&self, (width, height): (u32, u32)) -> u32 {
         let small = self.batch.unwrap_or(if self.is_on_processor() { 1 } else { BATCH });
         let pixels = u64::from(small) * BATCH_PIXELS / (u64::from(width) * u64::from(height)).max(1);
@@ -214,8 +216,8 @@ impl ModelRequest {
         self.speed_file().map(|file| Speed::remembered(&file)).unwrap_or_default()
     }
 
-    /// The file for the speed of an installed model, of which there is one for each runtime and precision, and for another
-    /// VAE, which may be much quicker. Merged LoRA files change no layer's size, and so no speed.
+    /// The file for the speed of an installed model, of which there is one for each runtime and precision, and for
+    /// another VAE, which may be much quicker. Merged LoRA files change no layer's size, and so no speed.
     pub(super) fn speed_file(&self) -> Option<PathBuf> {
         let installed = self.find().ok()?;
         let runtime = match self.runtime {
@@ -277,7 +279,8 @@ impl ModelRequest {
         }
     }
 
-    /// Advice when the model cannot be opened, by the status with which its process ended. `None` if that says what to do.
+    /// Advice when the model cannot be opened, by the status with which its process ended. `None` if that says what to
+    /// do.
     pub(super) fn remedy(&self, status: u8) -> Option<String> {
         Some(match status {
             NO_MODEL => "use another model".into(),

@@ -59,8 +59,8 @@ pub(super) struct ServerError {
 }
 
 impl ServerError {
-    /// The error in a body, if it holds one: `{"error": {…}}` of OpenAI, `{"error": "…"}` of sd-server, `{"detail": …}` of
-    /// FastAPI, and the fields of an error without any of these around them.
+    /// The error in a body, if it holds one: `{"error": {…}}` of OpenAI, `{"error": "…"}` of sd-server, `{"detail": …}`
+    /// of FastAPI, and the fields of an error without any of these around them.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         if body.len() > MAX_ERROR {
             return None;

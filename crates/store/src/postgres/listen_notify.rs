@@ -2,8 +2,8 @@
 //! when a task has ended, and carries news for open pages.
 //!
 //! A notification is only a hint: workers poll every second anyway, and a caller looks once more when its time is over.
-//! Therefore no write waits for it, a burst sends one, and after a lost connection everyone looks. News that were lost with
-//! it show when a page is loaded again.
+//! Therefore no write waits for it, a burst sends one, and after a lost connection everyone looks. News that were lost
+//! with it show when a page is loaded again.
 //!
 //! The payload is the name of the sending process and, for ended tasks, their ids or [`ANY`], or news in JSON.
 

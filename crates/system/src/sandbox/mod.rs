@@ -67,8 +67,8 @@ pub enum DecodeError {
     /// The process ended without an answer.
     #[error("decoder: {0}")]
     Crashed(ExitStatus),
-    /// Someone killed the process, most likely the kernel for want of memory. A decoder that takes too much itself ends in
-    /// other ways.
+    /// Someone killed the process, most likely the kernel for want of memory. A decoder that takes too much itself ends
+    /// in other ways.
     #[error("the decoder was killed: the machine or its container may have too little memory")]
     Killed,
     /// The answer is not a picture of the size in its header.
