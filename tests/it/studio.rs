@@ -275,7 +275,7 @@ async fn the_studio_refuses_what_the_api_refuses_and_keeps_the_words() {
     for (fields, reason) in [
         ([("prompt", "  "), ("shape", "1:1"), ("n", "1"), ("references", "")], "Describe the picture first"),
         ([("prompt", "a boat"), ("shape", "7:1"), ("n", "1"), ("references", "")], "Choose one of the shapes"),
-        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "5"), ("references", "")], "from 1 to 4"),
+        ([("prompt", "a boat"), ("shape", "1:1"), ("n", "5"), ("references", "")], "Choose 1 to 4 pictures"),
         ([("prompt", "a boat"), ("shape", "1:1"), ("n", "1"), ("references", "http://a.example/b.png")], "https"),
         ([("prompt", "a boat"), ("shape", "1:1"), ("n", "2"), ("references", "")], "costs 4 credits"),
     ] {

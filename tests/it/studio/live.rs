@@ -91,14 +91,16 @@ async fn a_page_hears_how_its_task_moves_up_in_the_queue() {
     let (ada, eve) = (service.visitor("ada", 10).await, service.visitor("eve", 10).await);
     let stop = CancellationToken::new();
     let running = tokio::spawn(service.api.studio.clone().run(stop.clone()));
-    let before = eve.create("a hut").await;
+    // Those of another account do not count.
+    eve.create("a hut").await;
+    let before = ada.create("a hut").await;
     service.clock.advance(std::time::Duration::from_secs(2));
     let task = ada.create("a boat").await;
     service.clock.advance(std::time::Duration::from_secs(2));
     assert!(ada.page("/studio").await.contains("Waiting, number 2 in your queue"));
     let mut stream = ada.open().await;
     stream.reads(&format!("event: task\ndata: {{\"id\":\"{task}\"}}")).await;
-    assert_eq!(eve.send(&format!("/studio/tasks/{before}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
+    assert_eq!(ada.send(&format!("/studio/tasks/{before}/cancel"), &[]).await.status, StatusCode::SEE_OTHER);
     service.clock.advance(std::time::Duration::from_secs(2));
     stream.reads("event: progress").await;
     stream.reads("Waiting, number 1 in your queue").await;
