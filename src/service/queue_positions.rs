@@ -75,6 +75,8 @@ struct Known {
     waiting: Vec<Waiting>,
     /// The number of waiting tasks of each account.
     of_accounts: HashMap<Id, u64>,
+    /// The number of accounts with at least one of them, at least two, and so on.
+    accounts_with: Vec<u64>,
     /// The same on each surface.
     of_surfaces: HashMap<(Id, Surface), u64>,
     /// Time of the database just before they were read.
@@ -118,7 +120,7 @@ impl QueuePositions {
 
     /// Counts one more waiting task of an account.
     pub(super) fn grow(&self, account: Id) {
-        *self.known.locked().of_accounts.entry(account).or_default() += 1;
+        self.known.locked().count(account);
     }
 
     async fn read(&self, store: &dyn Store) {
@@ -130,25 +132,39 @@ impl QueuePositions {
 
 impl Known {
     fn of(waiting: Vec<WaitingTask>, read_at: Timestamp) -> Self {
-        let (mut of_accounts, mut of_surfaces, mut of_engines) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let ranked = |task: WaitingTask| Waiting {
-            id: task.id,
-            of_account: count(&mut of_accounts, task.account_id),
-            of_surface: count(&mut of_surfaces, (task.account_id, task.surface)),
-            of_engine: task.engine.map(|engine| (engine.clone(), count(&mut of_engines, engine))),
-        };
-        let waiting = waiting.into_iter().map(ranked).collect();
-        Self { waiting, of_accounts, of_surfaces, read_at: Some(read_at) }
+        let mut known = Self { read_at: Some(read_at), ..Self::default() };
+        let mut of_engines = HashMap::new();
+        for task in waiting {
+            let ranked = Waiting {
+                id: task.id,
+                of_account: known.count(task.account_id),
+                of_surface: count(&mut known.of_surfaces, (task.account_id, task.surface)),
+                of_engine: task.engine.map(|engine| (engine.clone(), count(&mut of_engines, engine))),
+            };
+            known.waiting.push(ranked);
+        }
+        known
+    }
+
+    /// Counts one more waiting task of an account, and returns how many it has now.
+    fn count(&mut self, account: Id) -> u64 {
+        let own = count(&mut self.of_accounts, account);
+        let accounts_with = &mut self.accounts_with;
+        accounts_with.resize(accounts_with.len().max(own as usize), 0);
+        accounts_with[own as usize - 1] += 1;
+        own
     }
 
     fn before_next(&self, account: Id) -> u64 {
         self.before(account, self.of_accounts.get(&account).copied().unwrap_or(0) + 1)
     }
 
-    /// The tasks that workers claim before the one with this rank among those of its account.
+    /// The tasks that workers claim before the one with this rank among those of its account: of each other account as
+    /// many as its rank.
     fn before(&self, account: Id, rank: u64) -> u64 {
-        let others = self.of_accounts.iter().filter(|(other, _)| **other != account);
-        rank - 1 + others.map(|(_, waiting)| rank.min(*waiting)).sum::<u64>()
+        let of_all: u64 = self.accounts_with.iter().take(rank as usize).sum();
+        let own = self.of_accounts.get(&account).copied().unwrap_or(0);
+        rank - 1 + of_all - rank.min(own)
     }
 
     fn rank(&self, task: QueuedTask) -> Rank {
@@ -171,7 +187,7 @@ impl Known {
     }
 }
 
-/// Counts one more, and returns how many there are now.
+/// Counts one more of a kind, and returns how many there are now.
 fn count<K: Hash + Eq>(counts: &mut HashMap<K, u64>, of: K) -> u64 {
     let count = counts.entry(of).or_default();
     *count += 1;
