@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from measure import randomise, say, seconds
+from measure import randomise, say, seconds, vae
 
 MERGES = Path(__file__).parents[1] / "src" / "tokenizer" / "openai_clip" / "merges.txt.gz"
 PROMPT = "a lighthouse in a storm, oil painting"
@@ -25,21 +25,14 @@ PART = "diffusion_pytorch_model.safetensors"
 def make(folder):
     """The folder of a pipeline with random weights in F16, which both programs read."""
     import torch
-    from diffusers import AutoencoderKL, LCMScheduler, UNet2DConditionModel
+    from diffusers import LCMScheduler, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
     if (folder / "model_index.json").exists():
         return
     with torch.device("meta"):
         unet = UNet2DConditionModel(sample_size=64, cross_attention_dim=768)
-        vae = AutoencoderKL(
-            down_block_types=["DownEncoderBlock2D"] * 4,
-            up_block_types=["UpDecoderBlock2D"] * 4,
-            block_out_channels=(128, 256, 512, 512),
-            layers_per_block=2,
-            latent_channels=4,
-            sample_size=SIDE,
-        )
+        decoder = vae(sample_size=SIDE)
         clip = CLIPTextConfig(
             vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
             max_position_embeddings=77, hidden_act="quick_gelu", bos_token_id=49406, eos_token_id=49407,
@@ -48,7 +41,7 @@ def make(folder):
     # The published files have this prefix, which newer releases of the library leave out.
     prefix = "" if next(iter(text.state_dict())).startswith("text_model.") else "text_model."
     keep(unet, folder / "unet", PART)
-    keep(vae, folder / "vae", PART)
+    keep(decoder, folder / "vae", PART)
     keep(text, folder / "text_encoder", "model.safetensors", prefix)
     tokenizer(folder / "tokenizer")
     schedule = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}

@@ -165,22 +165,29 @@ def encoder():
     return found
 
 
+def vae(**more):
+    """The VAE of Stable Diffusion 1."""
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * 4,
+        up_block_types=["UpDecoderBlock2D"] * 4,
+        block_out_channels=(128, 256, 512, 512),
+        layers_per_block=2,
+        latent_channels=4,
+        **more,
+    )
+
+
 def make(folder):
     import torch
-    from diffusers import AutoencoderKL, AutoencoderKLFlux2, UNet2DConditionModel
+    from diffusers import AutoencoderKLFlux2, UNet2DConditionModel
 
     for name, singles, doubles in [(f"klein-{FEW}", FEW, 1), (f"klein-{MANY}", MANY, 1), ("klein", 20, 5)]:
         keep(klein(doubles, singles), folder / name)
     with torch.device("meta"):
         keep(UNet2DConditionModel(sample_size=64, cross_attention_dim=768), folder / "unet")
-        vae = AutoencoderKL(
-            down_block_types=["DownEncoderBlock2D"] * 4,
-            up_block_types=["UpDecoderBlock2D"] * 4,
-            block_out_channels=(128, 256, 512, 512),
-            layers_per_block=2,
-            latent_channels=4,
-        )
-        keep(vae, folder / "vae")
+        keep(vae(), folder / "vae")
         keep(AutoencoderKLFlux2(), folder / "klein-vae")
     zeros(single_file(klein(5, 20).state_dict()), "BF16", folder / "klein.safetensors")
     zeros(encoder(), "BF16", folder / "qwen.safetensors")
