@@ -152,9 +152,9 @@ pub(super) async fn run(command: ModelCommand, data: &DataSettings) -> Outcome {
 async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
     let PullArgs { name, revision, accept_licence, hub, json } = args;
     let usual = TimeLimits::default();
-    let patience =
+    let limits =
         TimeLimits { stall: hub.test_stall.unwrap_or(usual.stall), pause: hub.test_pause.unwrap_or(usual.pause) };
-    let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), patience)?;
+    let hub = Hub::new(&hub.endpoint, hub.token(), hub.authorities(), limits)?;
     let transfer = Arc::new(Transfer::new(!json));
     let work = async {
         let mut pull = match pull::begin(&hub, &data.data, &name, revision.as_deref(), &*transfer).await? {

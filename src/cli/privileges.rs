@@ -11,7 +11,7 @@ use tintype_system::owner::{self, RootRight};
 
 impl Command {
     /// Whether the command works on data, and the right of root that it needs beside those of the owner of the data.
-    fn keeps(&self) -> Option<RootRight> {
+    fn root_right(&self) -> Option<RootRight> {
         match self {
             Self::Serve(_) | Self::Api(_) | Self::Worker(_) => Some(RootRight::LowPorts),
             Self::Backup(_) => Some(RootRight::WriteDestination),
@@ -83,7 +83,7 @@ impl Command {
 
 /// Makes root the owner of the data before the command touches it. Must run while this process has a single thread.
 pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Result<(), Failure> {
-    let Some(keeps) = command.keeps() else { return Ok(()) };
+    let Some(root_right) = command.root_right() else { return Ok(()) };
     // The owner of the data may be unable to read them.
     data.read_secrets()?;
     if let Command::Model(model::ModelCommand::Pull(args)) = command {
@@ -94,7 +94,7 @@ pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Re
     }
     let places = command.places(data)?;
     let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();
-    if let Some(sentence) = owner::become_owner(&places, keeps)? {
+    if let Some(sentence) = owner::become_owner(&places, root_right)? {
         tracing::info!("{sentence}");
     }
     Ok(())

@@ -306,8 +306,8 @@ async fn work(
     if let Some(api) = &api {
         let ApiSettings { connections, trusted_proxies, balancers, .. } = api.settings.clone();
         let certificate = listeners.certificate;
-        let front = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
-        running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), front, close.clone()));
+        let listener = ListenerSettings { certificate, limits: connections, trusted_proxies, balancers };
+        running.spawn(server::serve(listeners.api, router(api.clone(), readiness.clone()), listener, close.clone()));
         run_beside(api, &mut running, &stop);
     }
     if let Some(probe) = listeners.probe {

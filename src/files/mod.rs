@@ -44,7 +44,7 @@ pub struct Files {
     faults: Faults,
     guard: Option<PathBuf>,
     /// Why files cannot be written, if they cannot.
-    trouble: Mutex<Option<WriteFault>>,
+    write_fault: Mutex<Option<WriteFault>>,
 }
 
 /// A reason why files cannot be written.
@@ -110,7 +110,7 @@ impl Files {
     }
 
     fn new(backend: Backend) -> Self {
-        Self { backend, faults: Faults::default(), guard: None, trouble: Mutex::default() }
+        Self { backend, faults: Faults::default(), guard: None, write_fault: Mutex::default() }
     }
 
     /// Sets the faults to inject.
@@ -234,13 +234,13 @@ impl Files {
 
     /// Whether the last write succeeded and, for a directory, permissions did not change since [`Files::try_again`].
     pub fn are_writable(&self) -> bool {
-        self.trouble.locked().is_none()
+        self.write_fault.locked().is_none()
     }
 
     /// Tries again a write that failed, and checks that a directory may be written to on this day.
     pub async fn try_again(&self, today: Timestamp) {
-        let trouble = *self.trouble.locked();
-        match (&self.backend, trouble) {
+        let write_fault = *self.write_fault.locked();
+        match (&self.backend, write_fault) {
             (_, Some(WriteFault::Write(task_id, bytes))) => {
                 if let Ok(name) = self.write(task_id, 0, Bytes::from(vec![0; bytes])).await
                     && let Err(error) = self.remove(&name).await
@@ -257,9 +257,9 @@ impl Files {
     }
 
     /// Notes whether files can be written, and logs when that changes.
-    fn note(&self, trouble: Option<WriteFault>, error: &str) {
+    fn note(&self, write_fault: Option<WriteFault>, error: &str) {
         let files = self.describe();
-        match (trouble, std::mem::replace(&mut *self.trouble.locked(), trouble)) {
+        match (write_fault, std::mem::replace(&mut *self.write_fault.locked(), write_fault)) {
             (Some(_), None) => tracing::error!(
                 files,
                 error,

@@ -101,7 +101,7 @@ pub(super) fn next_part(rest: &mut VecDeque<Bytes>) -> Bytes {
 /// The body of an answer with pictures, in parts.
 pub(super) struct Pieces {
     pub(super) rest: VecDeque<Bytes>,
-    pub(super) _seat: Arc<WaitSlot>,
+    pub(super) _slot: Arc<WaitSlot>,
     /// So that the same answer for another caller has the same memory.
     pub(super) _encoded: Encoded,
 }

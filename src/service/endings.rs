@@ -65,7 +65,7 @@ pub struct Ending {
     /// The surface on which the account created it.
     pub surface: Surface,
     /// How it ended.
-    pub how: EndingKind,
+    pub kind: EndingKind,
 }
 
 words! {
@@ -305,11 +305,11 @@ impl Endings {
     }
 
     /// Counts a committed ending, and tells subscribers, waiting callers and other processes.
-    fn ended(&self, ended: Ended, how: EndingKind) {
+    fn ended(&self, ended: Ended, kind: EndingKind) {
         let Ended { task_id, account_id, surface } = ended;
-        self.metrics.task_ended(how.as_str());
+        self.metrics.task_ended(kind.as_str());
         // An error means that there is no subscriber.
-        drop(self.told.send(Ending { task_id, account_id, surface, how }));
+        drop(self.told.send(Ending { task_id, account_id, surface, kind }));
         self.waiters.wake(task_id);
         self.store.announce_ending(task_id);
     }

@@ -190,7 +190,7 @@ impl Tasks {
     /// [`StoreError`].
     pub async fn wait(
         &self,
-        seat: &WaitSlot,
+        slot: &WaitSlot,
         account_id: Id,
         surface: Surface,
         task_id: TaskId,
@@ -198,7 +198,7 @@ impl Tasks {
         released: impl Future<Output = ()>,
     ) -> Result<Option<PolledTask>> {
         let TaskId(id) = task_id;
-        let waiter = seat.wait_for(id);
+        let waiter = slot.wait_for(id);
         let over = async {
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}

@@ -11,11 +11,11 @@ use crate::service::shares;
 use tintype_domain::model::Id;
 use tintype_system::locked::Locked as _;
 
-/// Most seats of one account in one process.
-pub const MAX_SEATS_OF_ACCOUNT: usize = 100;
-/// Most seats in one process.
-pub const MAX_SEATS: usize = 2_048;
-/// Most callers of one task that share a seat. Each holds a connection.
+/// Most slots of one account in one process.
+pub const MAX_SLOTS_OF_ACCOUNT: usize = 100;
+/// Most slots in one process.
+pub const MAX_SLOTS: usize = 2_048;
+/// Most callers of one task that share a slot. Each holds a connection.
 const MAX_SHARING: usize = 8;
 
 /// The callers of this process that wait. Clones are the same callers.
@@ -26,9 +26,9 @@ pub struct Waiters {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    seats: usize,
+    slots: usize,
     accounts: HashMap<Id, usize>,
-    /// Callers that share seats, by account and task.
+    /// Callers that share slots, by account and task.
     sharing: HashMap<(Id, Id), usize>,
     tasks: HashMap<Id, PendingTask>,
 }
@@ -40,12 +40,12 @@ struct PendingTask {
     waiters: usize,
 }
 
-/// Why there is no seat.
+/// Why there is no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoWaitSlot {
-    /// The account has so many seats, which is its share at this moment.
+    /// The account has so many slots, which is its share at this moment.
     Account(usize),
-    /// All seats of this process are taken.
+    /// All slots of this process are taken.
     Process,
 }
 
@@ -66,21 +66,21 @@ pub(super) struct Waiter<'a> {
 }
 
 impl Waiters {
-    /// Room for a caller of this account. An account has up to [`MAX_SEATS_OF_ACCOUNT`] seats, and no more than half of what
+    /// Room for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
     /// the others leave.
     ///
     /// # Errors
     /// [`NoWaitSlot`].
-    pub fn seat(&self, account_id: Id) -> Result<WaitSlot, NoWaitSlot> {
+    pub fn slot(&self, account_id: Id) -> Result<WaitSlot, NoWaitSlot> {
         let mut waiting = self.waiting.locked();
         let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();
-        if waiting.seats >= MAX_SEATS {
+        if waiting.slots >= MAX_SLOTS {
             return Err(NoWaitSlot::Process);
         }
-        if held >= MAX_SEATS_OF_ACCOUNT || !shares::fits(MAX_SEATS, held, waiting.seats - held, 1) {
+        if held >= MAX_SLOTS_OF_ACCOUNT || !shares::fits(MAX_SLOTS, held, waiting.slots - held, 1) {
             return Err(NoWaitSlot::Account(held));
         }
-        waiting.seats += 1;
+        waiting.slots += 1;
         waiting.accounts.insert(account_id, held + 1);
         Ok(WaitSlot { waiters: self.clone(), account_id, task_id: OnceLock::new() })
     }
@@ -91,8 +91,8 @@ impl Waiters {
     }
 
     /// Seats that are taken.
-    pub fn seats(&self) -> usize {
-        self.waiting.locked().seats
+    pub fn slots(&self) -> usize {
+        self.waiting.locked().slots
     }
 
     /// Wakes the callers that wait for a task.
@@ -109,22 +109,22 @@ impl Waiters {
 }
 
 impl Waiting {
-    /// Gives a seat of an account back.
+    /// Gives a slot of an account back.
     fn leave(&mut self, account_id: Id) {
-        self.seats -= 1;
+        self.slots -= 1;
         release(&mut self.accounts, account_id, |count| count);
     }
 }
 
 impl WaitSlot {
     /// Lets the caller wait for the end of a task. From then on, callers of the account that wait for the same task share the
-    /// seat, also while they receive its answer.
+    /// slot, also while they receive its answer.
     pub(super) fn wait_for(&self, task_id: Id) -> Waiter<'_> {
         let mut waiting = self.waiters.waiting.locked();
         if self.task_id.set(task_id).is_ok() {
             let sharing = waiting.sharing.entry((self.account_id, task_id)).or_default();
             *sharing += 1;
-            // Another one has a seat for this caller.
+            // Another one has a slot for this caller.
             if *sharing % MAX_SHARING != 1 {
                 waiting.leave(self.account_id);
             }
@@ -183,51 +183,51 @@ mod tests {
     }
 
     #[test]
-    fn seats_are_bounded_for_each_account_and_for_the_process_and_forgotten() {
+    fn slots_are_bounded_for_each_account_and_for_the_process_and_forgotten() {
         let waiters = Waiters::default();
-        let seat = |account: i64| waiters.seat(id(account)).ok();
-        let of_one: Vec<_> = std::iter::from_fn(|| seat(1)).collect();
-        assert_eq!(of_one.len(), MAX_SEATS_OF_ACCOUNT);
-        let full = NoWaitSlot::Account(MAX_SEATS_OF_ACCOUNT);
-        assert_eq!(waiters.seat(id(1)).err(), Some(full));
-        let of_others: Vec<_> = (2..).map_while(&seat).take(MAX_SEATS).collect();
-        assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SEATS, 0));
-        assert_eq!(waiters.seat(id(0)).err(), Some(NoWaitSlot::Process));
-        let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, seat)| seat.wait_for(id(task % 3))).collect();
+        let slot = |account: i64| waiters.slot(id(account)).ok();
+        let of_one: Vec<_> = std::iter::from_fn(|| slot(1)).collect();
+        assert_eq!(of_one.len(), MAX_SLOTS_OF_ACCOUNT);
+        let full = NoWaitSlot::Account(MAX_SLOTS_OF_ACCOUNT);
+        assert_eq!(waiters.slot(id(1)).err(), Some(full));
+        let of_others: Vec<_> = (2..).map_while(&slot).take(MAX_SLOTS).collect();
+        assert_eq!((of_one.len() + of_others.len(), waiters.count()), (MAX_SLOTS, 0));
+        assert_eq!(waiters.slot(id(0)).err(), Some(NoWaitSlot::Process));
+        let waiting: Vec<_> = (0..).zip(&of_others).map(|(task, slot)| slot.wait_for(id(task % 3))).collect();
         assert_eq!(waiters.count(), of_others.len());
         drop(waiting);
         drop(of_one);
-        assert!(seat(1).is_some());
+        assert!(slot(1).is_some());
         drop(of_others);
         let waiting = waiters.waiting.locked();
-        assert!(waiting.seats == 0 && waiting.accounts.is_empty() && waiting.tasks.is_empty());
+        assert!(waiting.slots == 0 && waiting.accounts.is_empty() && waiting.tasks.is_empty());
         assert!(waiting.sharing.is_empty());
     }
 
     #[test]
-    fn accounts_that_take_all_they_can_leave_seats_for_others() {
+    fn accounts_that_take_all_they_can_leave_slots_for_others() {
         let waiters = Waiters::default();
-        let greedy = |account| std::iter::from_fn(|| waiters.seat(id(account)).ok()).collect::<Vec<_>>();
+        let greedy = |account| std::iter::from_fn(|| waiters.slot(id(account)).ok()).collect::<Vec<_>>();
         let held: Vec<_> = (0..20).map(greedy).collect();
-        assert!(held[..18].iter().all(|seats| seats.len() == MAX_SEATS_OF_ACCOUNT));
-        assert!(held[19].len() < MAX_SEATS_OF_ACCOUNT && waiters.seat(id(20)).is_ok());
+        assert!(held[..18].iter().all(|slots| slots.len() == MAX_SLOTS_OF_ACCOUNT));
+        assert!(held[19].len() < MAX_SLOTS_OF_ACCOUNT && waiters.slot(id(20)).is_ok());
     }
 
     #[test]
-    fn callers_of_one_task_share_seats() {
+    fn callers_of_one_task_share_slots() {
         let waiters = Waiters::default();
         let mut held = Vec::new();
         for callers in 1..=3 * MAX_SHARING {
-            let seat = waiters.seat(id(1)).expect("room");
-            drop((seat.wait_for(id(7)), seat.wait_for(id(7))));
-            held.push(seat);
-            assert_eq!(waiters.seats(), callers.div_ceil(MAX_SHARING));
+            let slot = waiters.slot(id(1)).expect("room");
+            drop((slot.wait_for(id(7)), slot.wait_for(id(7))));
+            held.push(slot);
+            assert_eq!(waiters.slots(), callers.div_ceil(MAX_SHARING));
         }
-        let others = waiters.seat(id(2)).expect("room");
+        let others = waiters.slot(id(2)).expect("room");
         drop(others.wait_for(id(7)));
-        assert_eq!(waiters.seats(), 4, "another account has a seat of its own");
+        assert_eq!(waiters.slots(), 4, "another account has a slot of its own");
         while held.pop().is_some() {
-            assert_eq!(waiters.seats(), 1 + held.len().div_ceil(MAX_SHARING));
+            assert_eq!(waiters.slots(), 1 + held.len().div_ceil(MAX_SHARING));
         }
         drop(others);
         assert!(waiters.waiting.locked().accounts.is_empty() && waiters.waiting.locked().sharing.is_empty());

@@ -188,11 +188,11 @@ impl<'a> Card<'a> {
             self.state = self.t.get("working").into_owned();
             return;
         };
-        let standing = TaskProgress::of(&studio.tasks, unfinished).await;
-        self.preview = standing.preview;
-        self.waits = standing.waits;
-        self.fraction = standing.stage.map(Stage::fraction);
-        self.state = words(self.t, &standing);
+        let progress = TaskProgress::of(&studio.tasks, unfinished).await;
+        self.preview = progress.preview;
+        self.waits = progress.waits;
+        self.fraction = progress.stage.map(Stage::fraction);
+        self.state = words(self.t, &progress);
     }
 
     /// The lines of the references.
@@ -290,15 +290,15 @@ pub(super) fn author_name(t: &Texts, name: &str) -> String {
 }
 
 /// The words for the state of an unfinished task.
-pub(super) fn words(t: &Texts, standing: &TaskProgress) -> String {
-    let mut words = match (standing.waits, standing.stage) {
-        (true, _) if standing.position > 0 => t.count("waiting-place", standing.position),
+pub(super) fn words(t: &Texts, progress: &TaskProgress) -> String {
+    let mut words = match (progress.waits, progress.stage) {
+        (true, _) if progress.position > 0 => t.count("waiting-place", progress.position),
         (true, _) => t.get("waiting"),
         (false, Some(Stage::Step { done, of })) => t.word("working-steps", &format!("{done}/{of}")),
         (false, _) => t.get("working"),
     }
     .into_owned();
-    if let Some(left) = standing.left {
+    if let Some(left) = progress.left {
         words.push_str(", ");
         words.push_str(&t.count("left", left));
     }

@@ -48,7 +48,7 @@ impl Visitor {
         if !studio.sign_in_attempts.allow(&format!("\0{}", person.id), None) {
             return Err(self.too_often());
         }
-        let place = place(&studio.hashes, &self.visit)?;
+        let place = place(&studio.hashes, &self.context)?;
         let is_right = studio.people.is_password_of(person, password.to_owned()).await?;
         drop(place);
         Ok(is_right)
@@ -74,8 +74,8 @@ impl Visitor {
 
     /// Logs a wrong password or code, and waits like after a failed sign-in.
     pub(super) async fn fail(&self) -> Result<(), PageError> {
-        let address = Address(self.visit.source);
+        let address = Address(self.context.source);
         tracing::warn!(name = ?self.name(), %address, "a confirmation failed: wrong password or code");
-        delay_failure(&self.studio, &self.visit).await
+        delay_failure(&self.studio, &self.context).await
     }
 }

@@ -40,34 +40,34 @@ pub(super) struct Cookie {
 }
 
 impl Cookie {
-    fn name(&self, visit: &RequestContext) -> &'static str {
+    fn name(&self, context: &RequestContext) -> &'static str {
         let without_prefix = || self.name.trim_start_matches("__Host-").trim_start_matches("__Secure-");
-        if visit.https { self.name } else { without_prefix() }
+        if context.https { self.name } else { without_prefix() }
     }
 
     /// Its value in a request.
-    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, visit: &RequestContext) -> Option<&'a str> {
-        value(headers, self.name(visit))
+    pub(super) fn read<'a>(&self, headers: &'a HeaderMap, context: &RequestContext) -> Option<&'a str> {
+        value(headers, self.name(context))
     }
 
     /// Sets it for some seconds.
     pub(super) fn set(
         &self,
         response: Response<Body>,
-        visit: &RequestContext,
+        context: &RequestContext,
         value: &str,
         seconds: u64,
     ) -> Response<Body> {
-        let secure = if visit.https { "; Secure" } else { "" };
+        let secure = if context.https { "; Secure" } else { "" };
         // Lax, because browsers come back from the provider's site.
-        let (name, path) = (self.name(visit), self.path);
+        let (name, path) = (self.name(context), self.path);
         let line = format!("{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
         with_line(response, line)
     }
 
     /// Deletes it.
-    pub(super) fn remove(&self, response: Response<Body>, visit: &RequestContext) -> Response<Body> {
-        self.set(response, visit, "", 0)
+    pub(super) fn remove(&self, response: Response<Body>, context: &RequestContext) -> Response<Body> {
+        self.set(response, context, "", 0)
     }
 }
 
@@ -86,12 +86,11 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str>
     found.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
-/// Remembers the ID token of a session, unless it is so long that proxies might not take the headers: nginx takes 4
-/// KiB.
-pub(super) fn with_id_token(response: Response<Body>, visit: &RequestContext, id_token: &str) -> Response<Body> {
+/// Remembers the ID token of a session, unless it is so long that proxies might reject the headers: nginx takes 4 KiB.
+pub(super) fn with_id_token(response: Response<Body>, context: &RequestContext, id_token: &str) -> Response<Body> {
     match id_token.len() {
-        0..=MAX_ID_TOKEN => ID_TOKEN.set(response, visit, id_token, SESSION_LIFE.as_secs()),
-        _ => ID_TOKEN.remove(response, visit),
+        0..=MAX_ID_TOKEN => ID_TOKEN.set(response, context, id_token, SESSION_LIFE.as_secs()),
+        _ => ID_TOKEN.remove(response, context),
     }
 }
 
@@ -101,23 +100,23 @@ pub(super) fn with_language(response: Response<Body>, language: &str) -> Respons
 }
 
 /// Remembers the page requested before the sign-in.
-pub(super) fn with_wanted(response: Response<Body>, visit: &RequestContext, page: &str) -> Response<Body> {
-    WANTED.set(response, visit, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
+pub(super) fn with_wanted(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
+    WANTED.set(response, context, &BASE64_URL_SAFE_NO_PAD.encode(page), WANTED_SECONDS)
 }
 
 /// Remembers the page with a form that was not taken, because its session has ended.
-pub(super) fn with_lost(response: Response<Body>, visit: &RequestContext, page: &str) -> Response<Body> {
-    WANTED.set(response, visit, &format!("{LOST}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), WANTED_SECONDS)
+pub(super) fn with_lost(response: Response<Body>, context: &RequestContext, page: &str) -> Response<Body> {
+    WANTED.set(response, context, &format!("{LOST}{}", BASE64_URL_SAFE_NO_PAD.encode(page)), WANTED_SECONDS)
 }
 
 /// Whether the sign-in leads to a page with a form that was not taken.
-pub(super) fn has_lost(headers: &HeaderMap, visit: &RequestContext) -> bool {
-    WANTED.read(headers, visit).is_some_and(|page| page.starts_with(LOST))
+pub(super) fn has_lost(headers: &HeaderMap, context: &RequestContext) -> bool {
+    WANTED.read(headers, context).is_some_and(|page| page.starts_with(LOST))
 }
 
 /// The page requested before the sign-in, which leads there.
-pub(super) fn landing(headers: &HeaderMap, visit: &RequestContext) -> Option<String> {
-    let page = WANTED.read(headers, visit)?.trim_start_matches(LOST);
+pub(super) fn landing(headers: &HeaderMap, context: &RequestContext) -> Option<String> {
+    let page = WANTED.read(headers, context)?.trim_start_matches(LOST);
     let page = BASE64_URL_SAFE_NO_PAD.decode(page).ok()?;
     studio_page(&String::from_utf8(page).ok()?)
 }

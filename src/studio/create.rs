@@ -291,7 +291,7 @@ pub async fn picture(
 pub(super) fn base(visitor: &Visitor, headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let host = visitor.studio.settings.public_host.as_deref().unwrap_or(host);
-    format!("{}://{host}", if visitor.visit.https { "https" } else { "http" })
+    format!("{}://{host}", if visitor.context.https { "https" } else { "http" })
 }
 
 /// Charges and queues a task, on the rules of the API.
@@ -390,7 +390,7 @@ async fn read(
             return Ok(Err(t.get("board-gone").into_owned()));
         }
     }
-    let request_id = Some(visitor.visit.request_id.clone());
+    let request_id = Some(visitor.context.request_id.clone());
     Ok(Ok(Wanted { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
 }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Redirect};
 
 use super::cookies::{studio_page, with_lost, with_wanted};
 use super::page::{html, secured};
-use super::session::visit;
+use super::session::request_context;
 use super::texts::Texts;
 use super::{RequestContext, SECOND_FACTOR, SIGN_IN, SIGN_OUT};
 use crate::files::FilesError;
@@ -40,7 +40,7 @@ pub struct PageError {
 /// A page to which a sign-in leads.
 #[derive(Debug, Clone)]
 struct Wanted {
-    visit: RequestContext,
+    context: RequestContext,
     page: String,
     /// Whether it has a form that was not taken, instead of being the page that the person asked for.
     is_lost: bool,
@@ -91,10 +91,10 @@ impl PageError {
         let is_page = parts.method == Method::GET && accepts_html;
         if self.first == Some(SIGN_IN)
             && is_page
-            && let Ok(visit) = visit(parts)
+            && let Ok(context) = request_context(parts)
         {
             let page = studio_page(&parts.uri.to_string());
-            self.wanted = page.map(|page| Box::new(Wanted { visit, page, is_lost: false }));
+            self.wanted = page.map(|page| Box::new(Wanted { context, page, is_lost: false }));
         }
         self
     }
@@ -105,10 +105,10 @@ impl PageError {
         let referrer = parts.headers.get(header::REFERER).and_then(|referrer| referrer.to_str().ok());
         if self.first == Some(SIGN_IN)
             && parts.uri.path() != SIGN_OUT
-            && let Ok(visit) = visit(parts)
+            && let Ok(context) = request_context(parts)
         {
             let page = referrer.and_then(studio_page);
-            self.wanted = page.map(|page| Box::new(Wanted { visit, page, is_lost: true }));
+            self.wanted = page.map(|page| Box::new(Wanted { context, page, is_lost: true }));
         }
         self
     }
@@ -146,8 +146,8 @@ impl IntoResponse for PageError {
         if let Some(page) = self.first {
             let response = secured(Redirect::to(page).into_response());
             return match self.wanted.as_deref() {
-                Some(Wanted { visit, page, is_lost: true }) => with_lost(response, visit, page),
-                Some(Wanted { visit, page, is_lost: false }) => with_wanted(response, visit, page),
+                Some(Wanted { context, page, is_lost: true }) => with_lost(response, context, page),
+                Some(Wanted { context, page, is_lost: false }) => with_wanted(response, context, page),
                 None => response,
             };
         }

@@ -14,7 +14,7 @@ use super::error::PageError;
 use super::page::{answer, html, role_text, secured, written};
 use super::people::PEOPLE;
 use super::secret::{self, Secret};
-use super::session::{Fields, Form, Unready, Visitor, check_origin, visit};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context};
 use super::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer, words};
 use super::sign_up::new_person;
 use super::texts::Texts;
@@ -101,8 +101,8 @@ struct GonePage<'a> {
 }
 
 /// No such invitation works. Whether it ever did is nobody's business. The answer waits like that to a failed sign-in.
-async fn gone(studio: &Studio, visit: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
-    delay_failure(studio, visit).await?;
+async fn gone(studio: &Studio, context: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
+    delay_failure(studio, context).await?;
     let page = GonePage { t: Texts::of(&parts.headers), path: parts.uri.path() };
     Ok(without_path_in_referrer(written(StatusCode::NOT_FOUND, page.render()?)))
 }
@@ -130,7 +130,7 @@ pub async fn invitation(
 ) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     let Some((_, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &visit(&parts)?, &parts).await;
+        return gone(&studio, &request_context(&parts)?, &parts).await;
     };
     if let Ok(Unready(visitor)) = visitor {
         return signed_in(&visitor, &invitation, &parts);
@@ -148,10 +148,10 @@ pub async fn join(
 ) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let Some((token, invitation)) = find(&studio, &token).await? else {
-        return gone(&studio, &visit, &parts).await;
+        return gone(&studio, &context, &parts).await;
     };
     if let Ok(visitor) = Visitor::of_now(&parts, &studio).await {
         return signed_in(&visitor, &invitation, &parts);
@@ -161,11 +161,11 @@ pub async fn join(
         let page = JoinPage { name: fields.text("name"), notice: Some(notice), ..page };
         Ok(without_path_in_referrer(answer(page.render()?, Some(notice))))
     };
-    let new = match new_person(&fields, &visit)? {
+    let new = match new_person(&fields, &context)? {
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let place = place(&studio.sign_ups, &visit)?;
+    let place = place(&studio.sign_ups, &context)?;
     let agent = agent(&parts.headers);
     let outcome = studio.people.join_by_invitation(&invitation, token.hash(), new, agent).await?;
     drop(place);
@@ -176,14 +176,14 @@ pub async fn join(
                 person = %person.id, account = %person.account_id, invitation = %invitation.id,
                 "a person joined an account by an invitation"
             );
-            Ok(without_path_in_referrer(enter(&studio, &visit, &parts.headers, &signed_in)))
+            Ok(without_path_in_referrer(enter(&studio, &context, &parts.headers, &signed_in)))
         }
         JoinOutcome::Invalid(invalid) => refuse(words(invalid)),
         JoinOutcome::NameTaken => {
-            delay_failure(&studio, &visit).await?;
+            delay_failure(&studio, &context).await?;
             refuse("sign-up-taken")
         }
         JoinOutcome::Full => refuse("people-full"),
-        JoinOutcome::Gone => gone(&studio, &visit, &parts).await,
+        JoinOutcome::Gone => gone(&studio, &context, &parts).await,
     }
 }

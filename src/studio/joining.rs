@@ -17,9 +17,9 @@ use tintype_store::{Actor, Joining, Newcomer, PersonChange, Proof};
 /// Adds someone new to the account of a rule, and signs that person in.
 pub(super) async fn join(
     studio: &Studio,
-    visit: &RequestContext,
+    context: &RequestContext,
     authentication: &AuthenticationRequest,
-    arrived: ProviderSignIn,
+    sign_in: ProviderSignIn,
     rule: &JoinRule,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
@@ -31,13 +31,13 @@ pub(super) async fn join(
     if account.disabled_at.is_some() {
         return Err(disabled());
     }
-    let ProviderSignIn { identity, name, .. } = arrived;
+    let ProviderSignIn { identity, name, .. } = sign_in;
     let new = Newcomer {
         account_id: account.id,
         name: studio.people.name_of(&name).await?,
         role: rule.role,
         identity: identity.clone(),
-        source: visit.source.map(|source| source.to_string()).unwrap_or_default(),
+        source: context.source.map(|source| source.to_string()).unwrap_or_default(),
     };
     let person = match studio.shared.store.join(new).await? {
         Joining::Done(person) => {
@@ -52,7 +52,7 @@ pub(super) async fn join(
     };
     let proof = Proof::Identity(identity, authentication.began_at());
     let signed_in = studio.people.sign_in_as(&person, proof, agent(headers)).await?.ok_or_else(lost)?;
-    Ok(enter(studio, visit, headers, &signed_in))
+    Ok(enter(studio, context, headers, &signed_in))
 }
 
 /// Gives someone who signs in the role that the rules say, if roles follow them.

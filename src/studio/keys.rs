@@ -1,6 +1,5 @@
 //! The keys of the account, for its owners.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -56,8 +55,8 @@ pub(super) fn state_text(state: KeyState) -> &'static str {
 }
 
 /// The name of the text for a period.
-pub(super) fn period_text(period: impl Borrow<Period>) -> &'static str {
-    match period.borrow() {
+pub(super) fn period_text(period: &Period) -> &'static str {
+    match period {
         Period::Day => "key-per-day",
         Period::Week => "key-per-week",
         Period::Month => "key-per-month",

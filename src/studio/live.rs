@@ -303,10 +303,10 @@ impl Live {
                 return;
             }
         };
-        let mut standings = Vec::with_capacity(found.len());
+        let mut tasks = Vec::with_capacity(found.len());
         for task in found {
-            let standing = TaskProgress::of(&self.tasks, &task).await;
-            standings.push((task, standing));
+            let progress = TaskProgress::of(&self.tasks, &task).await;
+            tasks.push((task, progress));
         }
         let paused_at = self.shared.store.queue_paused_at().await;
         let mut watched = self.watched.locked();
@@ -318,7 +318,7 @@ impl Live {
             watched.accounts.keys().for_each(|account| watched.tell(*account, Change::Queue { paused }));
         }
         let known = std::mem::take(&mut watched.known);
-        for (task, now) in &standings {
+        for (task, now) in &tasks {
             match known.get(&task.task_id) {
                 Some((_, before)) if before == now => {}
                 Some((_, before)) if before.waits == now.waits => {
@@ -327,7 +327,7 @@ impl Live {
                 _ => watched.tell(task.account_id, Change::State(task.task_id)),
             }
         }
-        watched.known = standings.into_iter().map(|found| (found.0.task_id, found)).collect();
+        watched.known = tasks.into_iter().map(|found| (found.0.task_id, found)).collect();
         for (gone, _) in known.values().filter(|(task, _)| !watched.known.contains_key(&task.task_id)) {
             watched.tell(gone.account_id, Change::State(gone.task_id));
         }

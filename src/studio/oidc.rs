@@ -14,7 +14,7 @@ use super::cookies::{AUTHENTICATION, with_id_token};
 use super::error::PageError;
 use super::joining::{follow, join};
 use super::page::{Frame, html, secured};
-use super::session::{Form, Visitor, same, visit};
+use super::session::{Form, Visitor, request_context, same};
 use super::sign_in::{agent, delay_failure, enter, place, without_path_in_referrer};
 use super::{RequestContext, Studio};
 use crate::service::admission::Admission;
@@ -40,7 +40,7 @@ struct LinkPage<'a> {
     frame: Frame<'a>,
     /// The provider, as people know it.
     provider: &'a str,
-    arrived: &'a ProviderSignIn,
+    sign_in: &'a ProviderSignIn,
     /// The proof that the provider has shown this identity.
     ticket: String,
 }
@@ -74,16 +74,16 @@ impl Studio {
 /// Sends a browser to the provider, to sign someone in.
 pub async fn begin_oidc(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     check_own_page(&parts.headers)?;
-    authentication(&studio, &visit, Purpose::SignIn).await
+    authentication(&studio, &context, Purpose::SignIn).await
 }
 
 /// Sends a browser to the provider, for an identity to link with the person who is signed in. Nothing changes before that
 /// person has seen the identity and confirmed it.
 pub async fn begin_oidc_link(visitor: Visitor, headers: HeaderMap) -> Result<Response<Body>, PageError> {
     check_own_page(&headers)?;
-    authentication(&visitor.studio, &visitor.visit, Purpose::Link(visitor.session.id)).await
+    authentication(&visitor.studio, &visitor.context, Purpose::Link(visitor.session.id)).await
 }
 
 /// Refuses an authentication request that a page of another site begins. A link, unlike a form, may lead to the
@@ -97,7 +97,7 @@ fn check_own_page(headers: &HeaderMap) -> Result<(), PageError> {
 
 async fn authentication(
     studio: &Studio,
-    visit: &RequestContext,
+    context: &RequestContext,
     purpose: Purpose,
 ) -> Result<Response<Body>, PageError> {
     let authentication = AuthenticationRequest::begin(purpose, studio.shared.store.now());
@@ -105,7 +105,7 @@ async fn authentication(
     let response = secured(Redirect::to(&target).into_response());
     Ok(AUTHENTICATION.set(
         response,
-        visit,
+        context,
         &studio.tickets().await?.sign(&authentication),
         AuthenticationRequest::life_seconds(),
     ))
@@ -135,16 +135,16 @@ fn failed(error: &ProviderError) -> PageError {
 /// Takes a browser in that comes back from the provider.
 pub async fn oidc_callback(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
-    let visit = visit(&parts)?;
-    let response = match finish(&studio, &visit, &parts).await {
+    let context = request_context(&parts)?;
+    let response = match finish(&studio, &context, &parts).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     };
     // An authentication request ends once. The address holds the code.
-    Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &visit)))
+    Ok(without_path_in_referrer(AUTHENTICATION.remove(response, &context)))
 }
 
-async fn finish(studio: &Arc<Studio>, visit: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
+async fn finish(studio: &Arc<Studio>, context: &RequestContext, parts: &Parts) -> Result<Response<Body>, PageError> {
     let provider = studio.provider()?;
     let query: Vec<(String, String)> =
         url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
@@ -153,7 +153,7 @@ async fn finish(studio: &Arc<Studio>, visit: &RequestContext, parts: &Parts) -> 
         tracing::info!(reason, "a sign-in at the OpenID Connect provider was not completed");
         lost()
     };
-    let cookie = AUTHENTICATION.read(&parts.headers, visit);
+    let cookie = AUTHENTICATION.read(&parts.headers, context);
     let cookie = cookie.ok_or_else(|| lost_because("the browser sent no cookie for it, or returned a second time"))?;
     let authentication = studio.tickets().await?.authentication(cookie);
     let authentication =
@@ -171,18 +171,18 @@ async fn finish(studio: &Arc<Studio>, visit: &RequestContext, parts: &Parts) -> 
         tracing::info!(error, description, "sign-in at the OpenID Connect provider failed");
         return Err(PageError::new(StatusCode::FORBIDDEN, "oidc-refused"));
     }
-    let arrived = exchange(studio, visit, &authentication, field("code")).await?;
+    let sign_in = exchange(studio, context, &authentication, field("code")).await?;
     match authentication.purpose() {
         Purpose::SignIn => {
-            let id_token = arrived.id_token.clone();
-            let response = welcome(studio, visit, &authentication, arrived, &parts.headers).await?;
-            Ok(with_id_token(response, visit, &id_token))
+            let id_token = sign_in.id_token.clone();
+            let response = sign_in_as(studio, context, &authentication, sign_in, &parts.headers).await?;
+            Ok(with_id_token(response, context, &id_token))
         }
         Purpose::Link(session) => {
             // The session may have ended while the provider answered.
             let visitor = Visitor::of_now(parts, studio).await.ok();
             let visitor = visitor.filter(|visitor| visitor.session.id == session).ok_or_else(lost)?;
-            confirm(&visitor, &arrived).await
+            confirm(&visitor, &sign_in).await
         }
     }
 }
@@ -205,23 +205,23 @@ pub(super) fn disabled() -> PageError {
 /// Asks the provider who came back. Each address has few exchanges at the same time, and few that come to nothing.
 async fn exchange(
     studio: &Studio,
-    visit: &RequestContext,
+    context: &RequestContext,
     authentication: &AuthenticationRequest,
     code: &str,
 ) -> Result<ProviderSignIn, PageError> {
-    if visit.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
+    if context.source.is_some_and(|source| studio.exchanges.failed.are_too_many(source)) {
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     }
-    let place = place(&studio.exchanges.places, visit)?;
+    let place = place(&studio.exchanges.places, context)?;
     let outcome = studio.provider()?.redeem(authentication, code).await;
     drop(place);
     match outcome {
-        Ok(arrived) => Ok(arrived),
+        Ok(sign_in) => Ok(sign_in),
         Err(error) => {
-            if let Some(source) = visit.source {
+            if let Some(source) = context.source {
                 studio.exchanges.failed.count(source);
             }
-            delay_failure(studio, visit).await?;
+            delay_failure(studio, context).await?;
             Err(failed(&error))
         }
     }
@@ -229,31 +229,31 @@ async fn exchange(
 
 /// Signs in the person with this identity. Someone new joins an account by a rule, or gets one where sign-up is open;
 /// names and e-mail addresses lead to nobody's own account.
-async fn welcome(
+async fn sign_in_as(
     studio: &Studio,
-    visit: &RequestContext,
+    context: &RequestContext,
     authentication: &AuthenticationRequest,
-    arrived: ProviderSignIn,
+    sign_in: ProviderSignIn,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     let (people, agent) = (&studio.people, agent(headers));
-    if let Some(person) = studio.shared.store.find_identity(&arrived.identity).await? {
-        follow(studio, &person, &arrived.claims).await?;
-        let proof = Proof::Identity(arrived.identity, authentication.began_at());
+    if let Some(person) = studio.shared.store.find_identity(&sign_in.identity).await? {
+        follow(studio, &person, &sign_in.claims).await?;
+        let proof = Proof::Identity(sign_in.identity, authentication.began_at());
         if let Some(signed_in) = people.sign_in_as(&person, proof, agent).await? {
-            return Ok(enter(studio, visit, headers, &signed_in));
+            return Ok(enter(studio, context, headers, &signed_in));
         }
         let account = studio.shared.store.find_account(person.account_id.as_str()).await?;
         let is_enabled = account.is_some_and(|account| account.disabled_at.is_none());
         return Err(if is_enabled { lost() } else { disabled() });
     }
     let joins = studio.provider()?.joins();
-    if let Some(rule) = joins.first(&arrived.claims) {
-        return join(studio, visit, authentication, arrived, rule, headers).await;
+    if let Some(rule) = joins.first(&sign_in.claims) {
+        return join(studio, context, authentication, sign_in, rule, headers).await;
     }
     let Some(terms) = studio.settings.sign_up else {
-        let has_verified_email = arrived.claims.verified_email.is_some();
-        let (rules, groups) = (joins.rules.len(), arrived.claims.groups.len());
+        let has_verified_email = sign_in.claims.verified_email.is_some();
+        let (rules, groups) = (joins.rules.len(), sign_in.claims.groups.len());
         tracing::info!(
             rules,
             groups,
@@ -263,14 +263,14 @@ async fn welcome(
         );
         return Err(unknown());
     };
-    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
-    match people.sign_up_as(&arrived.name, arrived.identity, authentication.began_at(), source, terms, agent).await? {
+    let source = context.source.ok_or_else(PageError::not_found)?.to_string();
+    match people.sign_up_as(&sign_in.name, sign_in.identity, authentication.began_at(), source, terms, agent).await? {
         SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up with an identity");
-            Ok(enter(studio, visit, headers, &signed_in))
+            Ok(enter(studio, context, headers, &signed_in))
         }
         SignUpOutcome::TooMany => {
-            delay_failure(studio, visit).await?;
+            delay_failure(studio, context).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
         SignUpOutcome::NameTaken | SignUpOutcome::Invalid(_) => Err(unknown()),
@@ -279,11 +279,11 @@ async fn welcome(
 
 /// Shows an identity to the person who may link it. The browser may have been signed in at the provider as someone
 /// else.
-async fn confirm(visitor: &Visitor, arrived: &ProviderSignIn) -> Result<Response<Body>, PageError> {
-    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &arrived.identity);
+async fn confirm(visitor: &Visitor, sign_in: &ProviderSignIn) -> Result<Response<Body>, PageError> {
+    let ticket = visitor.studio.tickets().await?.issue(visitor.session.id, &sign_in.identity);
     let provider = visitor.studio.provider_name().unwrap_or_default();
     let frame = Frame::new("sessions", visitor).await?;
-    Ok(html(LinkPage { frame, provider, arrived, ticket }.render()?))
+    Ok(html(LinkPage { frame, provider, sign_in, ticket }.render()?))
 }
 
 /// Links the identity of a ticket with the person.

@@ -96,7 +96,7 @@ pub async fn add(form: Form) -> Result<Response<Body>, PageError> {
         PersonCreation::Created(person) => show_link(&visitor, &person, &headers).await,
         PersonCreation::NameTaken => {
             // Names are unique among all accounts, so nobody may try many.
-            if let Some(source) = visitor.visit.source
+            if let Some(source) = visitor.context.source
                 && visitor.studio.failures.delay(source).await == FailureDelay::Exhausted
             {
                 return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));

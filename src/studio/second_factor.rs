@@ -16,7 +16,7 @@ use super::confirmation::CONFIRMATION;
 use super::error::PageError;
 use super::page::{Frame, answer, html, secured};
 use super::secret::{self, Secret};
-use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, visit};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, lacks_factor, request_context};
 use super::sign_in::{Address, agent, delay_failure, enter, sign_in_page, without_path_in_referrer};
 use super::texts::Texts;
 use super::{RequestContext, SECOND_FACTOR, Studio};
@@ -201,31 +201,31 @@ async fn first_proof(studio: &Studio, fields: &Fields) -> Result<Option<(Person,
 pub async fn by_code(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let Some((person, first)) = first_proof(&studio, &fields).await? else {
-        delay_failure(&studio, &visit).await?;
+        delay_failure(&studio, &context).await?;
         return sign_in_page(&studio, &parts.headers, "sign-in-late");
     };
-    check_rate(&studio, &visit, &person).await?;
+    check_rate(&studio, &context, &person).await?;
     let (typed, agent) = (fields.text("code"), agent(&parts.headers));
     if let Some(signed_in) = studio.people.sign_in_with_code(&person, first, typed, agent).await? {
         studio.codes.forget(person.id.as_str());
-        return Ok(enter(&studio, &visit, &parts.headers, &signed_in));
+        return Ok(enter(&studio, &context, &parts.headers, &signed_in));
     }
-    tracing::warn!(name = ?person.name, address = %Address(visit.source), "sign-in failed: wrong code after the right password or link");
-    delay_failure(&studio, &visit).await?;
+    tracing::warn!(name = ?person.name, address = %Address(context.source), "sign-in failed: wrong code after the right password or link");
+    delay_failure(&studio, &context).await?;
     let (t, notice) = (Texts::of(&parts.headers), Some("code-wrong"));
     let (ticket, link) = (fields.text("ticket"), fields.text("link"));
     code_page(CodePage { t, person: person.id, ticket, link, notice })
 }
 
 /// Limits the codes that are tried for one person, wherever they come from.
-async fn check_rate(studio: &Studio, visit: &RequestContext, person: &Person) -> Result<(), PageError> {
+async fn check_rate(studio: &Studio, context: &RequestContext, person: &Person) -> Result<(), PageError> {
     if studio.codes.allow(person.id.as_str(), None) {
         return Ok(());
     }
-    tracing::warn!(name = ?person.name, address = %Address(visit.source), "refused a sign-in: too many wrong codes");
-    delay_failure(studio, visit).await?;
+    tracing::warn!(name = ?person.name, address = %Address(context.source), "refused a sign-in: too many wrong codes");
+    delay_failure(studio, context).await?;
     Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "code-often"))
 }

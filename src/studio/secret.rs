@@ -47,12 +47,12 @@ pub(super) async fn show(visitor: &Visitor, secret: &Secret) -> Result<Response<
     let text = BASE64_URL_SAFE_NO_PAD.encode(json);
     let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.id, Fact::Shown(&text));
     let response = secured(Redirect::to(PAGE).into_response());
-    Ok(SECRET.set(response, &visitor.visit, &format!("{text}.{ticket}"), TICKET_LIFE.as_secs()))
+    Ok(SECRET.set(response, &visitor.context, &format!("{text}.{ticket}"), TICKET_LIFE.as_secs()))
 }
 
 /// The secret that was made in this session some minutes ago, and not put away.
 async fn found(visitor: &Visitor, headers: &HeaderMap) -> Result<Option<Secret>, PageError> {
-    let Some((text, ticket)) = SECRET.read(headers, &visitor.visit).and_then(|value| value.split_once('.')) else {
+    let Some((text, ticket)) = SECRET.read(headers, &visitor.context).and_then(|value| value.split_once('.')) else {
         return Ok(None);
     };
     if !visitor.studio.tickets().await?.proves(ticket, visitor.session.id, Fact::Shown(text)) {
@@ -75,5 +75,5 @@ pub async fn put_away(form: Form) -> Result<Response<Body>, PageError> {
     let Form { visitor, headers, .. } = form;
     let secret = found(&visitor, &headers).await?;
     let back = secret.as_ref().map_or(HOME, |secret| &secret.back);
-    Ok(SECRET.remove(secured(Redirect::to(back).into_response()), &visitor.visit))
+    Ok(SECRET.remove(secured(Redirect::to(back).into_response()), &visitor.context))
 }

@@ -40,7 +40,7 @@ pub struct Visitor {
     pub(super) texts: &'static Texts,
     /// The secret that forms of this session carry.
     pub(super) proof: String,
-    pub(super) visit: RequestContext,
+    pub(super) context: RequestContext,
     pub(super) studio: Arc<Studio>,
 }
 
@@ -85,7 +85,7 @@ impl Visitor {
             name: person.name.clone(),
             person_id: Some(person.id),
             via: Via::Studio,
-            source: self.visit.source.map(|source| source.to_string()),
+            source: self.context.source.map(|source| source.to_string()),
         });
         store.with_right(self.right())
     }
@@ -142,14 +142,14 @@ impl Visitor {
     /// The person of a request, with the rights of this moment. This is the one place that finds out who sent a request, so nobody passes by it without the second factor that
     /// the operator requires.
     async fn read(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
-        let (visit, studio) = (visit(parts)?, studio.clone());
-        let token = SESSION.read(&parts.headers, &visit).and_then(Token::parse).ok_or_else(PageError::signed_out)?;
+        let (context, studio) = (request_context(parts)?, studio.clone());
+        let token = SESSION.read(&parts.headers, &context).and_then(Token::parse).ok_or_else(PageError::signed_out)?;
         let session = studio.people.session(&token).await?.ok_or_else(PageError::signed_out)?;
         if need == Need::Factor && lacks_factor(studio.settings.second_factor, &session) {
             return Err(PageError::without_factor());
         }
         let (token_hash, proof) = (token.hash(), proof_of(&token));
-        Ok(Self { session, token_hash, operator: false, texts: Texts::of(&parts.headers), proof, visit, studio })
+        Ok(Self { session, token_hash, operator: false, texts: Texts::of(&parts.headers), proof, context, studio })
     }
 
     async fn without_body(parts: &Parts, studio: &Arc<Studio>, need: Need) -> std::result::Result<Self, PageError> {
@@ -277,7 +277,7 @@ impl<'a> Sender<'a> {
 }
 
 /// The request as `crate::http` saw it.
-pub(super) fn visit(parts: &Parts) -> std::result::Result<RequestContext, PageError> {
+pub(super) fn request_context(parts: &Parts) -> std::result::Result<RequestContext, PageError> {
     // A route of another surface would lack it.
     parts.extensions.get::<RequestContext>().cloned().ok_or_else(PageError::not_found)
 }
@@ -410,16 +410,16 @@ pub(super) fn same(one: &str, other: &str) -> bool {
 }
 
 /// Sets the cookie of a session.
-pub(super) fn with_session(response: Response<Body>, visit: &RequestContext, token: &Token) -> Response<Body> {
-    SESSION.set(response, visit, token.reveal(), SESSION_LIFE.as_secs())
+pub(super) fn with_session(response: Response<Body>, context: &RequestContext, token: &Token) -> Response<Body> {
+    SESSION.set(response, context, token.reveal(), SESSION_LIFE.as_secs())
 }
 
 /// Refuses a request without TLS where cookies need it.
 ///
 /// # Errors
 /// [`PageError`].
-pub fn check_https(studio: &Studio, visit: &RequestContext) -> std::result::Result<(), PageError> {
-    if studio.settings.require_https && !visit.https {
+pub fn check_https(studio: &Studio, context: &RequestContext) -> std::result::Result<(), PageError> {
+    if studio.settings.require_https && !context.https {
         return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));
     }
     Ok(())

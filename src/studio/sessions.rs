@@ -93,7 +93,7 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
         tracing::warn!(person = %person.id, "refused a change of a password: too many attempts within a minute");
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"));
     }
-    let place = place(&visitor.studio.hashes, &visitor.visit)?;
+    let place = place(&visitor.studio.hashes, &visitor.context)?;
     let passwords = Passwords { present, new };
     let changed = people.change_password(&*visitor.store(), person, passwords, agent(&headers)).await?;
     drop(place);
@@ -101,10 +101,10 @@ pub async fn set_password(form: Form) -> Result<Response<Body>, PageError> {
         PasswordChange::Done(signed_in) => {
             tracing::info!(person = %person.id, "a person set a password in the studio");
             let done = Redirect::to(&format!("{SESSIONS}?password=set")).into_response();
-            return Ok(with_session(secured(done), &visitor.visit, &signed_in.token));
+            return Ok(with_session(secured(done), &visitor.context, &signed_in.token));
         }
         PasswordChange::Refused => {
-            delay_failure(&visitor.studio, &visitor.visit).await?;
+            delay_failure(&visitor.studio, &visitor.context).await?;
             "password-wrong"
         }
         PasswordChange::Invalid(invalid) => words(invalid),

@@ -14,7 +14,7 @@ use super::cookies::{ID_TOKEN, SECRET, SESSION, WANTED, has_lost, landing};
 use super::error::PageError;
 use super::page::{html, secured};
 use super::second_factor::ask_for_code;
-use super::session::{Fields, Form, Unready, Visitor, check_origin, visit, with_session};
+use super::session::{Fields, Form, Unready, Visitor, check_origin, request_context, with_session};
 use super::texts::Texts;
 use super::{HOME, RequestContext, SIGN_IN, Studio};
 use crate::service::admission::{Admission, Admitted};
@@ -64,13 +64,13 @@ struct LinkPage<'a> {
 pub async fn sign_in(
     State(studio): State<Arc<Studio>>,
     visitor: Result<Visitor, PageError>,
-    Extension(visit): Extension<RequestContext>,
+    Extension(context): Extension<RequestContext>,
     headers: HeaderMap,
 ) -> Result<Response<Body>, PageError> {
     if visitor.is_ok() {
         return Ok(secured(Redirect::to(HOME).into_response()));
     }
-    let notice = has_lost(&headers, &visit).then_some("session-ended");
+    let notice = has_lost(&headers, &context).then_some("session-ended");
     Ok(html(SignInPage::new(&studio, &headers, "", notice).render()?))
 }
 
@@ -79,27 +79,27 @@ pub async fn sign_in(
 pub async fn by_password(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let name = person_name(fields.text("name")).unwrap_or_default();
-    if !studio.sign_in_attempts.allow(&name, visit.source) {
+    if !studio.sign_in_attempts.allow(&name, context.source) {
         tracing::warn!(
-            address = %Address(visit.source),
+            address = %Address(context.source),
             "refused a sign-in: too many attempts with that name within a minute"
         );
-        delay_failure(&studio, &visit).await?;
+        delay_failure(&studio, &context).await?;
         return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-in-often"));
     }
-    let place = place(&studio.hashes, &visit)?;
+    let place = place(&studio.hashes, &context)?;
     let signed_in = studio.people.sign_in(&name, fields.text("password").to_owned(), agent(&parts.headers)).await?;
     drop(place);
     match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &parts.headers, &signed_in)),
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
         SignIn::Refused => {}
     }
-    log_failure(&studio, &name, &visit).await?;
-    delay_failure(&studio, &visit).await?;
+    log_failure(&studio, &name, &context).await?;
+    delay_failure(&studio, &context).await?;
     let page = SignInPage::new(&studio, &parts.headers, fields.text("name"), Some("sign-in-failed"));
     Ok(html(page.render()?))
 }
@@ -114,14 +114,14 @@ pub(super) fn words(invalid: InvalidPassword) -> &'static str {
 }
 
 /// A place for the address of a request, before anything costs time.
-pub(super) fn place(admission: &Admission<Source>, visit: &RequestContext) -> Result<Admitted<Source>, PageError> {
-    admission.enter(visit.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
+pub(super) fn place(admission: &Admission<Source>, context: &RequestContext) -> Result<Admitted<Source>, PageError> {
+    admission.enter(context.source).ok_or_else(|| PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate"))
 }
 
 /// Logs a failed sign-in. The name is logged only if a person has it: another one may be a password in the wrong field.
-async fn log_failure(studio: &Studio, name: &str, visit: &RequestContext) -> Result<(), PageError> {
+async fn log_failure(studio: &Studio, name: &str, context: &RequestContext) -> Result<(), PageError> {
     let known = studio.shared.store.find_person(name).await?;
-    let address = Address(visit.source);
+    let address = Address(context.source);
     match known {
         Some(_) => tracing::warn!(?name, %address, "sign-in failed: wrong password, or the account is disabled"),
         None => tracing::warn!(%address, "sign-in failed: unknown name"),
@@ -165,17 +165,17 @@ pub async fn by_link(
 ) -> Result<Response<Body>, PageError> {
     let (parts, _) = request.into_parts();
     check_origin(&studio, &parts)?;
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     let signed_in = match Token::parse(&token) {
         Some(token) => studio.people.sign_in_by_link(&token, agent(&parts.headers)).await?,
         None => SignIn::Refused,
     };
     match signed_in {
-        SignIn::Done(signed_in) => return Ok(enter(&studio, &visit, &parts.headers, &signed_in)),
+        SignIn::Done(signed_in) => return Ok(enter(&studio, &context, &parts.headers, &signed_in)),
         SignIn::NeedsCode(person, first) => return ask_for_code(&studio, &parts.headers, &person, &first).await,
         SignIn::Refused => {}
     }
-    delay_failure(&studio, &visit).await?;
+    delay_failure(&studio, &context).await?;
     let page = LinkPage { t: Texts::of(&parts.headers), path: parts.uri.path(), person: None };
     Ok(without_path_in_referrer(html(page.render()?)))
 }
@@ -192,15 +192,15 @@ struct SignedOutPage<'a> {
 /// Ends the session. One that began at a provider with a sign-out goes on there, from a page: our policy lets a form lead
 /// nowhere else.
 pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Result<Response<Body>, PageError> {
-    let Visitor { session, visit, .. } = &form.visitor;
+    let Visitor { session, context, .. } = &form.visitor;
     form.visitor.store().end_sessions(session.person.id, EndSessions::One(session.id)).await?;
     let studio = &form.visitor.studio;
     let end_session_url = match &studio.provider {
-        Some(provider) if session.by_provider => provider.end_session_url(ID_TOKEN.read(&headers, visit)).await,
+        Some(provider) if session.by_provider => provider.end_session_url(ID_TOKEN.read(&headers, context)).await,
         _ => None,
     };
     let Some(target) = end_session_url else {
-        return Ok(without_session(secured(Redirect::to(SIGN_IN).into_response()), visit));
+        return Ok(without_session(secured(Redirect::to(SIGN_IN).into_response()), context));
     };
     let refresh = HeaderValue::try_from(format!("0; url={target}"));
     let provider = studio.provider_name().unwrap_or_default();
@@ -208,32 +208,32 @@ pub async fn sign_out(headers: HeaderMap, Unready(form): Unready<Form>) -> Resul
     if let Ok(refresh) = refresh {
         response.headers_mut().insert(header::REFRESH, refresh);
     }
-    Ok(without_session(response, visit))
+    Ok(without_session(response, context))
 }
 
-fn without_session(response: Response<Body>, visit: &RequestContext) -> Response<Body> {
-    ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, visit), visit), visit)
+fn without_session(response: Response<Body>, context: &RequestContext) -> Response<Body> {
+    ID_TOKEN.remove(SECRET.remove(SESSION.remove(response, context), context), context)
 }
 
 /// Leads to the page that the person asked for, or else to the first one, with the cookie of a session that has just begun.
 pub(super) fn enter(
     studio: &Studio,
-    visit: &RequestContext,
+    context: &RequestContext,
     headers: &HeaderMap,
     signed_in: &SignedIn,
 ) -> Response<Body> {
     let person = &signed_in.session.person;
-    studio.sign_in_attempts.signed_in(&person.name, visit.source);
+    studio.sign_in_attempts.signed_in(&person.name, context.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
-    let wanted = landing(headers, visit);
+    let wanted = landing(headers, context);
     let response = secured(Redirect::to(wanted.as_deref().unwrap_or(HOME)).into_response());
-    let response = with_session(response, visit, &signed_in.token);
-    if wanted.is_some() { WANTED.remove(response, visit) } else { response }
+    let response = with_session(response, context, &signed_in.token);
+    if wanted.is_some() { WANTED.remove(response, context) } else { response }
 }
 
 /// Waits out the delay of a failed attempt.
-pub(super) async fn delay_failure(studio: &Studio, visit: &RequestContext) -> Result<(), PageError> {
-    let Some(source) = visit.source else { return Ok(()) };
+pub(super) async fn delay_failure(studio: &Studio, context: &RequestContext) -> Result<(), PageError> {
+    let Some(source) = context.source else { return Ok(()) };
     match studio.failures.delay(source).await {
         FailureDelay::Waited => Ok(()),
         FailureDelay::Exhausted => Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "error-rate")),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use super::error::PageError;
 use super::page::{answer, html, secured};
-use super::session::{Fields, Visitor, check_origin, visit};
+use super::session::{Fields, Visitor, check_origin, request_context};
 use super::sign_in::{agent, delay_failure, enter, place, words};
 use super::texts::Texts;
 use super::{HOME, RequestContext, Studio};
@@ -50,14 +50,14 @@ pub async fn sign_up(
 /// The person whom a stranger's form names, or the name of the text that says why the name cannot be.
 pub(super) fn new_person(
     fields: &Fields,
-    visit: &RequestContext,
+    context: &RequestContext,
 ) -> Result<Result<NewPerson, &'static str>, PageError> {
     let name = match new_person_name(fields.text("name")) {
         Ok(name) => name,
         Err(InvalidName::Text(_)) => return Ok(Err("sign-up-invalid")),
         Err(InvalidName::LookAlike) => return Ok(Err("name-look-alike")),
     };
-    let source = visit.source.ok_or_else(PageError::not_found)?.to_string();
+    let source = context.source.ok_or_else(PageError::not_found)?.to_string();
     Ok(Ok(NewPerson { name, password: fields.text("password").to_owned(), source }))
 }
 
@@ -67,33 +67,33 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let (parts, body) = request.into_parts();
     check_origin(&studio, &parts)?;
     let terms = terms(&studio)?;
-    let visit = visit(&parts)?;
+    let context = request_context(&parts)?;
     let fields = Fields::read(&studio, &parts, body).await?;
     let refuse = |notice| {
         let t = Texts::of(&parts.headers);
         let page = SignUpPage { t, name: fields.text("name"), credits: terms.credits, notice: Some(notice) };
         Ok(answer(page.render()?, Some(notice)))
     };
-    let new = match new_person(&fields, &visit)? {
+    let new = match new_person(&fields, &context)? {
         Ok(new) => new,
         Err(notice) => return refuse(notice),
     };
-    let place = place(&studio.sign_ups, &visit)?;
-    let welcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
+    let place = place(&studio.sign_ups, &context)?;
+    let outcome = studio.people.sign_up(new, terms, agent(&parts.headers)).await?;
     drop(place);
-    match welcome {
+    match outcome {
         SignUpOutcome::Done(signed_in) => {
             tracing::info!(account = %signed_in.session.person.account_id, "a person signed up");
-            Ok(enter(&studio, &visit, &parts.headers, &signed_in))
+            Ok(enter(&studio, &context, &parts.headers, &signed_in))
         }
         SignUpOutcome::Invalid(invalid) => refuse(words(invalid)),
         SignUpOutcome::NameTaken => {
-            delay_failure(&studio, &visit).await?;
+            delay_failure(&studio, &context).await?;
             refuse("sign-up-taken")
         }
         SignUpOutcome::TooMany => {
             tracing::info!("a sign-up was refused, because there were too many from that address today");
-            delay_failure(&studio, &visit).await?;
+            delay_failure(&studio, &context).await?;
             Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, "sign-up-often"))
         }
     }

@@ -43,10 +43,10 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
     let (store, endings) = (&service.shared.store, &service.shared.endings);
     let mut subscriber = endings.subscribe();
     for surface in [Surface::Api, Surface::Web] {
-        let mut assert_received = |task_id, how| {
-            assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, how }]);
+        let mut assert_received = |task_id, kind| {
+            assert_eq!(waiting(&mut subscriber), [Ending { task_id, account_id: ada.account.id, surface, kind }]);
         };
-        for (prompt, how) in [
+        for (prompt, kind) in [
             ("a boat", EndingKind::Completed),
             ("a boat [[fail]]", EndingKind::Failed),
             ("a boat [[policy]]", EndingKind::Failed),
@@ -55,7 +55,7 @@ async fn a_subscriber_receives_each_kind_of_ending_once() {
         ] {
             let task = submit(&ada, surface, prompt).await;
             service.work().await;
-            assert_received(task, how);
+            assert_received(task, kind);
         }
 
         let lost = submit(&ada, surface, "a boat").await;

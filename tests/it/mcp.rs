@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Submission;
@@ -292,7 +292,7 @@ async fn a_call_beyond_those_of_its_account_that_may_wait_returns_its_task_at_on
     let service = Service::start().await;
     let caller = service.caller("ada", 10).await;
     let waiters = &service.shared.endings.waiters;
-    let _held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(caller.account.id).expect("room")).collect();
+    let _held: Vec<_> = (0..MAX_SLOTS_OF_ACCOUNT).map(|_| waiters.slot(caller.account.id).expect("room")).collect();
     let made = caller.tool("generate_image", &json!({ "prompt": "a boat" })).await;
     assert_eq!((&task_in(&made)["status"], &made["isError"]), (&json!("processing"), &json!(false)), "{made}");
     assert!(made["content"][1]["text"].as_str().is_some_and(|advice| advice.contains("get_task")), "{made}");
@@ -331,7 +331,7 @@ async fn a_tool_does_not_wait_for_a_task_that_does_not_exist() {
     let arguments = json!({ "task_id": "imgmodel-AAAAAAAAAAAAAAAAAAAAA", "wait_seconds": 60 });
     let found = caller.tool("get_task", &arguments).await;
     assert_eq!(found["content"][0]["text"], "NOT_FOUND: There is no such task.");
-    assert_eq!((begun.elapsed().as_secs(), service.shared.endings.waiters.seats()), (0, 0));
+    assert_eq!((begun.elapsed().as_secs(), service.shared.endings.waiters.slots()), (0, 0));
 }
 
 #[tokio::test]

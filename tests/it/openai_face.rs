@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_store::KeyChange;
 
 use crate::rigs::http::{Answer, GENERATIONS, TASKS};
@@ -247,7 +247,7 @@ async fn a_call_beyond_those_of_its_account_that_may_wait_is_refused_before_it_c
     let service = Service::start().await;
     let (caller, other) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
     let waiters = &service.shared.endings.waiters;
-    let held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(caller.account.id).expect("room")).collect();
+    let held: Vec<_> = (0..MAX_SLOTS_OF_ACCOUNT).map(|_| waiters.slot(caller.account.id).expect("room")).collect();
     for (attempt, body) in
         [("0", r#"{"prompt": "a boat"}"#), ("0", r#"{"prompt": "a boat", "stream": true}"#), ("1", "{")]
     {

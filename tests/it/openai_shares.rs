@@ -1,4 +1,4 @@
-//! Calls of OpenAI's dialect share seats, memory and encoders fairly between accounts.
+//! Calls of OpenAI's dialect share slots, memory and encoders fairly between accounts.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -15,7 +15,7 @@ async fn repeats_of_a_call_share_a_seat() {
     let repeat = || caller.generations(&[("idempotency-key", "order 66")], BODY);
     let work = async {
         service.waiting(5).await;
-        assert_eq!(service.shared.endings.waiters.seats(), 1);
+        assert_eq!(service.shared.endings.waiters.slots(), 1);
         service.work().await;
     };
     let (first, second, third, fourth, fifth, ()) =
@@ -57,10 +57,10 @@ async fn slow_readers_of_a_repeated_call_hold_its_seats_and_one_copy_of_its_pict
     for _ in 0..24 {
         readers.push(begin(&ada, body).await);
     }
-    assert_eq!((encoder.memory().used(), encoder.encoded(), waiters.seats()), (bytes, 4, 3));
+    assert_eq!((encoder.memory().used(), encoder.encoded(), waiters.slots()), (bytes, 4, 3));
     assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     drop(readers);
-    while waiters.seats() > 0 {
+    while waiters.slots() > 0 {
         tokio::task::yield_now().await;
     }
 }

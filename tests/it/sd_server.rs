@@ -34,8 +34,8 @@ struct Settings {
 fn engine(flags: &[&str]) -> (EngineInfo, Arc<dyn Engine>) {
     let settings = Settings::parse_from(["test"].iter().chain(flags));
     let choice = tintype_engines::choose(&settings.engine, Path::new(".")).expect("an engine");
-    let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-    let engine = choice.build(surroundings).expect("an engine");
+    let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
+    let engine = choice.build(context).expect("an engine");
     (choice.info, engine)
 }
 

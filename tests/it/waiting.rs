@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_store::KeyChange;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -103,7 +103,7 @@ async fn an_account_with_too_many_waiting_callers_is_answered_at_once_and_others
     let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
     let (task, other) = (ada.submit_prompt("a boat").await, bob.submit_prompt("a boat").await);
     let waiters = &service.shared.endings.waiters;
-    let held: Vec<_> = (0..MAX_SEATS_OF_ACCOUNT).map(|_| waiters.seat(ada.account.id).expect("room")).collect();
+    let held: Vec<_> = (0..MAX_SLOTS_OF_ACCOUNT).map(|_| waiters.slot(ada.account.id).expect("room")).collect();
     tokio::time::pause();
     let begun = Instant::now();
     assert_eq!(applied(&poll(&ada, "wait=20", &task).await), None);
@@ -125,7 +125,7 @@ async fn nobody_waits_for_a_task_that_does_not_exist_or_belongs_to_others() {
     for task in [&of_ada, "imgmodel-AAAAAAAAAAAAAAAAAAAAA"] {
         poll(&bob, "wait=60", task).await.assert_error(404, "NOT_FOUND");
     }
-    assert_eq!((begun.elapsed().as_secs(), service.shared.endings.waiters.seats()), (0, 0));
+    assert_eq!((begun.elapsed().as_secs(), service.shared.endings.waiters.slots()), (0, 0));
 }
 
 #[tokio::test]

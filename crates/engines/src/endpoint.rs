@@ -139,7 +139,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// A sentence for the operator.
-    pub fn all(urls: &[Url], settings: &EngineSettings, surroundings: &EngineContext) -> Result<Vec<Self>, String> {
+    pub fn all(urls: &[Url], settings: &EngineSettings, context: &EngineContext) -> Result<Vec<Self>, String> {
         let key = settings.key()?;
         let header = |key: &String| {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))
@@ -155,7 +155,7 @@ impl Endpoint {
             .pool_max_idle_per_host(0)
             .build()
             .map_err(|error| describe(&error))?;
-        let quotes_server = surroundings.quotes_server;
+        let quotes_server = context.quotes_server;
         let endpoint = |base: &Url| Self { base: base.clone(), http: http.clone(), key: key.clone(), quotes_server };
         let endpoints: Vec<_> = urls.iter().map(endpoint).collect();
         for endpoint in endpoints.iter().filter(|endpoint| endpoint.exposes_key()) {

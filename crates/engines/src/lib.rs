@@ -76,8 +76,8 @@ impl EngineChoice {
     ///
     /// # Errors
     /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
-    pub fn build(&self, surroundings: EngineContext) -> Result<Arc<dyn Engine>, String> {
-        (self.build)(surroundings)
+    pub fn build(&self, context: EngineContext) -> Result<Arc<dyn Engine>, String> {
+        (self.build)(context)
     }
 }
 

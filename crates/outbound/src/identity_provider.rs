@@ -98,7 +98,7 @@ pub struct IdentityProvider {
     registration: Registration,
     client: reqwest::Client,
     clock: Clock,
-    heard: Mutex<CachedMetadata>,
+    cached: Mutex<CachedMetadata>,
     /// The provider refused the secret in the place where it is sent first, and took it in the other.
     wants_other_place: AtomicBool,
 }
@@ -121,7 +121,7 @@ impl IdentityProvider {
         let builder = client_builder(registration.provider.authorities.as_deref(), proxies);
         let builder = builder.map_err(|error| format!("--oidc-ca: {error}"))?;
         let client = builder.timeout(ANSWER_LIMIT).build().map_err(|error| format!("HTTP client: {error}"))?;
-        Ok(Self { registration, client, clock, heard: Mutex::default(), wants_other_place: AtomicBool::default() })
+        Ok(Self { registration, client, clock, cached: Mutex::default(), wants_other_place: AtomicBool::default() })
     }
 
     /// The URL of the provider.
@@ -384,22 +384,22 @@ impl IdentityProvider {
 
     /// The endpoints and keys of the provider, as it said some minutes ago at most.
     async fn metadata(&self) -> Result<Arc<Metadata>, ProviderError> {
-        let mut heard = self.heard.lock().await;
-        if let Some((at, outcome)) = &*heard {
+        let mut cached = self.cached.lock().await;
+        if let Some((at, outcome)) = &*cached {
             let age = self.clock.elapsed().saturating_sub(*at);
             if age < if outcome.is_ok() { METADATA_LIFE } else { PAUSE } {
                 return outcome.clone();
             }
         }
         let outcome = self.fetch().await;
-        *heard = Some((self.clock.elapsed(), outcome.clone()));
+        *cached = Some((self.clock.elapsed(), outcome.clone()));
         outcome
     }
 
     /// The same, as it says now.
     async fn discover(&self) -> Result<Arc<Metadata>, ProviderError> {
         let outcome = self.fetch().await;
-        *self.heard.lock().await = Some((self.clock.elapsed(), outcome.clone()));
+        *self.cached.lock().await = Some((self.clock.elapsed(), outcome.clone()));
         outcome
     }
 

@@ -63,20 +63,20 @@ pub(super) fn on_sqlite(connection: &rusqlite::Connection) -> Result<Audit> {
 
 /// Audits the rows of a snapshot.
 pub(super) async fn of(snapshot: &impl Snapshot) -> Result<Audit> {
-    let mut books = AuditRun::default();
-    add_up_entries(snapshot, &mut books).await?;
-    match_tasks(snapshot, &mut books).await?;
+    let mut run = AuditRun::default();
+    add_up_entries(snapshot, &mut run).await?;
+    match_tasks(snapshot, &mut run).await?;
     for row in snapshot.query(GRANTS, &[]).await? {
-        books.match_grant(&grant(&row)?);
+        run.match_grant(&grant(&row)?);
     }
     for row in snapshot.query(STRAY_EXPIRIES, &[]).await? {
-        books.report_expiry(row.get("id")?, row.get("account_id")?);
+        run.report_expiry(row.get("id")?, row.get("account_id")?);
     }
-    compare_accounts(snapshot, &mut books).await?;
-    Ok(books.close())
+    compare_accounts(snapshot, &mut run).await?;
+    Ok(run.close())
 }
 
-async fn add_up_entries(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<()> {
+async fn add_up_entries(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<()> {
     let page = "SELECT id, account_id, amount, balance, task_id FROM ledger
         WHERE (account_id, id) > ($1, $2) ORDER BY account_id, id LIMIT $3";
     let mut last = (String::new(), i64::MIN);
@@ -91,7 +91,7 @@ async fn add_up_entries(snapshot: &impl Snapshot, books: &mut AuditRun) -> Resul
                 task_id: row.get("task_id")?,
             };
             last = (entry.account_id.to_string(), entry.id);
-            books.add_up(&entry);
+            run.add_up(&entry);
         }
         if rows.is_empty() {
             return Ok(());
@@ -100,7 +100,7 @@ async fn add_up_entries(snapshot: &impl Snapshot, books: &mut AuditRun) -> Resul
 }
 
 /// Matches tasks, entries and queue in pages, whose bounds are ids of tasks.
-async fn match_tasks(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<()> {
+async fn match_tasks(snapshot: &impl Snapshot, run: &mut AuditRun) -> Result<()> {
     let page_end = "SELECT task_id FROM ledger WHERE task_id > $1 ORDER BY task_id LIMIT 1 OFFSET $2";
     let tasks = "SELECT id, account_id, status, images IS NOT NULL AS has_images, CAST(n AS bigint) AS n FROM tasks
         WHERE id > $1 AND id <= $2 ORDER BY id";
@@ -120,8 +120,8 @@ async fn match_tasks(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<(
         let queue = snapshot.query(queue, &[&after, &until]).await?;
         let mut entries = entries.iter().map(entry).peekable();
         let mut queue = queue.iter().map(queued).peekable();
-        books.match_tasks(tasks.iter().map(task), &mut entries, &mut queue)?;
-        books.report_strays(&mut entries, &mut queue, None)?;
+        run.match_tasks(tasks.iter().map(task), &mut entries, &mut queue)?;
+        run.report_strays(&mut entries, &mut queue, None)?;
         if end.is_empty() {
             return Ok(());
         }
@@ -129,12 +129,12 @@ async fn match_tasks(snapshot: &impl Snapshot, books: &mut AuditRun) -> Result<(
     }
 }
 
-async fn compare_accounts<S: Snapshot>(snapshot: &S, books: &mut AuditRun) -> Result<()> {
+async fn compare_accounts<S: Snapshot>(snapshot: &S, run: &mut AuditRun) -> Result<()> {
     let sums = if S::KEEPS_SUMS { ", balance, unfinished" } else { "" };
     for row in snapshot.query(&format!("SELECT id{sums} FROM accounts ORDER BY id"), &[]).await? {
         // Every entry was checked against those before it, so the balance of an account is right if they are.
         let stored = S::KEEPS_SUMS.then(|| Ok::<_, StoreError>((row.get("balance")?, row.number("unfinished")?)));
-        books.compare_account(row.get("id")?, stored.transpose()?);
+        run.compare_account(row.get("id")?, stored.transpose()?);
     }
     Ok(())
 }

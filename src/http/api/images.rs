@@ -214,20 +214,20 @@ pub(in crate::http) async fn task_at_end(
     task_id: TaskId,
     limit: Duration,
 ) -> Result<Option<PolledTask>, ApiError> {
-    let Ok(seat) = api.shared.endings.waiters.seat(caller.account_id) else { return Ok(None) };
-    task_with_seat(&seat, api, readiness, caller, task_id, limit).await
+    let Ok(slot) = api.shared.endings.waiters.slot(caller.account_id) else { return Ok(None) };
+    task_with_slot(&slot, api, readiness, caller, task_id, limit).await
 }
 
 /// The task at its end, or after `limit`, for a caller who has room to wait.
-pub(in crate::http) async fn task_with_seat(
-    seat: &WaitSlot,
+pub(in crate::http) async fn task_with_slot(
+    slot: &WaitSlot,
     api: &ApiState,
     readiness: &Readiness,
     caller: &Caller,
     task_id: TaskId,
     limit: Duration,
 ) -> Result<Option<PolledTask>, ApiError> {
-    let found = api.tasks.wait(seat, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
+    let found = api.tasks.wait(slot, caller.account_id, Surface::Api, task_id, limit, readiness.stopping()).await?;
     // The key may have been revoked meanwhile.
     caller.check_again(api).await?;
     Ok(found)

@@ -52,7 +52,7 @@ pub(super) struct ReservedBody {
 /// Bytes that hold memory: a slice of them in the buffer of a connection keeps all of them.
 struct ReservedBytes {
     bytes: Bytes,
-    _rooms: AnswerMemory,
+    _memory: AnswerMemory,
 }
 
 impl AsRef<[u8]> for ReservedBytes {
@@ -72,7 +72,7 @@ impl HttpBody for ReservedBody {
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.rest = Bytes::from_owner(ReservedBytes { bytes, _rooms: self.memory.clone() }),
+                    Ok(bytes) => self.rest = Bytes::from_owner(ReservedBytes { bytes, _memory: self.memory.clone() }),
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
                 None => {

@@ -73,7 +73,7 @@ pub(super) fn names(task: &Task) -> &[String] {
     }
 }
 
-/// The answer to a call whose task has completed. It keeps its seat and its pictures until it has been sent.
+/// The answer to a call whose task has completed. It keeps its slot and its pictures until it has been sent.
 pub(super) async fn completed(
     wanted: &AnswerOptions,
     task: &Task,
@@ -95,7 +95,7 @@ pub(super) async fn completed(
     let empty = ImageData { b64_json: Some("".into()), url: None };
     let frame = serde_json::to_vec(&answer(vec![empty; names.len()])).expect("our own types are always JSON");
     let rest = filled(frame, encoded.pictures());
-    Ok(with_body(Body::new(Pieces { rest, _seat: awaited.seat.clone(), _encoded: encoded })))
+    Ok(with_body(Body::new(Pieces { rest, _slot: awaited.slot.clone(), _encoded: encoded })))
 }
 
 /// A text whose members `b64_json` are empty, with these pictures in their places.

@@ -9,7 +9,7 @@ use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
 use super::api::body::read_json;
-use super::api::images::{naming, task_with_seat};
+use super::api::images::{naming, task_with_slot};
 use super::ops::Readiness;
 use super::pipeline::auth::Caller;
 use super::pipeline::error::{ApiError, NoAnswer};
@@ -41,7 +41,7 @@ mod pictures;
 static TASK_ID: HeaderName = HeaderName::from_static("x-tintype-task-id");
 
 /// `Retry-After` of a call while too many others wait, in seconds.
-const CROWD_RETRY_SECONDS: u64 = 5;
+const WAIT_RETRY_SECONDS: u64 = 5;
 
 /// Most looks for the task of an earlier attempt. Each but the first follows a change by another attempt at the same call.
 const MAX_LOOKS: u32 = 5;
@@ -119,7 +119,7 @@ struct PendingCall {
     api: Arc<ApiState>,
     readiness: Readiness,
     caller: Caller,
-    seat: Arc<WaitSlot>,
+    slot: Arc<WaitSlot>,
 }
 
 async fn answer_call(
@@ -133,7 +133,7 @@ async fn answer_call(
     let preferred = background::is_preferred(request.headers());
     let answer = if preferred || background::is_asked_for(&request)? { AnswerMode::AtOnce } else { answer };
     // Asked for before the body arrives and taken after that, so that a slow body takes no room from others.
-    drop(seat(answer, &api, &caller)?);
+    drop(slot(answer, &api, &caller)?);
     let (mut call, pictures) = match kind {
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
@@ -154,7 +154,7 @@ async fn answer_call(
     }
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
-    let seat = seat(answer, &api, &caller)?;
+    let slot = slot(answer, &api, &caller)?;
     let mut ignored = std::mem::take(&mut call.ignored);
     let attempt = repeat.call(caller.key_id, &call);
     let engines = match &call.request.settings.mask {
@@ -172,8 +172,8 @@ async fn answer_call(
     let wanted = AnswerOptions::of(&call);
     drop(call);
     let mut hold = Hold::of(&attempt, task_id, &api);
-    let awaited = |seat| PendingCall { task_id, api: api.clone(), readiness, caller, seat: Arc::new(seat) };
-    let answered = match seat.map(awaited) {
+    let awaited = |slot| PendingCall { task_id, api: api.clone(), readiness, caller, slot: Arc::new(slot) };
+    let answered = match slot.map(awaited) {
         Some(awaited) if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
         Some(awaited) => finished(&wanted, &awaited).await,
         None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
@@ -204,25 +204,25 @@ fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Res
 }
 
 /// Room to wait for the task of a call, before anything is charged; `None` if the call is answered at once.
-fn seat(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<WaitSlot>, ApiError> {
+fn slot(answer: AnswerMode, api: &ApiState, caller: &Caller) -> Result<Option<WaitSlot>, ApiError> {
     if answer == AnswerMode::AtOnce {
         return Ok(None);
     }
-    let crowd = |crowd: NoWaitSlot| {
-        let who = match crowd {
-            NoWaitSlot::Account(seats) => {
+    let refusal = |refusal: NoWaitSlot| {
+        let who = match refusal {
+            NoWaitSlot::Account(slots) => {
                 format!(
-                    "{seats} calls of this account wait for their tasks or receive answers, which is its share now."
+                    "{slots} calls of this account wait for their tasks or receive answers, which is its share now."
                 )
             }
             NoWaitSlot::Process => "Too many calls are waiting on this server.".into(),
         };
         let message = format!(
-            "{who} This call created no task, and the task of an earlier attempt continues; try again in {CROWD_RETRY_SECONDS} s."
+            "{who} This call created no task, and the task of an earlier attempt continues; try again in {WAIT_RETRY_SECONDS} s."
         );
-        ApiError::rate_limited(message, CROWD_RETRY_SECONDS)
+        ApiError::rate_limited(message, WAIT_RETRY_SECONDS)
     };
-    api.shared.endings.waiters.seat(caller.account_id).map(Some).map_err(crowd)
+    api.shared.endings.waiters.slot(caller.account_id).map(Some).map_err(refusal)
 }
 
 /// The answer of this attempt at a call, with the end of its hold on the task.
@@ -315,11 +315,11 @@ async fn finished(wanted: &AnswerOptions, awaited: &PendingCall) -> Result<Respo
 impl PendingCall {
     /// The task, once it has completed; any other end is an error.
     async fn completed(&self) -> Result<Arc<Task>, ApiError> {
-        let Self { task_id, api, readiness, caller, seat } = self;
+        let Self { task_id, api, readiness, caller, slot } = self;
         let task_id = TaskId(*task_id);
         // The sweep fails a task that has had its time at its next round.
         let limit = TASK_TIME_LIMIT + SWEEP_EVERY * 5;
-        let found = task_with_seat(seat, api, readiness, caller, task_id, limit).await?;
+        let found = task_with_slot(slot, api, readiness, caller, task_id, limit).await?;
         let task = found.ok_or_else(ApiError::removed_task)?.task;
         match &task.status {
             Status::Processing => Err(ApiError::goes_on()),

@@ -103,11 +103,11 @@ fn check(api: &ApiState, (usage, allowance): (RateLimit, Allowance)) -> Result<(
 /// to its 404 or 405.
 pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next) -> Response {
     if routes::is_of_studio(&request) {
-        let visit = visit(api, &request);
-        if let Err(error) = studio::check_https(&api.studio, &visit) {
+        let context = request_context(api, &request);
+        if let Err(error) = studio::check_https(&api.studio, &context) {
             return error.into_response();
         }
-        request.extensions_mut().insert(visit);
+        request.extensions_mut().insert(context);
         return next.run(request).await;
     }
     if !routes::takes_key(request.uri().path()) {
@@ -134,7 +134,7 @@ pub(super) async fn guard(api: &Arc<ApiState>, mut request: Request, next: Next)
 }
 
 /// A request for the studio, whose handlers know the person by a cookie.
-fn visit(api: &ApiState, request: &Request) -> RequestContext {
+fn request_context(api: &ApiState, request: &Request) -> RequestContext {
     let trusted = &api.settings.trusted_proxies;
     let id = request.extensions().get::<RequestId>().map(|id| id.as_str().to_owned());
     RequestContext {
@@ -166,12 +166,12 @@ fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecr
 
 /// Answers a failed authentication, with a delay that grows with the failures of the same source.
 async fn refuse(api: &ApiState, source: Option<Source>, error: ApiError) -> Response {
-    let patience = match source {
+    let delay = match source {
         Some(source) => api.failures.delay(source).await,
         None => FailureDelay::Waited,
     };
     let mut response = error.into_response();
-    if patience == FailureDelay::Exhausted {
+    if delay == FailureDelay::Exhausted {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -10,7 +10,7 @@ use tintype_domain::person::Role;
 use tintype_domain::timestamp::Timestamp;
 use tintype_store::{Action, AuditedChange};
 
-/// The detail of a deed. One that this version cannot read is shown as it is stored, with its times to the minute.
+/// The detail of a change. One that this version cannot read is shown as it is stored, with its times to the minute.
 pub(super) fn detail(t: &Texts, audited: &AuditedChange) -> Option<String> {
     let detail = audited.detail.as_deref()?;
     let known = match audited.action {
@@ -81,7 +81,7 @@ fn limit(t: &Texts, detail: &str) -> Option<String> {
         return Some(t.number(number));
     }
     let budget: Budget = detail.parse().ok()?;
-    Some(format!("{} {}", t.number(budget.credits), t.get(period_text(budget.period))))
+    Some(format!("{} {}", t.number(budget.credits), t.get(period_text(&budget.period))))
 }
 
 /// Why the server disabled an endpoint. One that someone disabled has its address as the detail.

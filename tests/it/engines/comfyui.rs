@@ -72,8 +72,8 @@ impl Files {
     }
 
     fn engine(&self, urls: &str, more: &[&str]) -> Arc<dyn Engine> {
-        let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-        self.choose(urls, more).expect("an engine").build(surroundings).expect("an engine")
+        let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
+        self.choose(urls, more).expect("an engine").build(context).expect("an engine")
     }
 
     async fn service(&self, urls: &str, more: &[&str]) -> Service {

@@ -95,8 +95,8 @@ impl Rig {
 
     fn in_data(data: TempDir, model: &Path, more: &[&str]) -> Self {
         let choice = choose(data.path(), model, more);
-        let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), keeps: true, ..EngineContext::default() };
-        let engine = choice.build(surroundings).expect("an engine");
+        let context = EngineContext { decoder: Decoder::new(TINTYPE), keeps: true, ..EngineContext::default() };
+        let engine = choice.build(context).expect("an engine");
         Self { engine, info: choice.info, _data: data }
     }
 
@@ -316,8 +316,8 @@ async fn a_task_with_little_time_is_rendered_at_a_smaller_size_of_the_same_ratio
     let model = model("lcm");
     let settings = Settings::parse_from(["test", "--engine", "diffusion", "--model", model.to_str().expect("text")]);
     let choice = tintype_engines::choose(&settings.engine, data.path()).expect("an engine");
-    let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-    let engine = choice.build(surroundings).expect("an engine");
+    let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
+    let engine = choice.build(context).expect("an engine");
     let rig = Rig { engine, info: choice.info, _data: data }.started().await;
     let of = |side| Brief { width: side * 2, height: side, ..brief("a boat", &[1]) };
     rig.render(of(256)).await.expect("pictures");

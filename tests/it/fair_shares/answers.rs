@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use serde_json::{Value, json};
 use tintype::service::encoder::{MAX_WAIT, PICTURE_BYTES};
 use tintype::service::shares::{Share, Shares};
-use tintype::service::waiters::MAX_SEATS_OF_ACCOUNT;
+use tintype::service::waiters::MAX_SLOTS_OF_ACCOUNT;
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
@@ -21,19 +21,19 @@ async fn calls_that_wait_for_a_task() {
     let (key_id, key) = service.new_key(ada.account.id, |_| {}).await;
     let other_key = Caller { service: &service, account: ada.account.clone(), key_id, key };
     let waiters = &service.shared.endings.waiters;
-    let mut held: Vec<_> = from_fn(|| waiters.seat(ada.account.id).ok()).collect();
+    let mut held: Vec<_> = from_fn(|| waiters.slot(ada.account.id).ok()).collect();
     let message = async |caller: &Caller<'_>| {
         let refused = caller.generations(&[], BODY).await;
         assert_eq!(refused.status, 429, "{refused:?}");
         refused.json()["error"]["message"].as_str().expect("a message").to_owned()
     };
-    assert!(message(&other_key).await.starts_with(&format!("{MAX_SEATS_OF_ACCOUNT} calls of this account wait")));
+    assert!(message(&other_key).await.starts_with(&format!("{MAX_SLOTS_OF_ACCOUNT} calls of this account wait")));
     assert_eq!(service.worked(bob.generations(&[], BODY)).await.status, 200);
     // Accounts that do not exist take all others.
-    held.extend((0..).map_while(|number| waiters.seat(Id::floor(Timestamp::from_millis(number))).ok()));
+    held.extend((0..).map_while(|number| waiters.slot(Id::floor(Timestamp::from_millis(number))).ok()));
     assert!(message(&bob).await.starts_with("Too many calls are waiting"));
     drop(held);
-    assert_eq!((waiters.seats(), ada.credits().await), (0, 100));
+    assert_eq!((waiters.slots(), ada.credits().await), (0, 100));
 }
 
 /// Takes for an account all portions that it gets without waiting, and leaves one for another account.

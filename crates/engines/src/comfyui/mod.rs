@@ -81,13 +81,13 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
         ..EngineInfo::new("comfyui", description, TYPICAL_DURATION)
     };
     let (urls, settings) = (urls.to_vec(), settings.clone());
-    Ok(EngineChoice::new(info, move |surroundings| {
-        let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
+    Ok(EngineChoice::new(info, move |context| {
+        let endpoints = Endpoint::all(&urls, &settings, &context)?;
         if let Some(nodes) = workflow.found() {
             tracing::debug!(nodes, "found the nodes of the workflow");
         }
         let servers = endpoints.into_iter().map(|endpoint| ComfyServer::new(endpoint, workflow.node_classes()));
-        let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(surroundings.decoder));
+        let (servers, results) = (Servers::new(servers, RUNS_PER_SERVER), Results::new(context.decoder));
         let (workflow, model, ending) = (workflow.clone(), settings.model.clone(), TaskTracker::new());
         // A closed tracker can be waited for; it takes tasks as before.
         ending.close();

@@ -72,7 +72,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
         slots,
         ..EngineInfo::new("diffusion", wanted.describe(&speed), typical_duration)
     };
-    Ok(EngineChoice::new(info, move |surroundings| Ok(Arc::new(Diffusion::new(wanted.clone(), &surroundings)))))
+    Ok(EngineChoice::new(info, move |context| Ok(Arc::new(Diffusion::new(wanted.clone(), &context)))))
 }
 
 /// Opens the model of the settings in a child process that ends at once, and describes it.
@@ -202,9 +202,9 @@ struct Diffusion {
 
 impl Diffusion {
     /// Starts a child, in a runtime.
-    fn new(wanted: ModelRequest, surroundings: &EngineContext) -> Self {
-        let program = surroundings.decoder.program();
-        let shared = Arc::new(Shared::new(wanted, surroundings.keeps, program));
+    fn new(wanted: ModelRequest, context: &EngineContext) -> Self {
+        let program = context.decoder.program();
+        let shared = Arc::new(Shared::new(wanted, context.keeps, program));
         let supervisor = Supervisor::new(shared.clone(), start(program));
         let (renderer, life) = (Arc::new(Renderer::new(supervisor, shared)), CancellationToken::new());
         let _end = life.clone().drop_guard();

@@ -140,7 +140,7 @@ pub(super) async fn fetch(
     }
     let mut part =
         Part::open(file, target).await.map_err(|error| failed(&part_of(&folder.join(&file.path)), &error))?;
-    let (mut failures, mut began_anew, mut pause) = (0, false, hub.patience.pause);
+    let (mut failures, mut began_anew, mut pause) = (0, false, hub.limits.pause);
     loop {
         let before = part.written;
         let trouble = match part.download(hub, url, page, watch).await {
@@ -162,7 +162,7 @@ pub(super) async fn fetch(
             HubError::Misfit(reason) => (reason, None),
         };
         if part.written >= before.saturating_add(PROGRESS) {
-            (failures, pause) = (0, hub.patience.pause);
+            (failures, pause) = (0, hub.limits.pause);
         }
         failures += 1;
         if failures >= MAX_FAILURES {
@@ -277,7 +277,7 @@ impl<'a> Part<'a> {
             }
             Ok(true)
         };
-        let in_time = tokio::time::timeout(hub.patience.stall, window).await;
+        let in_time = tokio::time::timeout(hub.limits.stall, window).await;
         in_time.map_err(|_| HubError::Passing("the server sends nearly nothing".into(), None))?
     }
 

@@ -42,7 +42,7 @@ pub struct Hub {
     token: Option<String>,
     client: Client,
     /// Time limits.
-    pub patience: TimeLimits,
+    pub limits: TimeLimits,
 }
 
 /// Hides the token.
@@ -133,7 +133,7 @@ impl Hub {
         endpoint: &str,
         token: Option<String>,
         authorities: Option<&[u8]>,
-        patience: TimeLimits,
+        limits: TimeLimits,
     ) -> Result<Self, String> {
         let unusable = |reason: &str| format!("HF_ENDPOINT {endpoint:?} {reason}");
         let url = Url::parse(endpoint).map_err(|error| unusable(&format!("is not a URL: {error}")))?;
@@ -150,9 +150,9 @@ impl Hub {
             return Err(unusable("is plain HTTP, so anyone on the network could read the token: use https://"));
         }
         let builder = client_builder(authorities, Proxies::FromEnvironment).map_err(|error| error.to_string())?;
-        let client = builder.connect_timeout(CONNECT_LIMIT.min(patience.stall)).build();
+        let client = builder.connect_timeout(CONNECT_LIMIT.min(limits.stall)).build();
         let client = client.map_err(|error| format!("HTTP client: {error}"))?;
-        Ok(Self { endpoint: url, token, client, patience })
+        Ok(Self { endpoint: url, token, client, limits })
     }
 
     /// Its URL without a slash at the end.
@@ -228,7 +228,7 @@ impl Hub {
     /// # Errors
     /// [`HubError`].
     pub async fn chunk(&self, response: &mut Response) -> Result<Option<bytes::Bytes>, HubError> {
-        let next = tokio::time::timeout(self.patience.stall, response.chunk()).await;
+        let next = tokio::time::timeout(self.limits.stall, response.chunk()).await;
         let next = next.map_err(|_| HubError::Passing("the server sends nothing more".into(), None))?;
         next.map_err(|error| HubError::Passing(format!("the connection broke: {}", cause(error)), None))
     }
@@ -246,7 +246,7 @@ impl Hub {
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));
             }
             let host = url.host_str().unwrap_or_default().to_owned();
-            let answer = tokio::time::timeout(self.patience.stall, request.send()).await;
+            let answer = tokio::time::timeout(self.limits.stall, request.send()).await;
             let answer = answer.map_err(|_| HubError::Passing(format!("no answer from {host}"), None))?;
             let response =
                 answer.map_err(|error| HubError::Passing(format!("cannot reach {host}: {}", cause(error)), None))?;

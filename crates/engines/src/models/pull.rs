@@ -183,7 +183,7 @@ async fn draw(
     revision: &str,
     offer: Option<&CatalogueModel>,
 ) -> Result<(Plan, Source), String> {
-    let (mut tries, mut pause) = (0, hub.patience.pause);
+    let (mut tries, mut pause) = (0, hub.limits.pause);
     let listed = loop {
         match hub.list(repository, revision).await {
             Ok(listed) => break listed,

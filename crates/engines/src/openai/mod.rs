@@ -87,9 +87,9 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     };
     let extra = settings.engine_extra.clone().unwrap_or_default().without(&RESERVED)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
-    let build = move |surroundings: EngineContext| {
-        let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
-        let (results, downloads) = (Results::new(surroundings.decoder.clone()), Downloads::new()?);
+    let build = move |context: EngineContext| {
+        let endpoints = Endpoint::all(&urls, &settings, &context)?;
+        let (results, downloads) = (Results::new(context.decoder.clone()), Downloads::new()?);
         let servers = endpoints.into_iter().map(|endpoint| ImagesServer::new(endpoint, &dialect));
         let servers = Servers::new(servers, dialect.calls_per_server());
         let api = ImagesApi { servers, dialect: dialect.clone(), extra: extra.clone(), results, downloads };

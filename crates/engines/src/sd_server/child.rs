@@ -27,7 +27,7 @@ const ASK_WHILE_STARTING: Duration = Duration::from_millis(250);
 pub(super) struct SdServerProgram {
     arguments: Vec<OsString>,
     settings: EngineSettings,
-    surroundings: EngineContext,
+    context: EngineContext,
 }
 
 impl SdServerProgram {
@@ -38,7 +38,7 @@ impl SdServerProgram {
     pub(super) fn new(
         device: Option<String>,
         settings: &EngineSettings,
-        surroundings: &EngineContext,
+        context: &EngineContext,
     ) -> Result<(Self, Start), String> {
         let mut environment = environment_of_engine();
         if let Some(device) = device {
@@ -46,14 +46,14 @@ impl SdServerProgram {
             environment.extend(DEVICE_VARIABLES.map(|variable| (variable.into(), device.clone().into())));
         }
         let start = Start {
-            launcher: surroundings.decoder.program().to_owned(),
+            launcher: context.decoder.program().to_owned(),
             program: settings.engine_program.clone(),
             name: settings.engine_program.display().to_string(),
             environment,
             has_input: false,
         };
         let arguments = settings.arguments()?.into_iter().map(OsString::from).collect();
-        Ok((Self { arguments, settings: settings.clone(), surroundings: surroundings.clone() }, start))
+        Ok((Self { arguments, settings: settings.clone(), context: context.clone() }, start))
     }
 
     fn arguments(&self, port: u16) -> Vec<OsString> {
@@ -67,9 +67,9 @@ impl SdServerProgram {
 
     fn link(&self, port: u16) -> Result<Arc<Server>, String> {
         let url = Url::parse(&format!("http://127.0.0.1:{port}/")).map_err(|error| error.to_string())?;
-        let endpoints = Endpoint::all(&[url], &self.settings, &self.surroundings)?;
+        let endpoints = Endpoint::all(&[url], &self.settings, &self.context)?;
         let endpoint = endpoints.into_iter().next().ok_or("no endpoint")?;
-        let results = Results::new(self.surroundings.decoder.clone());
+        let results = Results::new(self.context.decoder.clone());
         Ok(Arc::new(Server::new(Api::new(endpoint), results, checked_extra(&self.settings)?)))
     }
 }

@@ -59,12 +59,12 @@ pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineCh
     }
     let extra = checked_extra(settings)?;
     let (urls, settings) = (urls.to_vec(), settings.clone());
-    Ok(EngineChoice::new(info, move |surroundings| {
+    Ok(EngineChoice::new(info, move |context| {
         let places = if urls.is_empty() {
-            settings.devices().into_iter().map(|device| ServerSlot::child(device, &settings, &surroundings)).collect()
+            settings.devices().into_iter().map(|device| ServerSlot::child(device, &settings, &context)).collect()
         } else {
-            let endpoints = Endpoint::all(&urls, &settings, &surroundings)?;
-            let results = Results::new(surroundings.decoder.clone());
+            let endpoints = Endpoint::all(&urls, &settings, &context)?;
+            let results = Results::new(context.decoder.clone());
             let attach = |endpoint| {
                 Ok(ServerSlot::Attached(Arc::new(Server::new(Api::new(endpoint), results.clone(), extra.clone()))))
             };
@@ -156,11 +156,11 @@ impl servers::Server for ServerSlot {
 
 impl ServerSlot {
     /// Starts a child on a device.
-    fn child(device: Option<String>, settings: &EngineSettings, surroundings: &EngineContext) -> Result<Self, String> {
+    fn child(device: Option<String>, settings: &EngineSettings, context: &EngineContext) -> Result<Self, String> {
         let program = settings.engine_program.display();
         let name =
             device.as_ref().map_or_else(|| program.to_string(), |device| format!("{program} on device {device}"));
-        let (program, start) = SdServerProgram::new(device, settings, surroundings)?;
+        let (program, start) = SdServerProgram::new(device, settings, context)?;
         Ok(Self::Child(name, Arc::new(Supervisor::new(program, start))))
     }
 

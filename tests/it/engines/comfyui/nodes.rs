@@ -117,8 +117,8 @@ async fn a_node_that_loads_a_picture_and_its_mask_gets_a_picture_with_a_transpar
     graph["3"]["inputs"]["latent_image"] = json!(["11", 0]);
     let choice = choose(&server.url(), &saved(&folder, &graph)).expect("an engine");
     assert!(choice.info.masks && choice.info.max_references == 1);
-    let surroundings = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
-    let engine = choice.build(surroundings).expect("an engine");
+    let context = EngineContext { decoder: Decoder::new(TINTYPE), ..EngineContext::default() };
+    let engine = choice.build(context).expect("an engine");
     let grey = [255, 255, 255, 0, 0, 0].repeat(32 * 48);
     let mask = Mask::of(Picture::from_rgb(64, 48, grey).expect("a picture"));
     let references = vec![flat(7)];
