@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tintype_engine::frames::Loaded;
 use tintype_engine::{
-    Brief, CancellationToken, Engine, EngineError, EngineInfo, Lora, LoraSource, Measured, Picture, Progress, Sizes,
+    Brief, CancellationToken, Engine, EngineError, EngineInfo, Lora, LoraSource, Measured, Picture, Progress,
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Child;
@@ -34,7 +34,7 @@ use self::link::Link;
 use self::model_request::{ATTEMPT_LIMIT, ModelRequest};
 use self::program::Shared;
 use super::supervisor::{self, Start, Supervisor};
-use super::{EngineChoice, EngineContext, sizes};
+use super::{EngineChoice, EngineContext};
 use tintype_config::{EnginePrecision, EngineSettings};
 use tintype_system::locked::Locked as _;
 use tintype_system::sandbox::Decoder;
@@ -58,18 +58,16 @@ const MAX_WORDS: u64 = 2_000;
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let wanted = ModelRequest::new(settings, data)?;
     let speed = wanted.remembered();
-    let sizes = sizes(settings, Sizes::Any);
-    let slots = wanted.slots(&sizes);
     let typical_duration = wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time);
     let info = EngineInfo {
-        sizes,
+        sizes: wanted.sizes.clone(),
         max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
         masks: wanted.takes_masks(),
         settings: wanted.taken_settings(),
         loras: LoraSource::Files,
         weighted_prompts: wanted.takes_weighted_prompts(),
         attempt_limit: Some(ATTEMPT_LIMIT),
-        slots,
+        slots: wanted.slots(),
         ..EngineInfo::new("diffusion", wanted.describe(&speed), typical_duration)
     };
     Ok(EngineChoice::new(info, move |context| Ok(Arc::new(Diffusion::new(wanted.clone(), &context)))))

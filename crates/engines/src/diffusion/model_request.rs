@@ -1,5 +1,6 @@
 //! The model that the settings name, before it is opened.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::speed::{LEAST_SIDE, Plan, Speed};
 use crate::models::catalogue::{is_in_8_bits, offers};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
+use crate::sizes;
 use tintype_config::{EngineEmbedding, EnginePrecision, EngineRuntime, EngineSettings};
 use tintype_domain::request::MAX_REFERENCES;
 
@@ -55,6 +57,8 @@ pub(super) struct ModelRequest {
     vae: Option<PathBuf>,
     /// How it reads prompts, unless a preset says otherwise.
     pub prompt: PromptSyntax,
+    /// The sizes that it is given.
+    pub sizes: Sizes,
 }
 
 impl ModelRequest {
@@ -80,6 +84,7 @@ impl ModelRequest {
             embeddings: settings.engine_embedding.clone(),
             vae: settings.engine_vae.clone(),
             prompt: settings.engine_prompt.unwrap_or_default(),
+            sizes: sizes(settings, Sizes::Any),
         })
     }
 
@@ -199,12 +204,12 @@ impl ModelRequest {
     }
 
     /// Tasks to take at a time: as many as can be one batch at the smallest size, without opening the model.
-    pub(super) fn slots(&self, sizes: &Sizes) -> usize {
+    pub(super) fn slots(&self) -> usize {
         let class = self.find().ok().and_then(|installed| pipeline(&installed));
         if !class.is_some_and(|class| is_stable_diffusion(&class)) {
             return 1;
         }
-        let smallest = match sizes {
+        let smallest = match &self.sizes {
             Sizes::Any => (USUAL_SIDE, USUAL_SIDE),
             Sizes::Of(sizes) => sizes.iter().copied().min_by_key(|(width, height)| width * height).unwrap_or_default(),
         };
@@ -229,9 +234,9 @@ impl ModelRequest {
         installed.cache.map(|cache| cache.join(name))
     }
 
-    /// The task that most callers submit, if its time is known.
+    /// The task that most callers submit, and the size at which it is rendered, if its time is known.
     pub(super) fn usual_task(&self, speed: &Speed) -> Option<(Duration, (u32, u32))> {
-        let plan = speed.plan((USUAL_SIDE, USUAL_SIDE), 1, self.steps, 0);
+        let plan = speed.plan(self.sizes.nearest(USUAL_SIDE, USUAL_SIDE), 1, self.steps, 0);
         let (width, height) = speed.working_size(&plan, ATTEMPT_LIMIT)?;
         Some((speed.task(&Plan { width, height, ..plan })?, (width, height)))
     }
@@ -303,8 +308,11 @@ fn path_hash(path: &Path) -> u64 {
 }
 
 fn expectation(time: Duration, (width, height): (u32, u32)) -> String {
-    let working =
-        if width == USUAL_SIDE { String::new() } else { format!(", rendered as {width}x{height} and enlarged") };
+    let working = match (u64::from(width) * u64::from(height)).cmp(&u64::from(USUAL_SIDE).pow(2)) {
+        Ordering::Less => format!(", rendered as {width}x{height} and enlarged"),
+        Ordering::Equal => String::new(),
+        Ordering::Greater => format!(", rendered as {width}x{height} and reduced"),
+    };
     format!("a picture of {USUAL_SIDE}x{USUAL_SIDE} takes about {:.0} s{working}", time.as_secs_f64().max(1.0))
 }
 
@@ -338,6 +346,7 @@ mod tests {
             embeddings: vec![EngineEmbedding { path: "hands.safetensors".into(), word: None }],
             vae: Some("vae.safetensors".into()),
             prompt: PromptSyntax::Weighted,
+            sizes: Sizes::Any,
         }
     }
 
@@ -355,6 +364,24 @@ mod tests {
         assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
         let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
+    }
+
+    #[test]
+    fn the_announced_time_is_that_of_the_size_that_the_settings_allow() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let any = wanted(folder.path(), EnginePrecision::F32);
+        let of = |width, height| ModelRequest { sizes: Sizes::Of(vec![(width, height), (320, 640)]), ..any.clone() };
+        let mut speed = Speed::default();
+        speed.observe_step(512 * 512, Duration::from_secs(1));
+        let usual = |wanted: &ModelRequest| wanted.usual_task(&speed).expect("its time is known");
+        assert_eq!([usual(&any).1, usual(&of(512, 512)).1], [(1_024, 1_024), (512, 512)]);
+        let said = |wanted: &ModelRequest| wanted.describe(&speed);
+        assert!(!said(&any).contains("rendered as"), "{}", said(&any));
+        assert!(
+            said(&of(512, 512)).contains("1024x1024")
+                && said(&of(512, 512)).contains("rendered as 512x512 and enlarged")
+        );
+        assert!(said(&of(1_536, 1_536)).contains("rendered as 1536x1536 and reduced"), "{}", said(&of(1_536, 1_536)));
     }
 
     #[test]
