@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::queue_positions::{QueuePosition, QueuePositions, QueuedTask, Rank};
 use super::refresh::Refresh;
-use tintype_config::TASK_TIME_LIMIT;
+use tintype_config::{PROGRESS_EVERY, TASK_TIME_LIMIT};
 use tintype_domain::model::{Id, IdSource, Task};
 use tintype_domain::request::MAX_REFERENCES;
 use tintype_store::{AttemptProgress, QueueDepth, Result, Store, WaitingForEngine, WorkerReport};
@@ -30,6 +30,8 @@ const ONE_OUTLIER_IN: usize = 8;
 
 /// The part of a render from which its pace tells the whole time.
 const TELLING_PART: f64 = 0.02;
+/// The time for which it must have run: a stage is up to [`PROGRESS_EVERY`] old, which would be most of a shorter time.
+const TELLING_TIME: Duration = PROGRESS_EVERY.saturating_mul(2);
 
 /// The length of the queue and the capacity of all workers, as last read by this process.
 #[derive(Debug)]
@@ -60,7 +62,8 @@ pub struct Pace {
 /// time, which is `None` if it is unknown.
 fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
     let AttemptProgress { running, stage } = attempt;
-    match stage.map(|stage| f64::from(stage.fraction())).filter(|part| *part >= TELLING_PART) {
+    let part = stage.map(|stage| f64::from(stage.fraction()));
+    match part.filter(|part| *part >= TELLING_PART && running >= TELLING_TIME) {
         Some(part) => Some(running.mul_f64((1.0 - part) / part)),
         None => usual.map(|usual| usual.saturating_sub(running)),
     }

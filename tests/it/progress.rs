@@ -217,6 +217,26 @@ async fn the_hint_for_the_next_poll_follows_what_is_left() {
 }
 
 #[tokio::test]
+async fn the_first_second_of_a_render_tells_nothing_of_its_pace() {
+    let service = Service::start_with(&["--renders", "1"]).await;
+    let caller = service.caller("ada", 10).await;
+    let rendering = Rendering::begin(&caller).await;
+    let (worker, task_id) = (&rendering.worker, &rendering.task_id);
+    // A step of 20 took no time. Its report is 0.9 s old when the caller polls.
+    rendering.step(1);
+    worker.report_progress().await;
+    service.clock.advance(SECOND * 9 / 10);
+    assert_eq!(times(&poll(&caller, task_id).await).1, None, "nothing was measured");
+    measure_ten_seconds(&service);
+    assert_eq!(times(&poll(&caller, task_id).await).1, Some("10"), "as the others, and not 18 s");
+    service.clock.advance(SECOND * 11 / 10);
+    rendering.step(10);
+    worker.report_progress().await;
+    assert_eq!(times(&poll(&caller, task_id).await).1, Some("2"), "half of it took 2 s");
+    rendering.end().await;
+}
+
+#[tokio::test]
 async fn the_hint_after_a_submit_follows_the_measured_time_and_the_queue() {
     let service = Service::start_with(&["--renders", "2"]).await;
     let caller = service.caller("ada", 100).await;
