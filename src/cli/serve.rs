@@ -63,7 +63,7 @@ struct Listeners {
     api: Vec<Listener>,
     /// Of the metrics; empty without --metrics-listen.
     metrics: Vec<Listener>,
-    /// Of a worker.
+    /// Of the worker; a process with only the API has none.
     probe: Option<Probe>,
     certificate: Option<Arc<Certificate>>,
 }
@@ -84,7 +84,7 @@ impl Listeners {
         if let Some(address) = &server.metrics_listen {
             metrics = Listener::bind(address, "--metrics-listen").await?;
         }
-        let probe = (role == Role::Worker).then(|| Probe::bind(&data.data)).transpose().unwrap_or_else(|error| {
+        let probe = (role != Role::Api).then(|| Probe::bind(&data.data)).transpose().unwrap_or_else(|error| {
             tracing::warn!(%error, "health probe unavailable for this worker; rendering is not affected");
             None
         });

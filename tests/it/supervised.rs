@@ -52,10 +52,16 @@ fn a_server_that_cannot_work_is_alive_but_not_ready() {
     let data = TempDir::new().expect("a directory");
     let server = Server::start(data.path(), &["--min-free-space", "1000TB"]);
     let address = server.address.to_string();
+    let worker = || tintype().args(["health", "--worker", "--json", "--data"]).arg(data.path()).ran();
+    assert!(worker().exited(1).json()[0]["detail"].as_str().expect("a sentence").contains("disk is nearly full"));
     let (works, said) = found(&health(&["--listen", &address]));
     assert!(!works && said["detail"] == "/readyz answers 503", "{said}");
     assert!(found(&health(&["--alive", "--listen", &address])).0);
     server.stop();
+    let server = Server::start(data.path(), &[]);
+    assert_eq!(worker().exited(0).json()[0]["detail"], "the worker is ready", "the one of `tintype serve`");
+    server.stop();
+    assert_eq!(worker().exited(1).json()[0]["detail"], "no worker is running on this data directory");
 }
 
 #[test]
