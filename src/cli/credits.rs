@@ -113,7 +113,8 @@ pub(super) async fn run(command: CreditsCommand, data: &DataSettings) -> Outcome
 async fn grant(args: GrantArgs, data: &DataSettings) -> Outcome {
     let (store, account) = open_account(data, &args.account).await?;
     let expires_at = args.expires_in.map(|life| store.now().saturating_add(life));
-    let granted = store.grant_until(account.id, args.amount, args.note.as_deref(), expires_at).await?;
+    let note = args.note.as_deref().filter(|note| !note.is_empty());
+    let granted = store.grant_until(account.id, args.amount, note, expires_at).await?;
     let credits = granted.ok_or("the account no longer exists")?;
     show(args.json, &Balance { account: &account.name, credits }, || {
         let until = expires_at.map(|end| format!(" until {end}")).unwrap_or_default();

@@ -131,6 +131,7 @@ fn credits_are_taken_with_a_note_and_never_below_zero() {
     let said = refused(data, &["credits", "take", "ada", "7", "--note", "too many"]);
     assert!(said.contains("ada has only 6 credits") && said.contains("take 6 or less"), "{said}");
     assert!(refused(data, &["credits", "take", "ada", "1"]).contains("--note"));
+    assert!(refused(data, &["credits", "take", "ada", "1", "--note", "  "]).contains("1 to 500 characters"));
     for bad in ["0", "-5", "1.5"] {
         assert!(!binary::run(data, ["credits", "take", "ada", "--note", "x", "--", bad]).status.success(), "{bad}");
     }
@@ -234,6 +235,8 @@ fn notes_reasons_and_names_have_a_longest_length() {
     let longest = "ä".repeat(500);
     run(data, &["credits", "grant", "ada", "5", "--note", &longest]);
     assert_eq!(run(data, &["credits", "history", "ada"])[0]["note"], json!(longest));
+    run(data, &["credits", "grant", "ada", "5", "--note", "  "]);
+    assert_eq!(run(data, &["credits", "history", "ada"])[0]["note"], json!(null));
 }
 
 #[tokio::test]

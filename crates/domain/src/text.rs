@@ -39,28 +39,28 @@ pub(super) fn person_name(text: &str) -> Result<String, InvalidText> {
     checked("a person's name", text.trim(), 1, MAX_NAME_CHARS)
 }
 
-/// Parses the label of a key.
+/// Parses the label of a key; drops white space around it.
 ///
 /// # Errors
 /// [`InvalidText`].
 pub fn key_label(text: &str) -> Result<String, InvalidText> {
-    checked("a key's label", text, 0, MAX_LABEL_CHARS)
+    checked("a key's label", text.trim(), 0, MAX_LABEL_CHARS)
 }
 
-/// Parses the note of a ledger entry.
+/// Parses the note of a ledger entry; drops white space around it.
 ///
 /// # Errors
 /// [`InvalidText`].
 pub fn ledger_note(text: &str) -> Result<String, InvalidText> {
-    checked("a note", text, 0, MAX_NOTE_CHARS)
+    checked("a note", text.trim(), 0, MAX_NOTE_CHARS)
 }
 
-/// Parses a note that an entry must have.
+/// Parses a note that an entry must have; drops white space around it.
 ///
 /// # Errors
 /// [`InvalidText`].
 pub fn ledger_reason(text: &str) -> Result<String, InvalidText> {
-    checked("a note", text, 1, MAX_NOTE_CHARS)
+    checked("a note", text.trim(), 1, MAX_NOTE_CHARS)
 }
 
 /// A field of a CSV file (RFC 4180) that no spreadsheet takes for a formula.
@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn names_and_reasons_are_not_empty() {
         assert_eq!(account_name(" ada ").as_deref(), Ok("ada"));
-        assert!(account_name(" ").is_err() && failure_reason("\t").is_err());
-        assert_eq!(key_label("").as_deref(), Ok(""));
+        assert!(account_name(" ").is_err() && failure_reason("\t").is_err() && ledger_reason("  ").is_err());
+        assert_eq!(ledger_reason(" a refund ").as_deref(), Ok("a refund"));
+        assert_eq!([key_label(""), key_label("  "), ledger_note(" ")], [(); 3].map(|()| Ok(String::new())));
     }
 }
