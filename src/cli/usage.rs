@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::owners::find_only;
+use super::printing::misused;
 use super::values::whole_number;
 use super::{Outcome, open_store, or_dash, say, show, table};
 use crate::service::usage::{self, UsageLine};
@@ -53,6 +54,9 @@ fn day(text: &str) -> Result<Timestamp, String> {
 }
 
 pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
+    if args.since.zip(args.until).is_some_and(|(since, until)| since > until) {
+        return misused("--since must not be after --until");
+    }
     let store = open_store(data).await?;
     let account_id = find_only(&*store, args.account.as_deref()).await?;
     let today = Timestamp::of_day(&store.now().day()).ok_or("the clock is beyond the years of the calendar")?;
@@ -61,9 +65,6 @@ pub(super) async fn run(args: UsageArgs, data: &DataSettings) -> Outcome {
         (since, _) => since,
     };
     let until = args.until.map(|day| day.saturating_add(DAY));
-    if from.zip(until).is_some_and(|(from, until)| from >= until) {
-        return Err("--since must not be after --until".into());
-    }
     let by = match args.by {
         By::Account => UsageBy::Account,
         By::Key => UsageBy::Key,

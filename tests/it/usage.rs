@@ -147,6 +147,8 @@ async fn usage_is_added_up_by_account_key_and_day() {
     assert_eq!(run(data, &["usage", "--account", "bob"]), json!([]));
     assert!(refused(data, &["usage", "--account", "nobody"]).contains("account list"));
     assert!(refused(data, &["usage", "--since", "yesterday"]).contains("2026-11-21"));
-    assert!(refused(data, &["usage", "--since", "2026-12-01", "--until", "2026-11-01"]).contains("must not be after"));
+    let backwards = ["usage", "--since", "2026-12-01", "--until", "2026-11-01"];
+    assert!(refused(data, &backwards).contains("--since must not be after --until"));
+    assert_eq!(binary::run(data, backwards).status.code(), Some(2));
     assert!(!binary::run(data, ["usage", "--days", "0"]).status.success());
 }
