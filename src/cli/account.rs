@@ -209,7 +209,7 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
     let account = find_account(&*store, &account).await?;
     let name = &account.name;
     if account.deleted_at.is_none() {
-        if !args.yes && !confirmed(name)? {
+        if !args.yes && !confirmed(name, json)? {
             return Err(Failure(format!(
                 "nothing was changed: confirm with the name of the account, or --yes, to delete {name}"
             )));
@@ -236,9 +236,9 @@ async fn delete(args: DeleteArgs, data: &DataSettings) -> Outcome {
     })
 }
 
-/// Asks on the terminal for the name of the account.
-fn confirmed(name: &str) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() {
+/// Asks on the terminal for the name of the account, but not a program, which reads `json`.
+fn confirmed(name: &str, json: bool) -> Result<bool, Failure> {
+    if json || !io::stdin().is_terminal() {
         return Ok(false);
     }
     output::ask(&format!(

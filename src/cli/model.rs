@@ -165,7 +165,7 @@ async fn fetch(args: PullArgs, data: &DataSettings) -> Outcome {
             output::complain(&describe(&pull));
         }
         if pull.licence.accepted_at.is_empty() {
-            accept(&pull, accept_licence)?;
+            accept(&pull, accept_licence, json)?;
             pull.accept(&Clock::system())?;
         }
         pull.check_space()?;
@@ -267,21 +267,21 @@ fn describe(pull: &Pull) -> String {
 }
 
 /// Asks whether the licence is accepted.
-fn accept(pull: &Pull, accepted: bool) -> Result<(), String> {
+fn accept(pull: &Pull, accepted: bool, json: bool) -> Result<(), String> {
     if accepted {
         return Ok(());
     }
     let Licence { name, url, .. } = &pull.licence;
-    match ask(&format!("Do you accept the licence {name}?")) {
+    match ask(&format!("Do you accept the licence {name}?"), json) {
         Some(true) => Ok(()),
         Some(false) => Err("the licence was not accepted, so nothing was fetched".into()),
         None => Err(format!("read the licence {name} at {url}, and accept it with --accept-licence")),
     }
 }
 
-/// Asks a question on the terminal; `None` if there is none.
-fn ask(question: &str) -> Option<bool> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+/// Asks a question on the terminal; `None` if there is none, or for a program, which reads `json`.
+fn ask(question: &str, json: bool) -> Option<bool> {
+    if json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;
     }
     output::ask(&format!("{question} [y/N] "));
@@ -500,9 +500,20 @@ async fn remove_when_free(data: &Path, name: &str) -> Result<bool, Failure> {
     }
 }
 
+fn not_installed(name: &str) -> Failure {
+    Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are"))
+}
+
 async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
     let RemoveArgs { name, yes, json } = args;
-    if !yes && !ask(&format!("Remove the model {name}?")).ok_or("without a terminal, say --yes")? {
+    if !models::is_name(&name) {
+        return Err(Failure(format!("{name:?} is not a model name")));
+    }
+    if !models::is_taken(&data.data, &name) {
+        return Err(not_installed(&name));
+    }
+    let confirmed = || ask(&format!("Remove the model {name}?"), json);
+    if !yes && !confirmed().ok_or("without a terminal, or with --json, say --yes")? {
         return Err(Failure("nothing was removed".into()));
     }
     let removed = tokio::select! {
@@ -510,7 +521,7 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
         _ = tokio::signal::ctrl_c() => return Err(Failure("interrupted: nothing was removed".into())),
     };
     if !removed {
-        return Err(Failure(format!("no model {name:?} is installed: `tintype model list` shows those that are")));
+        return Err(not_installed(&name));
     }
     show(json, &serde_json::json!({ "removed": name }), || {
         let again = offer(&name).map(|offer| format!("; `tintype model pull {}` fetches it again", offer.name));

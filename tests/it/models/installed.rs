@@ -191,8 +191,10 @@ fn nothing_is_removed_without_a_yes() {
     let said = refused(data.path(), &["model", "remove", NAME]);
     assert!(said.contains("say --yes"), "{said}");
     hub.assert_whole(data.path());
-    let said = refused(data.path(), &["model", "remove", "other", "--yes"]);
-    assert!(said.contains("no model \"other\" is installed"), "{said}");
+    for without_a_question in [&["--yes"][..], &["--json"], &[]] {
+        let said = refused(data.path(), &[&["model", "remove", "other"], without_a_question].concat());
+        assert!(said.contains("no model \"other\" is installed"), "{said}");
+    }
     for name in ["..", "../..", ".", "/", "a/../.."] {
         let said = refused(data.path(), &["model", "remove", name, "--yes"]);
         assert!(said.contains("is not a model name"), "{said}");
