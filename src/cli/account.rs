@@ -187,7 +187,8 @@ async fn low_balance(args: LowBalanceArgs, data: &DataSettings) -> Outcome {
     let changed = store.change_account(found.id, change).await?.ok_or("the account no longer exists")?;
     show(account.json, &changed, || match changed.low_balance {
         Some(threshold) => {
-            format!("Webhooks of {} fire when its balance drops below {threshold} credits.", changed.name)
+            let threshold = counted(threshold, "credit", "credits");
+            format!("Webhooks of {} fire when its balance drops below {threshold}.", changed.name)
         }
         None => format!("Webhooks of {} do not fire for a low balance.", changed.name),
     })

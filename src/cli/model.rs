@@ -469,6 +469,7 @@ async fn verify(args: VerifyArgs, data: &DataSettings) -> Outcome {
             match (ok, without_checksum) {
                 (false, _) => format!("{name} is damaged; remove it and fetch it again\n  {}", damaged.join("\n  ")),
                 (true, 0) => format!("{name} is as it was fetched.{note}"),
+                (true, 1) => format!("{name}: all lengths are right; 1 file has no checksum.{note}"),
                 (true, files) => format!("{name}: all lengths are right; {files} files have no checksum.{note}"),
             }
         };

@@ -4,6 +4,7 @@ use super::pipeline::auth::Caller;
 use super::pipeline::error::ApiError;
 use super::state::ApiState;
 use tintype_domain::model::Task;
+use tintype_domain::text::counted;
 use tintype_store::{Result, StoreError, Submission};
 
 /// `Retry-After` of a submit beyond the limit of unfinished tasks, in seconds.
@@ -33,13 +34,16 @@ pub(super) fn task(
             Err(ApiError::over_budget(required, available, left, resets_at))
         }
         Submission::TooManyUnfinished => Err(ApiError::rate_limited(
-            format!("The account has {} unfinished tasks, which is its limit.", api.settings.limits.max_unfinished),
+            format!(
+                "The account has {}, which is its limit.",
+                counted(api.settings.limits.max_unfinished, "unfinished task", "unfinished tasks")
+            ),
             UNFINISHED_RETRY_SECONDS,
         )),
         Submission::TooManyFailed { wait } => Err(ApiError::rate_limited(
             format!(
-                "{} tasks of the account have failed within ten minutes, which is its limit.",
-                api.settings.limits.max_failed_tasks
+                "{} of the account have failed within ten minutes, which is its limit.",
+                counted(api.settings.limits.max_failed_tasks, "task", "tasks")
             ),
             wait.as_secs() + 1,
         )),

@@ -17,6 +17,7 @@ use crate::service::endings::{CANNOT_RENDER, too_many_references};
 use tintype_config::WorkerSettings;
 use tintype_domain::model::{FailureCause, ReferenceProblem, TaskFailure, Violation};
 use tintype_domain::reference_url::ReferenceUrl;
+use tintype_domain::text::counted;
 use tintype_engine::picture::Picture;
 use tintype_engine::{
     Brief, CancellationToken, Engine, EngineError, EngineInfo, LoraSource, Mask, Progress, RenderSettings,
@@ -241,7 +242,8 @@ impl EngineRenderer {
         let brief = Brief { prompt, width, height, seeds, settings, references, mask, time_limit };
         let pictures = self.engine.render(brief, progress, cancel).await?;
         if pictures.len() != count {
-            let cause = format!("the engine rendered {} pictures instead of {count}", pictures.len());
+            let rendered = counted(pictures.len() as u64, "picture", "pictures");
+            let cause = format!("the engine rendered {rendered} instead of {count}");
             return Err(EngineError::Temporary(cause));
         }
         Ok(pictures)

@@ -13,6 +13,7 @@ use serde::de::IgnoredAny;
 use super::driver::{Row, Snapshot, at_once};
 use super::{Result, StoreError};
 use tintype_domain::model::{CREDITS_PER_IMAGE, EntryKind, Id, TaskId};
+use tintype_domain::text::counted;
 
 /// An inconsistency in the ledger, or a result file that does not match it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -386,7 +387,7 @@ impl AuditRun {
         let all = parts.iter().fold(0, |sum: i64, (_, part)| sum.saturating_add(*part));
         if all > task.cost || parts.iter().any(|(_, part)| *part <= 0) {
             let cost = task.cost;
-            self.drift(task.account_id, Some(task.id), format!("took {all} credits of grants, but costs {cost}"));
+            self.drift(task.account_id, Some(task.id), format!("took {} of grants, but costs {cost}", credits_of(all)));
         }
         for (grant, part) in parts {
             let held = &mut self.held.entry(grant).or_insert((task.account_id, 0)).1;
@@ -401,19 +402,21 @@ impl AuditRun {
         let lapsed = lapsed.unwrap_or(0);
         let (_, held) = self.held.remove(&entry_id).unwrap_or((account_id, 0));
         if !source.is_some_and(|(account, credits)| account == account_id && credits >= amount) {
-            let fault = format!("entry {entry_id} did not bring the {amount} credits of its grant");
+            let fault = format!("entry {entry_id} did not bring the {} of its grant", credits_of(amount));
             self.drift(account_id, None, fault);
         }
         if (remaining + lapsed).saturating_add(held) > amount {
             let fault = format!(
-                "of the {amount} credits granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and \
-                 unfinished tasks took {held}"
+                "of the {} granted by entry {entry_id}, {remaining} are left, {lapsed} lapsed and unfinished tasks took \
+                 {held}",
+                credits_of(amount)
             );
             self.drift(account_id, None, fault);
         }
         if expiry != (lapsed > 0).then_some((account_id, -lapsed)) {
             let said = expiry.map_or(0, |(_, amount)| -amount);
-            let fault = format!("of the grant of entry {entry_id} {lapsed} credits lapsed, but its entry says {said}");
+            let lapsed = credits_of(lapsed);
+            let fault = format!("of the grant of entry {entry_id} {lapsed} lapsed, but its entry says {said}");
             self.drift(account_id, None, fault);
         }
         self.sums.entry(account_id).or_default().expiring += remaining;
@@ -439,8 +442,8 @@ impl AuditRun {
         }
         if let Some(queued) = queued {
             if let Some(references) = queued.references().filter(|references| *references != queued.reference_count) {
-                let counted = queued.reference_count;
-                fault(format!("is queued as a task with {counted} reference images but has {references}"));
+                let queued = counted(queued.reference_count, "reference image", "reference images");
+                fault(format!("is queued as a task with {queued} but has {references}"));
             }
             self.sums.entry(queued.account_id).or_default().queued += 1;
         }
@@ -452,14 +455,15 @@ impl AuditRun {
         self.audit.accounts += 1;
         let Sums { credits, expiring, queued } = self.sums.remove(&id).unwrap_or_default();
         if expiring > credits {
-            self.drift(id, None, format!("{expiring} credits of grants are left, but the balance is {credits}"));
+            self.drift(id, None, format!("{} of grants are left, but the balance is {credits}", credits_of(expiring)));
         }
         let Some((balance, unfinished)) = stored else { return };
         if balance != credits {
             self.drift(id, None, format!("the balance is {balance} but its entries add up to {credits}"));
         }
         if unfinished != queued {
-            self.drift(id, None, format!("the account counts {unfinished} unfinished tasks but has {queued}"));
+            let unfinished = counted(unfinished, "unfinished task", "unfinished tasks");
+            self.drift(id, None, format!("the account counts {unfinished} but has {queued}"));
         }
     }
 
@@ -477,6 +481,10 @@ impl AuditRun {
         }
         self.audit
     }
+}
+
+fn credits_of(amount: i64) -> String {
+    counted(amount, "credit", "credits")
 }
 
 /// The next row if it satisfies the predicate. An unreadable row is an error at once.

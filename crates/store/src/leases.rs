@@ -6,7 +6,7 @@ use tintype_engine::Stage;
 
 use tintype_domain::model::{Id, Surface};
 use tintype_domain::request::GenerateRequest;
-use tintype_domain::text::{in_words, of_words};
+use tintype_domain::text::{counted, in_words, of_words};
 
 /// A task that has lost this many leases is failed instead of queued again.
 pub const MAX_LOST_LEASES: u32 = 3;
@@ -76,18 +76,20 @@ pub struct StrikeRule {
 }
 
 /// Stands between the two in the reason of a suspension.
-const WITHIN: &str = " violations of the content policy within ";
+const WITHIN: &str = " of the content policy within ";
 
 impl std::fmt::Display for StrikeRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{WITHIN}{}", self.limit, in_words(self.window))
+        write!(f, "{}{WITHIN}{}", counted(self.limit, "violation", "violations"), in_words(self.window))
     }
 }
 
 impl StrikeRule {
     /// Reads a rule from the reason of a suspension, which is its text.
     pub fn read(reason: &str) -> Option<Self> {
-        let (limit, window) = reason.split_once(WITHIN)?;
+        let (violations, window) = reason.split_once(WITHIN)?;
+        // Earlier releases wrote "1 violations".
+        let limit = violations.strip_suffix(" violation").or_else(|| violations.strip_suffix(" violations"))?;
         Some(Self { limit: limit.parse().ok()?, window: of_words(window)? })
     }
 }

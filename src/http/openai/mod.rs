@@ -25,6 +25,7 @@ use tintype_domain::images_api_request::{CallKind, ImagesCall, InvalidCall, Outp
 use tintype_domain::model::{Id, Status, Surface, Task, TaskId};
 use tintype_domain::preset::Chosen;
 use tintype_domain::request::AspectRatio;
+use tintype_domain::text::counted;
 use tintype_store::{Attachment, Call, CallEnd, EngineState, Origin, StoreError, Submission};
 
 use self::pictures::Pictures;
@@ -191,7 +192,7 @@ fn choose(call: &mut ImagesCall, engines: &[EngineState], api: &ApiState) -> Res
         presets.of_nobody(alias.map(String::as_str))
     });
     if let Some(most) = preset.references.filter(|most| call.request.reference_images.len() > *most) {
-        let message = format!("The preset {} takes at most {most} images.", preset.name);
+        let message = format!("The preset {} takes at most {}.", preset.name, counted(most as u64, "image", "images"));
         return Err(InvalidCall { message, param: Some("image") });
     }
     let mut chosen = preset.choose(std::mem::take(&mut call.settings))?;

@@ -175,7 +175,7 @@ async fn a_call_for_two_pictures_that_returns_one_is_a_fault() {
     let engine = engine(&["--engine", &server.engine(), "--engine-profile", "openai", "--engine-key", "sk-secret"]);
     let error = render(&engine, brief("a boat", &[1, 2], Vec::new())).await.expect_err("one picture is missing");
     assert_eq!(Meaning::of(&error), Meaning::Temporary, "{error}");
-    assert!(error.to_string().contains("1 pictures instead of 2"), "{error}");
+    assert!(error.to_string().contains("1 picture instead of 2"), "{error}");
 }
 
 #[tokio::test]

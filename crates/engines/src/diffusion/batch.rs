@@ -16,6 +16,7 @@ use super::program::{Shared, Watch};
 use super::speed::{LEAST_SIDE, Plan, Speed};
 use super::{OpenFault, OpenModelError, open_with};
 use crate::supervisor::{Running, Supervisor};
+use tintype_domain::text::counted;
 use tintype_system::clock::Clock;
 use tintype_system::locked::Locked as _;
 
@@ -275,9 +276,9 @@ impl Renderer {
             return EngineError::Temporary("too much of its time was spent waiting for the engine process".into());
         }
         EngineError::Permanent(format!(
-            "{} pictures of {width}x{height} with {} references do not fit into {} s at any size from {LEAST_SIDE} pixels on",
-            task.pictures(),
-            task.brief.references.len(),
+            "{} of {width}x{height} with {} do not fit into {} s at any size from {LEAST_SIDE} pixels on",
+            counted(task.pictures() as u64, "picture", "pictures"),
+            counted(task.brief.references.len() as u64, "reference", "references"),
             self.left(task).as_secs()
         ))
     }

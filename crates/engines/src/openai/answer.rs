@@ -10,6 +10,7 @@ use tintype_engine::EngineError;
 use super::super::endpoint::{Endpoint, EngineResponse, Fault};
 use super::pictures::{Item, Pictures};
 use super::server_error::ServerError;
+use tintype_domain::text::counted;
 
 /// The first bytes of what gzip has compressed, which nobody asked for.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -71,7 +72,8 @@ pub(super) fn files(endpoint: &Endpoint, answer: &EngineResponse, count: usize) 
                 (false, None) => nonsense(format!("answered 200 with an error inside{words}")),
             });
         }
-        return Err(nonsense(format!("returned {} pictures instead of {count}", data.len())));
+        let returned = counted(data.len() as u64, "picture", "pictures");
+        return Err(nonsense(format!("returned {returned} instead of {count}")));
     }
     let files = data.iter().take(count).map(|data| file(data).map_err(|what| nonsense(what.into())));
     files.collect()

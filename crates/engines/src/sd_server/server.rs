@@ -18,6 +18,7 @@ use crate::endpoint::{Fault, Reached};
 use crate::prompt::for_engine;
 use crate::results::Results;
 use crate::supervisor::Steps;
+use tintype_domain::text::counted;
 
 /// One job is rendered while another one waits, so that the server is never idle between two pictures of a task.
 const MOST_JOBS: usize = 2;
@@ -99,7 +100,8 @@ impl Server {
         match self.leftovers.load(Ordering::SeqCst) {
             0 => Ok(()),
             jobs => {
-                let cause = format!("{} is still rendering {jobs} pictures that are no longer wanted", self.api.name());
+                let pictures = counted(jobs as u64, "unwanted picture", "unwanted pictures");
+                let cause = format!("{} is still rendering {pictures}", self.api.name());
                 Err(EngineError::NotAvailable(cause))
             }
         }

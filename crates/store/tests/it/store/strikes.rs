@@ -13,6 +13,18 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const THREE_AN_HOUR: Option<StrikeRule> = Some(StrikeRule { limit: 3, window: HOUR });
 const NOT_SUSPENDED: Refusal = Refusal::Done { suspended: None };
 
+#[test]
+fn a_rule_is_read_from_the_reason_that_it_gives() {
+    let rule = |limit| StrikeRule { limit, window: HOUR };
+    assert_eq!(rule(1).to_string(), "1 violation of the content policy within 1 hour");
+    for limit in [1, 2, 5] {
+        assert_eq!(StrikeRule::read(&rule(limit).to_string()), Some(rule(limit)));
+    }
+    let of_an_earlier_release = "1 violations of the content policy within 1 hour";
+    assert_eq!(StrikeRule::read(of_an_earlier_release), Some(rule(1)));
+    assert_eq!(StrikeRule::read("1 strike of the content policy within 1 hour"), None);
+}
+
 /// Creates an account with credits and a key.
 async fn owner(fx: &Fixture, name: &str) -> Result<(Id, Id)> {
     let account = fx.account(name, 100).await?;
