@@ -70,6 +70,11 @@ async fn every_json_spelling_of_an_integer_is_accepted() {
         assert_eq!(answer.status, 200, "{n}: {answer:?}");
         assert_eq!(before - caller.credits().await, cost, "{n}");
     }
+    // The nearest numbers of 64 bits are whole.
+    for n in ["4.0000000000000001", "0.99999999999999999999", "20000000000000000001e-19", "1e999"] {
+        let answer = caller.post(format!(r#"{{"prompt": "a boat", "n": {n}}}"#)).await;
+        answer.assert_error(400, "INVALID_REQUEST");
+    }
 }
 
 #[tokio::test]

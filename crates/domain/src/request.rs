@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tintype_engine::{MAX_SEED, RenderSettings};
 
@@ -395,7 +396,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Fields::default();
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let value: Json = map.next_value()?;
+            let value = if name == "n" { as_written(map.next_value::<&RawValue>()?) } else { map.next_value()? };
             match name.as_str() {
                 "prompt" => fields.prompt = Some(value),
                 "aspect_ratio" => fields.aspect_ratio = Some(value),
@@ -410,6 +411,25 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         }
         Ok(fields)
     }
+}
+
+/// A value that is null if it is a number that is not whole as it is written, such as 4.0000000000000001, for which
+/// [`Json`] has only a whole one.
+fn as_written(value: &RawValue) -> Json {
+    match serde_json::from_str(value.get()) {
+        Ok(Json::Number(_)) if !is_whole(value.get()) => Json::Null,
+        Ok(value) => value,
+        Err(_) => Json::Null,
+    }
+}
+
+/// Whether a number in JSON is whole.
+fn is_whole(number: &str) -> bool {
+    let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let decimals = digits.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    let zeros = digits.bytes().rev().filter(|byte| *byte != b'.').take_while(|byte| *byte == b'0').count();
+    let shift = exponent.parse::<i64>().ok();
+    shift.is_some_and(|shift| decimals as i64 - zeros as i64 <= shift)
 }
 
 pub(super) fn prompt(value: Option<Json>) -> Result<String, InvalidRequest> {
