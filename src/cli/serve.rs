@@ -415,6 +415,9 @@ async fn open_store(
         }
         DatabaseUrl::Postgres(url) => {
             let store = postgres::open(url, data.database_ca.as_deref(), clock, faults).await?;
+            if let Some(file) = data.url_file() {
+                store.follow(file.to_owned());
+            }
             if let Err(warning) = store.check_durability().await {
                 tracing::warn!("{warning}");
             }

@@ -37,6 +37,9 @@ pub struct DataSettings {
     /// PEM file with certificate authorities to trust for PostgreSQL, in addition to the public ones
     #[arg(long, global = true, help_heading = "Global options", env = "TINTYPE_DATABASE_CA", value_name = "FILE")]
     pub database_ca: Option<PathBuf>,
+    /// Whether the URL was read from the file.
+    #[arg(skip)]
+    pub is_from_file: bool,
     /// Name of the system user who runs the command, for the audit log.
     #[arg(skip)]
     pub operator: String,
@@ -93,6 +96,7 @@ impl DataSettings {
     pub fn read_secrets(&mut self) -> Result<(), String> {
         if let (None, Some(file)) = (&self.database, &self.database_file) {
             self.database = Some(secret_in(file, "--database-file")?);
+            self.is_from_file = true;
         }
         Ok(())
     }
@@ -106,7 +110,14 @@ impl DataSettings {
             Some(url) => Some(url.clone()),
             None => self.database_file.as_deref().map(|file| secret_in(file, "--database-file")).transpose()?,
         };
-        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), |url| url.parse())
+        let parsed = |url: String| url.parse().map_err(|fault| format!("--database: {fault}"));
+        given.map_or_else(|| Ok(DatabaseUrl::Sqlite(self.data.join("tintype.db"))), parsed)
+    }
+
+    /// The file that holds the URL of the database, if it comes from one.
+    pub fn url_file(&self) -> Option<&Path> {
+        let is_used = self.database.is_none() || self.is_from_file;
+        self.database_file.as_deref().filter(|_| is_used)
     }
 
     /// The SQLite file to use, for commands that work on files only.

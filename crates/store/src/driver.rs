@@ -4,6 +4,7 @@
 //! follow from its first use needs a `CAST`.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -372,6 +373,13 @@ impl From<Driver> for SqlStore {
 }
 
 impl SqlStore {
+    /// From now on new connections to PostgreSQL have the password of the URL in this file, as far as it can be read.
+    pub fn follow(&self, url_file: PathBuf) {
+        if let Driver::Postgres(store) = &self.driver {
+            store.follow(url_file);
+        }
+    }
+
     /// Checks a SQLite file for damage.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The connection pool, and the ways in which statements reach the server.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
@@ -117,6 +118,11 @@ impl Database {
     /// Opens a connection outside of the pool.
     pub(super) async fn connect_apart(&self) -> Result<(tokio_postgres::Client, EncryptedConnection)> {
         match self.within(POOL_WAIT, self.hosts.open()).await {
+    /// See [`Hosts::follow`].
+    pub(super) fn follow(&self, url_file: PathBuf) {
+        self.hosts.follow(url_file);
+    }
+
             Some(connected) => Ok(connected?),
             None => Err(self.silent()),
         }

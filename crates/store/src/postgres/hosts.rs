@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
@@ -16,7 +17,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::connect::describe;
+use super::connect::{configuration, describe};
 use super::connection::{POOL_WAIT, within};
 
 /// A connection that is encrypted if the URL asks for it. It makes progress only while its messages are read.
@@ -34,6 +35,8 @@ pub(super) struct Hosts {
     tls: MakeRustlsConnect,
     /// The runtime of the timers.
     runtime: Handle,
+    /// The file with the URL, if it is known. Its password may change.
+    url_file: Arc<OnceLock<PathBuf>>,
 }
 
 impl fmt::Debug for Hosts {
@@ -46,7 +49,26 @@ impl Hosts {
     pub(super) fn new(config: &Config, tls: MakeRustlsConnect, runtime: Handle) -> Self {
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
         let hosts = (0..count).map(|index| one_host(config, index)).collect();
-        Self { hosts, first: Arc::default(), tls, runtime }
+        Self { hosts, first: Arc::default(), tls, runtime, url_file: Arc::default() }
+    }
+
+    /// From now on new connections have the password of the URL in this file.
+    pub(super) fn follow(&self, url_file: PathBuf) {
+        drop(self.url_file.set(url_file));
+    }
+
+    /// The configuration of a host, with the password that the file has now if it names the same user. A file that cannot
+    /// be read changes nothing: a server that began as root may not read it any more.
+    async fn current(&self, host: &Config) -> Config {
+        let mut host = host.clone();
+        if let Some(file) = self.url_file.get().cloned()
+            && let Ok(Ok(url)) = self.runtime.spawn_blocking(|| std::fs::read_to_string(file)).await
+            && let Ok((found, _)) = configuration(url.trim())
+            && let Some(password) = found.get_password().filter(|_| found.get_user() == host.get_user())
+        {
+            host.password(password);
+        }
+        host
     }
 
     /// Opens a connection; tries again while all of several hosts are silent. The error is that of the host tried last.
@@ -91,6 +113,7 @@ impl Hosts {
 
     /// Connects to the addresses of a host in turn, all but the last for their share of `limit`.
     async fn connect(&self, host: &Config, limit: Duration) -> Result<(Client, EncryptedConnection), Error> {
+        let host = &self.current(host).await;
         let mut configs = addresses(host).await;
         let share = limit / (u32::try_from(configs.len()).unwrap_or(u32::MAX) + 1);
         let last = configs.pop().unwrap_or_else(|| host.clone());

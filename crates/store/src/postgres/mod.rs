@@ -5,7 +5,7 @@
 //! circle: people, rows of the queue, one account, keys, endpoints. A write by the right of a key locks that key first;
 //! if that ends in a deadlock, `SqlStore::write` repeats it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
@@ -134,6 +134,10 @@ pub async fn open_current(url: &str, ca: Option<&Path>) -> std::result::Result<O
 }
 
 impl PostgresStore {
+    pub(crate) fn follow(&self, url_file: PathBuf) {
+        self.database.follow(url_file);
+    }
+
     /// Checks that an acknowledged write survives a power cut.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 use tintype_domain::model::{FailureCause, Id, Surface, Task};
 use tintype_store::postgres;
 use tintype_store::{
-    EndingsElsewhere, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, SqlStore, StartLimit, Store, StoreError,
-    Submission, WORKER_SILENCE, WorkerReport,
+    EndingsElsewhere, Fleet as _, MAX_LOST_LEASES, MAX_NEWS, OpenError, Rescue, Result, SqlStore, StartLimit, Store,
+    StoreError, Submission, WORKER_SILENCE, WorkerReport,
 };
 use tintype_system::clock::{Clock, Timestamp};
 use tintype_system::fault::Faults;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key};
 use super::postgres_reads::entries_read;
 use tintype_rigs::database::{Backend, NOON};
-use tintype_rigs::postgres::{cluster, schema, waiting};
+use tintype_rigs::postgres::{Cluster, Durability, cluster, schema, waiting};
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,6 +52,38 @@ async fn a_submit_whose_commit_answer_is_lost_is_acknowledged() -> Result<()> {
     assert_eq!(ids(&fx.store.list_tasks(ada, Surface::Api, None, 10).await?), [task.id]);
     assert_eq!(fx.credits(ada).await?, 8);
     assert_eq!(fx.store.audit().await?.drifts, []);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_password_is_read_from_its_file_when_a_connection_is_made() -> Result<()> {
+    let (cluster, directory) = (Cluster::start(Durability::Nothing), TempDir::new().expect("a directory"));
+    let session = cluster.session().await;
+    let execute = async |sql: &str| session.batch_execute(sql).await.expect("a statement");
+    execute("CREATE ROLE app SUPERUSER LOGIN PASSWORD 'one'").await;
+    let rules: String = session.query_one("SHOW hba_file", &[]).await.expect("a file").get(0);
+    let ask = "COPY (VALUES ('local all app scram-sha-256'), ('local all all trust')) TO";
+    execute(&format!("{ask} '{rules}'; SELECT pg_reload_conf()")).await;
+    let url = |password: &str| cluster.database_url().replace("tintype@", &format!("app:{password}@"));
+    let open = async |url: String| postgres::open(&url, None, Clock::manual(NOON), Faults::default()).await;
+    // The server reads its rules again soon.
+    while open(url("wrong")).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let file = directory.path().join("url");
+    std::fs::write(&file, format!("{}\n", url("one"))).expect("a file");
+    let (following, other) = (open(url("one")).await.expect("it opens"), open(url("one")).await.expect("it opens"));
+    following.follow(file.clone());
+    std::fs::write(&file, format!("{}\n", url("two"))).expect("a file");
+    execute("ALTER ROLE app PASSWORD 'two'").await;
+    execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'app'").await;
+    following.ping().await?;
+    assert!(other.ping().await.is_err(), "the password that it began with");
+    // A file that is gone, or is of another user, changes nothing.
+    std::fs::write(&file, url("three").replace("app:", "tintype:")).expect("a file");
+    execute("ALTER ROLE app PASSWORD 'one'").await;
+    execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'app'").await;
+    following.ping().await?;
     Ok(())
 }
 
