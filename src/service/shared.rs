@@ -13,7 +13,7 @@ use crate::service::finished::RemovedBefore;
 use crate::service::presets::Presets;
 use crate::service::task_ages::TaskAges;
 use tintype_config::ServerSettings;
-use tintype_store::Store;
+use tintype_store::{Store, StoreError};
 use tintype_system::clock::Clock;
 use tintype_system::disk::Disk;
 
@@ -81,6 +81,9 @@ impl Shared {
         if !self.files.are_writable() {
             return Err(format!("result files cannot be written: {}", self.files.describe()));
         }
-        self.store.ping().await.map_err(|error| format!("the database does not answer: {error}"))
+        self.store.ping().await.map_err(|error| match error {
+            StoreError::Full(_) => format!("{error}; make room"),
+            error => format!("the database does not answer: {error}"),
+        })
     }
 }

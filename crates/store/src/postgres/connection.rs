@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::failure::{Done, Failure};
 use crate::{Result, StoreError};
 use tintype_domain::model::{Id, IdSource};
 use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::locked::Locked as _;
 
 /// Most connections of each of the two pools of one process.
 const MAX_CONNECTIONS: usize = 8;
@@ -29,6 +31,8 @@ pub(super) const POOL_WAIT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before the next attempt to reach the server.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Time for which a server counts as full that has said so. It may have room again, which only a larger write shows.
+const FULL_FOR: Duration = Duration::from_secs(10);
 /// Longest wait for the response to a statement: longer than the limit of the server, so that its error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a transaction of several statements.
@@ -56,6 +60,8 @@ pub(crate) struct Database {
     pub(super) origin: AtomicI64,
     /// See [`Database::horizon`]; milliseconds.
     pub(super) horizon_ms: AtomicI64,
+    /// Time at which the server last said that its disk is full, by the monotonic clock.
+    full_at: Mutex<Option<Duration>>,
 }
 
 impl fmt::Debug for Database {
@@ -92,6 +98,7 @@ impl Database {
             runtime,
             origin: AtomicI64::new(origin),
             horizon_ms: AtomicI64::new(i64::MIN),
+            full_at: Mutex::default(),
         })
     }
 
@@ -110,6 +117,11 @@ impl Database {
         self.ids.next(self.now())
     }
 
+    /// See [`Hosts::follow`].
+    pub(super) fn follow(&self, url_file: PathBuf) {
+        self.hosts.follow(url_file);
+    }
+
     /// Statements that prepare a connection outside of the pool.
     pub(super) fn session(&self) -> String {
         session(&self.config)
@@ -118,11 +130,6 @@ impl Database {
     /// Opens a connection outside of the pool.
     pub(super) async fn connect_apart(&self) -> Result<(tokio_postgres::Client, EncryptedConnection)> {
         match self.within(POOL_WAIT, self.hosts.open()).await {
-    /// See [`Hosts::follow`].
-    pub(super) fn follow(&self, url_file: PathBuf) {
-        self.hosts.follow(url_file);
-    }
-
             Some(connected) => Ok(connected?),
             None => Err(self.silent()),
         }
@@ -243,7 +250,18 @@ impl Database {
     /// Awaits the response to `work`, for `limit` at the most.
     async fn answered<T>(&self, limit: Duration, work: impl Future<Output = Done<T>>) -> Done<T> {
         let silent = || StoreError::other(format!("the server did not respond for {} s", limit.as_secs()));
-        self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())))
+        let done = self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())));
+        if let Err(Failure::Refused(StoreError::Full(_))) = done {
+            *self.full_at.locked() = Some(self.clock.elapsed());
+        }
+        done
+    }
+
+    /// Whether a write has failed lately because the disk of the server is full. The smallest writes, such as that of a
+    /// probe, may still succeed there.
+    pub(super) fn was_full(&self) -> bool {
+        let since = |at| self.clock.elapsed().saturating_sub(at);
+        self.full_at.locked().is_some_and(|at| since(at) < FULL_FOR)
     }
 
     /// Awaits `future`; `None` if it takes longer than `limit`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connection::Parameter;
 use super::{PostgresStore, pooler};
 use crate::driver::{Row, millis};
-use crate::{ENGINE_SILENCE, EngineState, Result, WORKER_SILENCE, WorkerReport};
+use crate::{ENGINE_SILENCE, EngineState, Result, StoreError, WORKER_SILENCE, WorkerReport};
 use tintype_domain::model::Id;
 use tintype_system::clock::Timestamp;
 
@@ -136,6 +136,9 @@ impl PostgresStore {
         pooler::check(&self.database).await?;
         // Changes nothing, but a read-only server refuses it.
         self.database.write("UPDATE tintype SET version = version", &[]).await?;
+        if self.database.was_full() {
+            return Err(StoreError::Full("a write has failed lately".into()));
+        }
         Ok(())
     }
 }

@@ -56,6 +56,33 @@ async fn a_submit_whose_commit_answer_is_lost_is_acknowledged() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_finds_the_disk_full_is_seen_by_pings_for_a_while() -> Result<()> {
+    let fx = fixture_with("");
+    let ada = fx.account("ada", 10).await?;
+    let session = cluster().session().await;
+    // What PostgreSQL says when a table cannot grow. A small change of a row still succeeds.
+    let full = format!(
+        "SET search_path TO {};
+         CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$;
+         CREATE TRIGGER full_disk BEFORE INSERT ON tasks FOR EACH ROW EXECUTE FUNCTION full_disk()",
+        schema(fx.directory.path())
+    );
+    session.batch_execute(&full).await.expect("a trigger");
+    fx.store.ping().await?;
+    let refused = fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await;
+    assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+    assert!(matches!(fx.store.ping().await, Err(StoreError::Full(_))));
+    fx.clock.advance(Duration::from_millis(9_999));
+    assert!(fx.store.ping().await.is_err());
+    session.batch_execute("DROP TRIGGER full_disk ON tasks").await.expect("a trigger");
+    fx.clock.advance(Duration::from_millis(1));
+    fx.store.ping().await?;
+    accepted(fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_changed_password_is_read_from_its_file_when_a_connection_is_made() -> Result<()> {
     let (cluster, directory) = (Cluster::start(Durability::Nothing), TempDir::new().expect("a directory"));
     let session = cluster.session().await;
