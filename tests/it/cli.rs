@@ -315,6 +315,23 @@ fn a_newer_database_is_refused() {
 }
 
 #[test]
+fn a_command_says_that_it_migrates_the_database() {
+    let data = data();
+    let database = rusqlite::Connection::open(data.path().join("tintype.db")).expect("a database");
+    database
+        .execute_batch(include_str!("../../crates/store/migrations/sqlite/0100_first.sql"))
+        .expect("the first schema");
+    database.execute("INSERT INTO secrets (name, value) VALUES ('cursor', randomblob(32))", []).expect("a secret");
+    database.pragma_update(None, "application_id", 0x7469_6E74).expect("an id");
+    database.pragma_update(None, "user_version", 100).expect("a version");
+    drop(database);
+    let said = binary::run(data.path(), ["account", "list", "--log", "info"]).errors();
+    assert!(said.contains("migrated the database") && said.contains("from schema 100 to"), "{said}");
+    let said = binary::run(data.path(), ["account", "list", "--log", "info"]).errors();
+    assert!(!said.contains("migrated"), "{said}");
+}
+
+#[test]
 fn the_database_url_may_come_from_a_file() {
     let data = data();
     let other = data.path().join("elsewhere.db");

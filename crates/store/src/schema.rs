@@ -32,6 +32,14 @@ impl Schema {
         FIRST_VERSION + self.changes.len() as i64
     }
 
+    /// Tells the operator about a migration, which a mere command may have made.
+    pub(crate) fn report(&self, found: i64, name: &str) {
+        let version = self.version();
+        tracing::info!(
+            "migrated the {name} from schema {found} to {version}: older releases of this program refuse it"
+        );
+    }
+
     /// The changes that a database of version `found` needs, if this program knows the version.
     pub(crate) fn pending(&self, found: i64, name: &str) -> Result<&'static [&'static str], OpenError> {
         let Ok(done) = usize::try_from(found - FIRST_VERSION) else {

@@ -79,7 +79,12 @@ async fn attempt(database: &Database, schema: &Schema) -> Done<Result<(), OpenEr
     let begun = client.transaction().await?;
     let outcome = steps(&begun, &database.name(), schema).await?;
     begun.commit().await?;
-    Ok(outcome)
+    if let Ok(Some(found)) = outcome
+        && found < schema.version()
+    {
+        schema.report(found, &database.name());
+    }
+    Ok(outcome.map(drop))
 }
 
 /// The version of the schema; none for an empty database.
@@ -102,11 +107,12 @@ async fn version(begun: &Transaction<'_>, name: &str) -> Result<Result<Option<i6
     Ok(Ok(Some(found.into())))
 }
 
+/// Returns the version that was found.
 async fn steps(
     begun: &Transaction<'_>,
     name: &str,
     schema: &Schema,
-) -> Result<Result<(), OpenError>, tokio_postgres::Error> {
+) -> Result<Result<Option<i64>, OpenError>, tokio_postgres::Error> {
     // Many processes may start at the same time, and the first may take long.
     begun.batch_execute("SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = '5min'").await?;
     begun.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
@@ -136,5 +142,5 @@ async fn steps(
         }
         begun.execute("UPDATE tintype SET version = $1", &[&version]).await?;
     }
-    Ok(Ok(()))
+    Ok(Ok(found))
 }

@@ -103,7 +103,11 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path, schema: &Schema)
         connection.pragma_update(None, "user_version", schema.version())?;
         Ok(Ok(()))
     });
-    migrated.map_err(unusable)?
+    migrated.map_err(unusable)??;
+    if let SchemaState::Older(found) = found {
+        schema.report(found, &name(path));
+    }
+    Ok(())
 }
 
 /// State of a file that this program can use, or could after a migration.
