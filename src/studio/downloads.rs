@@ -21,12 +21,13 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 
 use super::error::PageError;
 use super::gallery::first;
-use super::page::secured;
+use super::page::{secured, utc};
 use super::picture_files::{PNG_HEADER, PictureFile};
 use super::session::{Form, Visitor};
 use crate::files::FileName;
 use crate::service::Shared;
 use tintype_domain::model::{Id, Status, Surface};
+use tintype_domain::timestamp::Timestamp;
 use tintype_store::TaskRecord;
 use tintype_system::locked::Locked as _;
 
@@ -90,13 +91,13 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
             // A picture that was deleted meanwhile is left out.
             let Some(picture) = chosen.find(shared, account).await? else { continue };
             let Some(png) = read(shared, &picture, details).await? else { continue };
-            archive.start_file(chosen.name.as_str(), options).map_err(io::Error::other)?;
+            archive.start_file(chosen.name.as_str(), dated(options, picture.created_at)).map_err(io::Error::other)?;
             archive.write_all(&png)?;
             drop(png);
             listed.push(chosen);
             sender.send(Ok(written.take())).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
-        archive.start_file(TABLE, options).map_err(io::Error::other)?;
+        archive.start_file(TABLE, dated(options, shared.clock.now())).map_err(io::Error::other)?;
         archive.write_all(PictureFile::csv_header().as_bytes())?;
         for chosen in listed {
             here(visitor).await?;
@@ -120,6 +121,17 @@ async fn write(visitor: &Visitor, pictures: Vec<Chosen>, details: bool, mut send
         // The reader learns that the file is not whole.
         drop(sender.send(Err(error)).await);
     }
+}
+
+/// The options of a file of this time in UTC, which is all that a ZIP file can say without an extension. It cannot
+/// name a time before 1980 or after 2107.
+fn dated(options: SimpleFileOptions, at: Timestamp) -> SimpleFileOptions {
+    let date = utc(at).and_then(|at| {
+        let [month, day, hour, minute, second] =
+            [at.month(), at.day(), at.hour(), at.minute(), at.second()].map(i8::unsigned_abs);
+        zip::DateTime::from_date_and_time(at.year().try_into().ok()?, month, day, hour, minute, second).ok()
+    });
+    date.map_or(options, |date| options.last_modified_time(date))
 }
 
 /// An error once the session has ended.

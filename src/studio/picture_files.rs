@@ -61,7 +61,7 @@ pub(super) struct PictureFile {
     pub(super) name: String,
     /// The fields of a form that makes it again.
     fields: Map<String, Value>,
-    created_at: Timestamp,
+    pub(super) created_at: Timestamp,
     is_edit: bool,
 }
 

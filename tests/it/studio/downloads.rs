@@ -110,6 +110,10 @@ async fn a_zip_names_its_pictures_and_lists_them() {
     found.sort();
     assert_eq!(found, ["a-fox (2).png", "a-fox.png", "owls-1.png", "owls-2.png", "pictures.csv"]);
     let mut archive = ZipArchive::new(Cursor::new(&zip.body[..])).expect("an archive");
+    // The time of the submit in UTC; a ZIP file counts in steps of two seconds.
+    let created = ada.service.clock.now().to_string();
+    let dated = archive.by_name("a-fox.png").expect("a picture").last_modified().expect("a date").to_string();
+    assert_eq!(dated[..16], created[..16].replace('T', " "), "{dated}, {created}");
     let mut table = String::new();
     archive.by_name("pictures.csv").expect("a table").read_to_string(&mut table).expect("text");
     let lines: Vec<_> = table.split("\r\n").collect();
