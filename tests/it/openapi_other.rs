@@ -69,6 +69,20 @@ async fn real_answers_of_the_other_routes_match_the_second_document() {
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     assert_documented(&document, "/mcp", "post", 200, &send("/mcp", list).await.json());
     assert_documented(&document, "/mcp", "post", 401, &service.call("POST", "/mcp", &[], "").await.json());
+    let made = send(generations, json!({ "prompt": "a boat", "response_format": "url" }));
+    let url = service.worked(made).await.json()["data"][0]["url"].as_str().expect("a URL").to_owned();
+    let mut statuses = BTreeSet::from([200, 206, 304, 500]);
+    for (header, status) in [(("if-match", "\"x\""), 412), (("range", "bytes=9999999-"), 416)] {
+        let refused = service.fetch(&url, &[header]).await;
+        assert_eq!(refused.status, status, "{refused:?}");
+        assert_documented(&document, "/files/{day}/{name}", "get", status, &refused.json());
+        statuses.insert(status);
+    }
+    let absent = service.call("GET", "/files/2026-11-21/x.png", &[], "").await;
+    assert_documented(&document, "/files/{day}/{name}", "get", 404, &absent.json());
+    statuses.insert(404);
+    let documented = document["paths"]["/files/{day}/{name}"]["get"]["responses"].as_object().expect("responses");
+    assert_eq!(documented.keys().cloned().collect::<BTreeSet<_>>(), statuses.iter().map(u16::to_string).collect());
     for path in ["/healthz", "/readyz"] {
         assert_documented(&document, path, "get", 200, &service.call("GET", path, &[], "").await.json());
     }
