@@ -51,11 +51,24 @@ enum Kind {
 /// All readings of a text, each normalised. The first one is the literal reading.
 pub(super) fn readings(text: &str) -> Vec<String> {
     let mut all = readings_of(text);
-    if let Some(plain) = without_emphasis(text) {
-        let more = readings_of(&plain).into_iter().filter(|reading| !all.contains(reading)).collect::<Vec<_>>();
+    let plain = without_emphasis(text);
+    let parted = [parted(text), plain.as_deref().and_then(parted)];
+    for other in plain.into_iter().chain(parted.into_iter().flatten()) {
+        let more = readings_of(&other).into_iter().filter(|reading| !all.contains(reading)).collect::<Vec<_>>();
         all.extend(more);
     }
     all
+}
+
+/// The text with a space for each invisible character that may stand between two words. `None` without one.
+fn parted(text: &str) -> Option<String> {
+    let parts = |character| is_invisible(character) && !belongs_in_words(character);
+    text.contains(parts).then(|| text.replace(parts, " "))
+}
+
+/// Whether the text has an invisible character, which may hide where a word ends.
+pub(super) fn is_divided(text: &str) -> bool {
+    text.contains(is_invisible)
 }
 
 /// The text without signs of emphasis, such as `(word:1.3)`, which some engines remove: the parts of a word that the signs
@@ -165,6 +178,8 @@ fn kind(character: char) -> Kind {
         };
     }
     match character.general_category() {
+        // The braille pattern without dots, which looks like a space.
+        Category::OtherSymbol if character == '\u{2800}' => return Kind::Gap,
         Category::OtherSymbol => return Kind::Free,
         Category::OtherPunctuation if matches!(character, '。' | '、' | '，' | '？' | '！' | '；' | '：') => {
             return Kind::Stop;
@@ -189,8 +204,21 @@ fn is_invisible(character: char) -> bool {
         '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}' => true,
         // Arabic tatweel, and the skin tone modifiers of emoji.
         '\u{640}' | '\u{1f3fb}'..='\u{1f3ff}' => true,
-        _ => character.general_category() == Category::Format,
+        // Not assigned, but not to be displayed either, and what stands for an object that is not there.
+        '\u{2065}' | '\u{fff0}'..='\u{fff8}' | '\u{fffc}' => true,
+        _ if character.is_whitespace() => false,
+        _ => matches!(character.general_category(), Category::Format | Category::Control),
     }
+}
+
+/// Whether an invisible character has a use within a word: soft hyphens, joiners of letters, and what changes the
+/// presentation of the character before it.
+fn belongs_in_words(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{34f}' | '\u{640}' | '\u{200c}' | '\u{200d}' | '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0f}'
+            | '\u{1f3fb}'..='\u{1f3ff}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// Whether a mark only decorates a letter, such as an accent, a point or a stroke. The marks of Thai and Hindi are

@@ -2,7 +2,10 @@
 
 use aho_corasick::AhoCorasick;
 
-use super::normalise::{Look, continues, readings, words};
+use super::normalise::{Look, continues, is_divided, readings, words};
+
+/// Most gaps between the words of a phrase of which each may be hidden while others are not.
+const MAX_GAPS: usize = 3;
 
 /// A rule of the policy file.
 #[derive(Debug, Clone)]
@@ -16,8 +19,9 @@ pub(super) struct Rule {
 pub(super) struct Matcher {
     names: Vec<String>,
     automaton: AhoCorasick,
-    /// Index of the rule that each pattern of the automaton belongs to.
-    rule_of: Vec<usize>,
+    /// Index of the rule that each pattern of the automaton belongs to, and whether the pattern is a phrase without all
+    /// of its spaces, which counts only in a prompt with invisible characters.
+    rule_of: Vec<(usize, bool)>,
 }
 
 impl Matcher {
@@ -36,8 +40,9 @@ impl Matcher {
                         rule.name
                     ));
                 }
-                rule_of.extend(spellings.iter().map(|_| index));
-                patterns.extend(spellings);
+                let closed: Vec<String> = spellings.iter().flat_map(|spelling| closed(spelling)).collect();
+                rule_of.extend(spellings.iter().map(|_| (index, false)).chain(closed.iter().map(|_| (index, true))));
+                patterns.extend(spellings.into_iter().chain(closed));
             }
         }
         let automaton = AhoCorasick::new(&patterns).map_err(|error| format!("there are too many rules: {error}"))?;
@@ -51,25 +56,38 @@ impl Matcher {
 
     /// Whether any rule refuses the prompt.
     pub(super) fn refuses(&self, prompt: &str) -> bool {
-        self.found(&readings(prompt)).next().is_some()
+        self.found(&readings(prompt), is_divided(prompt)).next().is_some()
     }
 
     /// The names of the rules that refuse the prompt, in the order of the file.
     pub(super) fn matches(&self, prompt: &str) -> Vec<&str> {
-        let mut rules: Vec<usize> = self.found(&readings(prompt)).collect();
+        let mut rules: Vec<usize> = self.found(&readings(prompt), is_divided(prompt)).collect();
         rules.sort_unstable();
         rules.dedup();
         rules.into_iter().map(|rule| self.names[rule].as_str()).collect()
     }
 
-    fn found<'a>(&'a self, readings: &'a [String]) -> impl Iterator<Item = usize> + 'a {
-        readings.iter().flat_map(|reading| {
+    fn found<'a>(&'a self, readings: &'a [String], divided: bool) -> impl Iterator<Item = usize> + 'a {
+        readings.iter().flat_map(move |reading| {
             let found = self.automaton.find_overlapping_iter(reading.as_str());
             // A match in a script without spaces must not end inside a syllable.
             let whole = found.filter(|found| !reading[found.end()..].starts_with(continues));
-            whole.map(|found| self.rule_of[found.pattern().as_usize()])
+            let rules = whole.map(|found| self.rule_of[found.pattern().as_usize()]);
+            rules.filter(move |(_, closed)| divided || !closed).map(|(rule, _)| rule)
         })
     }
+}
+
+/// A phrase with some or all of its spaces left out. An invisible character may have stood there.
+fn closed(spelling: &str) -> Vec<String> {
+    let gaps: Vec<usize> = spelling.trim_end().match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0).collect();
+    let sets = if gaps.len() > MAX_GAPS { usize::MAX..=usize::MAX } else { 1..=(1 << gaps.len()) - 1 };
+    let without = |set: usize| {
+        let left_out =
+            |at: usize| gaps.iter().position(|gap| *gap == at).is_some_and(|bit| set >> bit.min(63) & 1 == 1);
+        spelling.char_indices().filter(|(at, _)| !left_out(*at)).map(|(_, character)| character).collect()
+    };
+    sets.map(without).collect()
 }
 
 /// All normalised forms that a word can have in a reading of a prompt.
