@@ -189,6 +189,14 @@ impl Command {
         matches!(self, Self::Serve(_) | Self::Api(_) | Self::Worker(_))
     }
 
+    /// Whether the command does something at Ctrl-C.
+    fn heeds_interrupts(&self) -> bool {
+        matches!(
+            self,
+            Self::Generate(_) | Self::Get(_) | Self::Model(_) | Self::Engine(engine::EngineCommand::Library(_))
+        )
+    }
+
     /// The collector of traces.
     fn otlp(&self) -> Option<&str> {
         match self {
@@ -260,7 +268,10 @@ pub fn main() -> ExitCode {
     let mut command = cli.command;
     let outcome = privileges::become_owner(&mut command, &mut data)
         // From here on this process may have threads.
-        .and_then(|()| if is_server { Ok(output::open(logging::report_dropped)?) } else { Ok(()) })
+        .and_then(|()| match is_server {
+            true => Ok(output::open(logging::report_dropped)?),
+            false => Ok(signals::end_as_process_1(command.heeds_interrupts())?),
+        })
         .and_then(|()| run(command, &data, &read, logging, exporter));
     match outcome {
         Ok(code) => printing::exit_code(code),

@@ -63,6 +63,31 @@ impl Signals {
     }
 }
 
+/// Has signals end this command as they end any process. Process 1, such as a command in a container without an init,
+/// ignores those that it does not catch. A command that `heeds_interrupts` catches SIGINT itself.
+pub(super) fn end_as_process_1(heeds_interrupts: bool) -> io::Result<()> {
+    if std::process::id() != 1 {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Caught before the command begins.
+    let mut signals = runtime.block_on(async { Signals::catch() })?;
+    std::thread::spawn(move || {
+        let number = runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = signals.terminate.recv() => break 15,
+                    _ = signals.hangup.recv() => break 1,
+                    _ = signals.interrupt.recv() => if !heeds_interrupts { break 2 },
+                }
+            }
+        });
+        // The status that shells report for such an end.
+        std::process::exit(128 + number);
+    });
+    Ok(())
+}
+
 /// The files that are read again.
 pub(super) struct Reloaded {
     pub(super) logging: Logging,

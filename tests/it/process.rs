@@ -1,8 +1,9 @@
 //! The server as a process: its start, stop and death, and its messages when it cannot run.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -192,6 +193,28 @@ async fn a_full_disk_refuses_submits_without_charging_and_loses_nothing() {
         listed["data"]["items"].as_array().expect("items").iter().map(|item| item["task_id"].clone()).collect();
     listed.reverse();
     assert_eq!(listed, accepted);
+}
+
+#[test]
+fn a_command_that_is_process_1_ends_by_signals() {
+    // The command has begun when it calls this server, which does not answer.
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", server.local_addr().expect("an address"));
+    for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
+        let mut outside = std::process::Command::new("unshare");
+        outside.args(["--user", "--map-root-user", "--fork", "--pid", "--kill-child", binary::TINTYPE, "mcp"]);
+        outside.envs([("TINTYPE_URL", url.as_str()), ("TINTYPE_KEY", "tt_any")]);
+        outside.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut outside = outside.spawn().expect("unshare, from util-linux, runs");
+        let mut stdin = outside.stdin.take().expect("a pipe");
+        writeln!(stdin, r#"{{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}}"#).expect("it reads");
+        let _called = server.accept().expect("a call");
+        let children = format!("/proc/{0}/task/{0}/children", outside.id());
+        let inside = std::fs::read_to_string(children).expect("the process in the namespace");
+        let killed = std::process::Command::new("kill").args([&format!("-{signal}"), inside.trim()]).status();
+        assert!(killed.expect("kill runs").success());
+        assert_eq!(outside.wait().expect("it ends").code(), Some(128 + number), "{signal}");
+    }
 }
 
 #[tokio::test]
