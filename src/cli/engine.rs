@@ -73,6 +73,7 @@ pub(super) struct TryArgs {
     /// Engine to try: the NAME of a table in the config file, or KIND[:URL]
     name: EngineTarget,
     /// Prompt
+    #[arg(value_parser = prompt)]
     prompt: String,
     #[command(flatten)]
     engine: EngineSettings,
@@ -353,6 +354,11 @@ fn list(args: &ListArgs, data: &Path) -> Outcome {
 
 fn chosen(engine: &NamedEngine, data: &Path) -> Result<EngineChoice, Failure> {
     Ok(tintype_engines::choose(&engine.settings, data).map_err(|error| format!("engine {}: {error}", engine.name))?)
+}
+
+/// A prompt that says something, as that of a task must.
+fn prompt(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("a prompt must not be empty") } else { Ok(text.to_owned()) }
 }
 
 fn aspect_ratio(text: &str) -> Result<AspectRatio, String> {

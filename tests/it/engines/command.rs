@@ -96,6 +96,9 @@ fn a_try_without_a_file_takes_the_first_free_name() {
         assert_eq!(tried["file"], name);
         assert!(Picture::decode(&std::fs::read(folder.path().join(name)).expect("a file")).is_ok(), "{name}");
     }
+    let blank = tintype().args(["engine", "try", "sketch", " "]).current_dir(folder.path()).ran();
+    assert!(blank.exited(2).errors().contains("a prompt must not be empty"), "{blank:?}");
+    assert!(!folder.path().join("try-4.png").exists());
 }
 
 #[tokio::test]
