@@ -400,7 +400,7 @@ fn migrate_goes_only_from_sqlite_to_postgres() {
         (postgres, postgres, "--from must be sqlite:PATH"),
         ("sqlite:nowhere.db", "sqlite:there.db", "--to must be postgres://"),
         ("sqlite:nowhere.db", postgres, "there is no database at nowhere.db"),
-        ("mysql://somewhere", postgres, "--database must be"),
+        ("mysql://somewhere", postgres, "'--from <URL>': it must be sqlite:PATH or postgres://"),
     ] {
         let said = binary::refused(data.path(), &["migrate", "--from", from, "--to", to]);
         assert!(said.contains(complaint), "{said}");

@@ -83,7 +83,7 @@ impl FromStr for DatabaseUrl {
         }
         match url.strip_prefix("sqlite:") {
             Some(path) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
-            _ => Err("--database must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into()),
+            _ => Err("it must be sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE".into()),
         }
     }
 }
