@@ -149,6 +149,11 @@ impl EngineSettings {
             ("engine-embedding", !self.engine_embedding.is_empty()),
             ("engine-vae", self.engine_vae.is_some()),
             ("engine-prompt", self.engine_prompt.is_some()),
+            ("engine-steps", self.engine_steps.is_some()),
+            ("engine-precision", self.engine_precision.is_some()),
+            ("engine-runtime", self.engine_runtime.is_some()),
+            ("engine-batch", self.engine_batch.is_some()),
+            ("engine-device-memory", self.engine_device_memory.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
