@@ -130,6 +130,7 @@ fn a_duration_that_nobody_means_is_refused() {
     for (flag, value, reason) in [
         ("--render-timeout", "0s", "between 1s and 9m"),
         ("--render-timeout", "10m", "between 1s and 9m"),
+        ("--shutdown-delay", "99999d", "at most 1h"),
         ("--drain-timeout", "1M", "write 1m for a minute, or 30d for a month"),
     ] {
         let said = said(on(data.path(), &["serve", flag, value]));

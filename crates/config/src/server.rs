@@ -25,6 +25,9 @@ use super::webhooks::WebhookSettings;
 use super::worker::WorkerSettings;
 use tintype_system::fault::Faults;
 
+/// Longest time for which a server that stops keeps serving.
+const MAX_SHUTDOWN_DELAY: Duration = Duration::from_secs(60 * 60);
+
 /// Space on the disk that stays free.
 #[derive(Debug, Clone, Args)]
 pub struct SpaceSettings {
@@ -154,7 +157,7 @@ pub struct ServerSettings {
     /// Settings of the worker.
     pub worker: WorkerSettings,
     /// How long to keep serving after a stop signal while /readyz fails, so that load balancers notice
-    #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, env = "TINTYPE_SHUTDOWN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = shutdown_delay)]
     pub shutdown_delay: Duration,
     #[command(flatten)]
     /// Space that stays free.
@@ -182,5 +185,13 @@ impl ServerSettings {
     /// Whether this server terminates TLS itself.
     pub fn serves_https(&self) -> bool {
         self.tls_cert.is_some() || !self.acme.acme_domain.is_empty()
+    }
+}
+
+/// Parses the time for which a server that stops keeps serving. A longer one would keep it from stopping at all.
+fn shutdown_delay(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        delay if delay > MAX_SHUTDOWN_DELAY => Err("a server may serve for at most 1h after a stop signal".into()),
+        delay => Ok(delay),
     }
 }
