@@ -57,8 +57,8 @@ impl Hosts {
         drop(self.url_file.set(url_file));
     }
 
-    /// The configuration of a host, with the password that the file has now if it names the same user. A file that cannot
-    /// be read changes nothing: a server that began as root may not read it any more.
+    /// The configuration of a host, with the password that the file has now if it names the same user. A file that
+    /// cannot be read changes nothing: a server that began as root may not read it any more.
     async fn current(&self, host: &Config) -> Config {
         let mut host = host.clone();
         if let Some(file) = self.url_file.get().cloned()
