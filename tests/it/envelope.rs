@@ -128,6 +128,9 @@ async fn bytes_that_are_not_http_get_the_error_envelope() {
         ("GET / HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+        ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551614\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551615\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 18446744073709551616\r\n\r\n", 400),
         (&long_header, 431),
         (&many_headers, 431),
     ] {

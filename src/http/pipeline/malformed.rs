@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use memchr::memmem;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -20,6 +21,8 @@ use tintype_config::MIN_WRITE_PROGRESS;
 #[derive(Debug)]
 pub struct EnvelopeStream<S> {
     stream: S,
+    /// Whether the latest bytes hold a length that the HTTP library cannot count to. It refuses their header as too large.
+    has_endless_length: bool,
     /// The response that replaces a bare refusal, and the number of its bytes that are written.
     replacement: Option<(Vec<u8>, usize)>,
     /// The timer of a stalled write, and the bytes that the peer has read since it began.
@@ -30,7 +33,7 @@ pub struct EnvelopeStream<S> {
 impl<S> EnvelopeStream<S> {
     /// Wraps `stream`, whose writes may stall for `stall_limit`.
     pub fn new(stream: S, stall_limit: Duration) -> Self {
-        Self { stream, replacement: None, stall: None, stall_limit }
+        Self { stream, has_endless_length: false, replacement: None, stall: None, stall_limit }
     }
 
     /// Ready when the peer has read too little for too long.
@@ -39,6 +42,13 @@ impl<S> EnvelopeStream<S> {
         let (stall, _) = self.stall.get_or_insert_with(|| (Box::pin(tokio::time::sleep(limit)), 0));
         stall.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
     }
+}
+
+/// Whether there is one of the two lengths that the HTTP library keeps for bodies whose length is not known.
+fn has_endless_length(bytes: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"1844674407370955161";
+    let next = |at: usize| bytes.get(at + BEGINNING.len());
+    memmem::find_iter(bytes, BEGINNING).any(|at| matches!(next(at), Some(b'4' | b'5')))
 }
 
 /// The position of a bare refusal in `written`, and its status. The HTTP library writes it last on a connection, in one
@@ -78,6 +88,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for EnvelopeStream<S> {
         if this.replacement.is_none() {
             match bare_refusal(buffer) {
                 None => return this.poll_progress(context, buffer),
+                Some((0, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)) if this.has_endless_length => {
+                    this.replacement = Some((refusal(StatusCode::PAYLOAD_TOO_LARGE), 0));
+                }
                 Some((0, status)) => this.replacement = Some((refusal(status), 0)),
                 // The bytes before it are written first, unchanged.
                 Some((start, _)) => return this.poll_progress(context, &buffer[..start]),
@@ -120,6 +133,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for EnvelopeStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        let bytes = &buffer.filled()[before..];
+        self.has_endless_length = has_endless_length(bytes);
+        Poll::Ready(read)
     }
 }
