@@ -353,6 +353,11 @@ pub(super) fn speaks_openai(request: &Request) -> bool {
     first_segment(request.uri().path()) == Some("v1")
 }
 
+/// Whether a request is for the tools.
+pub(super) fn is_for_agents(request: &Request) -> bool {
+    at(request).is_some_and(|route| route.group == RouteGroup::Mcp)
+}
+
 /// The label of a request in metrics and the log. It never contains the requested path, which may contain a key.
 pub(super) fn label(request: &Request) -> &'static str {
     at(request).map_or("none", Route::label)

@@ -10,7 +10,7 @@ use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Submission;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::rigs::binary::{Ran as _, Server, TINTYPE, tintype};
 use crate::rigs::faulty_http::{self, Reply};
@@ -285,6 +285,44 @@ async fn a_client_that_hangs_up_during_a_call_finds_its_task_in_the_list_and_by_
     assert_ne!(task_in(&more)["task_id"], task["task_id"], "{more}");
     assert_ne!(task_in(&more)["task_id"], task_in(&other)["task_id"], "{more}");
     assert_eq!(caller.credits().await, 4);
+}
+
+/// A client that breaks off has no answer yet, however it wanted that to be coded.
+#[tokio::test]
+async fn a_client_that_breaks_off_within_an_answer_gets_its_task_by_the_same_call() {
+    let service = Service::start().await;
+    let caller = service.caller("ada", 16).await;
+    let (boats, copies) = (json!({ "prompt": "boats", "n": 4, "pictures": "png" }), service.api.encoder.copies());
+    let params = json!({ "name": "generate_image", "arguments": boats });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+    let begin = async {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4_096).expect("a small buffer");
+        let mut stream = socket.connect(service.address).await.expect("the service listens");
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+             accept: application/json\r\naccept-encoding: gzip\r\ncontent-length: {}\r\n\r\n",
+            caller.authorization(),
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.expect("the service reads");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.expect("an answer");
+        assert_eq!(&status, b"HTTP/1.1 200");
+        stream
+    };
+    let work = async {
+        service.waiting(1).await;
+        service.work().await;
+    };
+    let (stream, ()) = tokio::join!(begin, work);
+    assert!(copies.used() > 0, "what is not sent counts as memory");
+    drop(stream);
+    while copies.used() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let again = caller.tool("generate_image", &boats).await;
+    assert_eq!((&task_in(&again)["status"], caller.credits().await), (&json!("completed"), 8), "{again}");
 }
 
 #[tokio::test]

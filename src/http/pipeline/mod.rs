@@ -34,8 +34,10 @@ pub(super) async fn run(
     next: Next,
 ) -> Response {
     let strict = api.settings.production && proxy::arrived_over_https(&api.settings.trusted_proxies, &request);
-    // Pictures in base64 hardly shrink, and a stream of events must not be held back.
-    let is_api = routes::takes_key(request.uri().path()) && !routes::speaks_openai(&request);
+    // Pictures in base64 hardly shrink, and a stream of events must not be held back. An answer in parts ends the hold of its
+    // call with the last one, and counts as memory until then, so nothing may collect it before it is sent.
+    let in_parts = routes::speaks_openai(&request) || routes::is_for_agents(&request);
+    let is_api = routes::takes_key(request.uri().path()) && !in_parts;
     let gzip = compression::accepts_gzip(request.headers());
     let cors = Cors::of(&api.settings.origins, &request);
     let early = |request: &Request| host::refuse_ambiguous(request).or_else(|| reserve::refuse_over_limit(request));
