@@ -30,6 +30,17 @@ pub enum TakeOutcome {
     TooFew(i64),
 }
 
+/// Outcome of a grant that someone made after seeing the ones before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantOutcome {
+    /// The credits were granted, and the account has so many now.
+    Granted(i64),
+    /// Nothing changed: there is a newer grant.
+    Repeated,
+    /// Nothing changed: there is no such account, or it is deleted.
+    NoAccount,
+}
+
 /// The rank of an account in the studio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rank {
@@ -95,6 +106,17 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
         note: Option<&str>,
         expires_at: Option<Timestamp>,
     ) -> Result<Option<i64>>;
+
+    /// [`Accounts::grant_until`], unless the newest grant of the account is another one than the entry `newest`. So a form
+    /// that names it grants once, however often and to whichever processes it is sent.
+    async fn grant_once(
+        &self,
+        account_id: Id,
+        newest: Option<i64>,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<GrantOutcome>;
 
     /// The grants of an account that expire or have lapsed: those with credits left first, in the order in which tasks
     /// spend them.
@@ -262,6 +284,12 @@ async fn grant(
     Ok(Some(balance))
 }
 
+/// Whether the newest grant of an account, which is locked, is this entry.
+async fn is_newest(begun: &Transaction<'_>, account_id: Id, newest: Option<i64>) -> Done<bool> {
+    let sql = "SELECT id FROM ledger WHERE account_id = $1 AND kind = 'grant' ORDER BY id DESC LIMIT 1";
+    Ok(begun.find(sql, &[&account_id], |row| row.get("id")).await? == newest)
+}
+
 async fn take(begun: &Transaction<'_>, account_id: Id, amount: i64, note: &str) -> Done<Option<TakeOutcome>> {
     check_positive(amount).map_err(StoreError::other)?;
     if !ledger::lock(begun, account_id).await? {
@@ -323,6 +351,31 @@ impl Accounts for SqlStore {
             async move |begun: &Transaction<'_>| grant(begun, account_id, amount, note.as_deref(), expires_at).await;
         let audited = move |balance: &Option<i64>| {
             AuditedChange::of_grant(account_id, amount, noted.as_deref(), expires_at, *balance)
+        };
+        self.change(Effect::Grant, grant, audited).await
+    }
+
+    async fn grant_once(
+        &self,
+        account_id: Id,
+        newest: Option<i64>,
+        amount: i64,
+        note: Option<&str>,
+        expires_at: Option<Timestamp>,
+    ) -> Result<GrantOutcome> {
+        let note = note.map(str::to_owned);
+        let noted = note.clone();
+        let grant = async move |begun: &Transaction<'_>| {
+            // The next statement sees every grant that was made before the lock.
+            if ledger::lock(begun, account_id).await? && !is_newest(begun, account_id, newest).await? {
+                return Ok(GrantOutcome::Repeated);
+            }
+            let granted = grant(begun, account_id, amount, note.as_deref(), expires_at).await?;
+            Ok(granted.map_or(GrantOutcome::NoAccount, GrantOutcome::Granted))
+        };
+        let audited = move |outcome: &GrantOutcome| {
+            let GrantOutcome::Granted(balance) = *outcome else { return None };
+            AuditedChange::of_grant(account_id, amount, noted.as_deref(), expires_at, Some(balance))
         };
         self.change(Effect::Grant, grant, audited).await
     }

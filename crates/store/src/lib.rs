@@ -55,7 +55,7 @@ mod tasks;
 mod upkeep;
 mod uploads;
 
-pub use self::accounts::{AccountChange, AccountCreation, Accounts, Rank, TakeOutcome};
+pub use self::accounts::{AccountChange, AccountCreation, Accounts, GrantOutcome, Rank, TakeOutcome};
 pub use self::audit::{Audit, Drift};
 pub use self::audit_log::{Action, Actor, AuditEntry, AuditLog, AuditedChange, Via};
 pub use self::calls::{Attachment, CALL_LIFE, Call, CallEnd, Calls, FOUND_UNCOUNTED_WITHIN, Origin};

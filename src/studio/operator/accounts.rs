@@ -5,7 +5,6 @@ use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
-use tokio::sync::Mutex;
 
 use super::{Operator, OperatorForm, ReversibleForm};
 use crate::studio::action::{AccountAction, AnyKeyAction, AnyPersonAction, action};
@@ -18,13 +17,12 @@ use tintype_domain::key::{ApiKey, KeyState};
 use tintype_domain::model::{Account, EntryKind, ExpiringGrant, Id, LedgerEntry, MAX_BALANCE};
 use tintype_domain::text;
 use tintype_store::{
-    AccountChange, AccountSummary, EntryFilter, FactorRemoval, FoundPerson, KeyChange, PersonChange, StoreError,
+    AccountChange, AccountSummary, EntryFilter, FactorRemoval, FoundPerson, GrantOutcome, KeyChange, PersonChange,
+    StoreError,
 };
 use tintype_system::clock::Timestamp;
 
 const ACCOUNTS: &str = "/studio/operator/accounts";
-/// Held while a grant is compared with the newest one and made, so that a form that is sent twice at once grants once.
-static GRANTING: Mutex<()> = Mutex::const_new(());
 /// Ledger entries of the page of an account.
 const ENTRIES: u32 = 20;
 /// Most days after which granted credits expire.
@@ -112,7 +110,7 @@ async fn page(visitor: &Visitor, account: Account, draft: Draft) -> Result<Respo
         entries: store.history(account.id, None, ENTRIES).await?,
         grants,
         now: store.now(),
-        newest: newest_grant(visitor, account.id).await?,
+        newest: newest_grant(visitor, account.id).await?.map(|id| id.to_string()).unwrap_or_default(),
         draft,
         is_own: visitor.session.person.account_id == account.id,
         account,
@@ -133,25 +131,31 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
     let amount = fields.text("amount").trim().parse().ok().filter(|amount| (1..=MAX_BALANCE).contains(amount));
     let note = text::ledger_note(fields.text("note").trim()).ok();
     let expires_at = expiry(fields.text("days").trim(), visitor.studio.shared.store.now());
-    let _granting = GRANTING.lock().await;
     // The same form, sent twice, grants once: it names the newest entry that its page has shown.
     let newest = newest_grant(&visitor, account.id).await?;
-    let refusal = match (amount, &note) {
+    let is_newest = fields.text("newest") == newest.map(|id| id.to_string()).unwrap_or_default();
+    let mut refusal = match (amount, &note) {
         _ if account.deleted_at.is_some() => Some("account-deleted-refusal"),
         (None, _) | (_, None) => Some("grant-invalid"),
         _ if expires_at.is_err() => Some("grant-invalid"),
         (Some(amount), _) if account.credits > MAX_BALANCE - amount => Some("grant-invalid"),
-        _ if fields.text("newest") != newest => Some("grant-repeated"),
+        _ if !is_newest => Some("grant-repeated"),
         _ => None,
     };
     // Enter in a field presses a button that only asks.
     let is_sure = fields.text("ask").is_empty();
     if let (Some(amount), Some(note), Ok(expires_at), None, true) = (amount, note, expires_at, refusal, is_sure) {
         let note = Some(note.as_str()).filter(|note| !note.is_empty());
-        let granted = visitor.store().grant_until(account.id, amount, note, expires_at).await?;
-        granted.ok_or_else(PageError::not_found)?;
-        tracing::info!(account = %account.id, person = %visitor.session.person.id, amount, "credits were granted in the studio");
-        return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
+        match visitor.store().grant_once(account.id, newest, amount, note, expires_at).await? {
+            GrantOutcome::Granted(_) => {
+                let person = visitor.session.person.id;
+                tracing::info!(account = %account.id, %person, amount, "credits were granted in the studio");
+                return Ok(secured(Redirect::to(&format!("{ACCOUNTS}/{}", account.id)).into_response()));
+            }
+            GrantOutcome::NoAccount => return Err(PageError::not_found()),
+            // Its twin came first.
+            GrantOutcome::Repeated => refusal = Some("grant-repeated"),
+        }
     }
     // A form that was sent twice is not filled in again, so that one more press does not grant once more.
     let fields = if refusal == Some("grant-repeated") { Fields::default() } else { fields };
@@ -167,11 +171,11 @@ fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
     if (1..=MAX_DAYS).contains(&days) { Ok(Some(now.saturating_add(DAY * days))) } else { Err(()) }
 }
 
-/// The id of the newest grant of an account, as text.
-async fn newest_grant(visitor: &Visitor, account: Id) -> Result<String, StoreError> {
+/// The id of the newest grant of an account.
+async fn newest_grant(visitor: &Visitor, account: Id) -> Result<Option<i64>, StoreError> {
     let filter = EntryFilter { kind: Some(EntryKind::Grant), ..EntryFilter::default() };
     let newest = visitor.studio.shared.store.entries(account, filter, None, 1).await?;
-    Ok(newest.first().map(|entry| entry.id.to_string()).unwrap_or_default())
+    Ok(newest.first().map(|entry| entry.id))
 }
 
 /// Disables or enables an account.

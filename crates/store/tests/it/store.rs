@@ -96,6 +96,7 @@ macro_rules! suite {
                 }
                 grants {
                     credits_are_spent_soonest_expiring_first_and_lasting_ones_last,
+                    a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once,
                     a_grant_lapses_at_its_exact_millisecond_with_one_entry,
                     a_spent_grant_lapses_without_an_entry,
                     an_expired_grant_is_not_spent_even_before_it_lapses,

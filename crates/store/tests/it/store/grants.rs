@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use tintype_domain::ledger::REFUND_LIFE;
 use tintype_domain::model::{EntryKind, ExpiringGrant, FailureCause, Id, Surface};
-use tintype_store::{AccountChange, Result, Submission, TakeOutcome};
+use tintype_store::{AccountChange, GrantOutcome, Result, Submission, TakeOutcome};
 
 use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, accepted, images, one_file};
 use tintype_rigs::database::{Backend, NOON};
@@ -48,6 +48,26 @@ pub async fn credits_are_spent_soonest_expiring_first_and_lasting_ones_last(fx: 
     assert_eq!(left(fx, ada).await?, [0, 0, 3]);
     fx.submit_request(ada, Surface::Api, images(3)).await?;
     assert_eq!((fx.credits(ada).await?, left(fx, ada).await?), (0, vec![0, 0, 0]));
+    Ok(())
+}
+
+pub async fn a_grant_that_is_made_twice_at_once_after_the_same_one_is_made_once(fx: &Fixture) -> Result<()> {
+    let (ada, bob) = (fx.account("ada", 3).await?, fx.account("bob", 0).await?);
+    let end = Some(fx.clock.now().saturating_add(HOUR));
+    for (account, before) in [(ada, 3), (bob, 0)] {
+        let newest = fx.store.history(account, None, 1).await?.first().map(|entry| entry.id);
+        let outcomes = try_join_all([(); 4].map(|()| fx.store.grant_once(account, newest, 5, None, end))).await?;
+        let made = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Granted(before + 5)).count();
+        let repeated = outcomes.iter().filter(|outcome| **outcome == GrantOutcome::Repeated).count();
+        assert_eq!((made, repeated, fx.credits(account).await?), (1, 3, before + 5), "{outcomes:?}");
+        assert_eq!(left(fx, account).await?, [5]);
+    }
+    // A charge is no grant.
+    let newest = fx.store.history(ada, None, 1).await?[0].id;
+    fx.submit(ada).await?;
+    assert_eq!(fx.store.grant_once(ada, Some(newest), 1, None, None).await?, GrantOutcome::Granted(7));
+    fx.store.change_account(bob, AccountChange::Delete).await?;
+    assert_eq!(fx.store.grant_once(bob, None, 1, None, None).await?, GrantOutcome::NoAccount);
     Ok(())
 }
 
