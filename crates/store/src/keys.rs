@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use super::budgets::{self, budget};
 use super::driver::{Parameter, Row, SqlStore, Transaction, of_account};
 use super::people::suspension;
+use super::strikes::{OF_LINE, lock_line};
 use super::{AuditedChange, Result, ledger};
 use crate::failure::Done;
 use tintype_domain::budget::{Allowance, Budget};
@@ -71,9 +72,9 @@ impl KeyCreation {
 /// A change to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Enables a disabled or suspended key and clears its strikes.
+    /// Enables a disabled or suspended key and clears its strikes, with those of the keys that it was rotated from and to.
     Enable,
-    /// Lifts a suspension and clears the strikes. A disabled key stays disabled.
+    /// Lifts a suspension and clears the same strikes. A disabled key stays disabled.
     Lift,
     /// Disables it until it is enabled again.
     Disable,
@@ -234,8 +235,7 @@ async fn rotate(
     }
     // The lock of the key makes concurrent strikes wait, and that of the first key of its line makes changes of their
     // budget wait. The next statement sees everything that was committed before.
-    let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
-    begun.lock(line, &[&id]).await?;
+    lock_line(begun, id).await?;
     let sql = format!(
         "INSERT INTO api_keys
              (id, first_id, account_id, hash, name, hint, submit_rate, read_rate, budget, budget_period, operator_budget,
@@ -267,13 +267,18 @@ async fn change(begun: &Transaction<'_>, id: Id, change: KeyChange, by_operator:
         KeyChange::Revoke => "revoked_at = coalesce(revoked_at, $2)",
         KeyChange::FlagLeaked => "leaked_at = coalesce(leaked_at, $2)",
     };
+    let lifts = matches!(change, KeyChange::Enable | KeyChange::Lift);
+    if lifts {
+        lock_line(begun, id).await?;
+    }
     let sql = format!("UPDATE api_keys SET {set} WHERE id = $1 AND CAST($2 AS bigint) IS NOT NULL RETURNING {KEY}");
     let changed = begun.find(&sql, &[&id, &begun.now()], api_key).await?;
-    if matches!(change, KeyChange::Enable | KeyChange::Lift) {
-        // After the lock on the key, so that no concurrent strike is missed. Those of its maker go with them.
-        let of_maker = "DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE key_id = $1)";
-        begun.execute(of_maker, &[&id]).await?;
-        begun.execute("DELETE FROM strikes WHERE key_id = $1", &[&id]).await?;
+    if lifts {
+        // After the lock on the line, so that no concurrent strike is missed. Those of its maker go with them.
+        let of_maker =
+            format!("DELETE FROM person_strikes WHERE task_id IN (SELECT task_id FROM strikes WHERE {OF_LINE})");
+        begun.execute(&of_maker, &[&id]).await?;
+        begun.execute(&format!("DELETE FROM strikes WHERE {OF_LINE}"), &[&id]).await?;
     }
     Ok(changed)
 }

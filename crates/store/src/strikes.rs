@@ -8,6 +8,24 @@ use crate::failure::Done;
 use tintype_domain::event::{self, EventType};
 use tintype_domain::model::Id;
 
+/// The condition for the strikes of the key $1 and of those that it was rotated from and to: an old key works beside the
+/// new one for a while, and its strikes count for both.
+pub(crate) const OF_LINE: &str =
+    "key_id IN (SELECT id FROM api_keys WHERE first_id = (SELECT first_id FROM api_keys WHERE id = $1))";
+
+/// A key or a person that gets a strike.
+struct Struck<'a> {
+    id: Id,
+    /// Its table, and its columns to return.
+    table: &'a str,
+    columns: &'a str,
+    /// The table of strikes, and the column there with the id.
+    strikes: &'a str,
+    column: &'a str,
+    /// The condition for the strikes that count, with the id $1.
+    counts: &'a str,
+}
+
 /// Adds a strike to the key of a refused task and the person who made that, or to its person.
 pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin, rule: StrikeRule) -> Done<Refusal> {
     let (mut suspended, mut person) = (None, origin.person_id);
@@ -26,9 +44,13 @@ pub(crate) async fn strike(begun: &Transaction<'_>, task_id: Id, origin: &Origin
 
 /// Adds a strike to the key of a task; returns whether it suspends the key, which the audit log tells.
 async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRule) -> Done<bool> {
-    let Some(row) = add(begun, task_id, key_id, rule, ["api_keys", "strikes", "key_id", KEY]).await? else {
+    let (strikes, column) = ("strikes", "key_id");
+    let struck = Struck { id: key_id, table: "api_keys", columns: KEY, strikes, column, counts: OF_LINE };
+    // Strikes of all keys of the line wait for each other, so that they count this one too.
+    if lock_line(begun, key_id).await?.is_none() {
         return Ok(false);
-    };
+    }
+    let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
     let key = api_key(&row)?;
     audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspended_key(&key)).await?;
     let data = event::of_suspended_key(&key).to_string();
@@ -38,33 +60,35 @@ async fn of_key(begun: &Transaction<'_>, task_id: Id, key_id: Id, rule: StrikeRu
 
 /// Adds a strike to a person, if there still is one; returns whether it suspends the person, which the audit log tells.
 async fn of_person(begun: &Transaction<'_>, task_id: Id, person_id: Id, rule: StrikeRule) -> Done<bool> {
-    let tables = ["people", "person_strikes", "person_id", PERSON];
-    let Some(row) = add(begun, task_id, person_id, rule, tables).await? else { return Ok(false) };
+    let (strikes, column) = ("person_strikes", "person_id");
+    let struck = Struck { id: person_id, table: "people", columns: PERSON, strikes, column, counts: "person_id = $1" };
+    // The row lock makes concurrent strikes wait, so that they count this one too.
+    if begun.lock("SELECT 1 FROM people WHERE id = $1", &[&person_id]).await?.is_none() {
+        return Ok(false);
+    }
+    let Some(row) = add(begun, task_id, &struck, rule).await? else { return Ok(false) };
     audit_log::record(begun, &Actor::policy(), &AuditedChange::of_suspension(&person(&row)?)).await?;
     Ok(true)
 }
 
-/// Adds a strike to a row, if there still is one; returns its columns if that suspends it.
-async fn add(
-    begun: &Transaction<'_>,
-    task_id: Id,
-    id: Id,
-    rule: StrikeRule,
-    [table, strikes, column, columns]: [&str; 4],
-) -> Done<Option<Row>> {
+/// Locks a key and the first one of its line, as a rotation does; returns nothing if there is no such key.
+pub(crate) async fn lock_line(begun: &Transaction<'_>, key_id: Id) -> Done<Option<Row>> {
+    let line = "SELECT 1 FROM api_keys WHERE id IN ($1, (SELECT first_id FROM api_keys WHERE id = $1)) ORDER BY id";
+    begun.lock(line, &[&key_id]).await
+}
+
+/// Adds a strike to a row that is locked; returns its columns if that suspends it.
+async fn add(begun: &Transaction<'_>, task_id: Id, struck: &Struck<'_>, rule: StrikeRule) -> Done<Option<Row>> {
+    let Struck { id, table, columns, strikes, column, counts } = struck;
     let now = begun.now();
-    // The row lock makes concurrent strikes wait, so that they count this one too.
-    if begun.lock(&format!("SELECT 1 FROM {table} WHERE id = $1"), &[&id]).await?.is_none() {
-        return Ok(None);
-    }
-    let old = format!("DELETE FROM {strikes} WHERE {column} = $1 AND created_at <= $2");
-    begun.execute(&old, &[&id, &now.saturating_sub(rule.window)]).await?;
+    let old = format!("DELETE FROM {strikes} WHERE {counts} AND created_at <= $2");
+    begun.execute(&old, &[id, &now.saturating_sub(rule.window)]).await?;
     let strike = format!("INSERT INTO {strikes} (task_id, {column}, created_at) VALUES ($1, $2, $3)");
-    begun.execute(&strike, &[&task_id, &id, &now]).await?;
+    begun.execute(&strike, &[&task_id, id, &now]).await?;
     // Tasks in progress may add further strikes; the first suspension remains.
     let suspend = format!(
         "UPDATE {table} SET suspended_at = $2, suspended_for = $3 WHERE id = $1 AND suspended_at IS NULL
-         AND (SELECT count(*) FROM {strikes} WHERE {column} = $1) >= $4 RETURNING {columns}"
+         AND (SELECT count(*) FROM {strikes} WHERE {counts}) >= $4 RETURNING {columns}"
     );
-    begun.query_opt(&suspend, &[&id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
+    begun.query_opt(&suspend, &[id, &now, &rule.to_string(), &i64::from(rule.limit)]).await
 }

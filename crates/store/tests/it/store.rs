@@ -365,6 +365,7 @@ macro_rules! suite {
                     a_key_that_its_owner_enables_keeps_its_strikes_and_its_suspension,
                     rotating_a_suspended_key_gives_a_suspended_key,
                     a_rotated_key_keeps_its_strikes,
+                    strikes_of_an_old_key_count_with_those_of_the_new_one,
                     strikes_keep_their_age_across_rotations,
                     a_failed_rotation_leaves_the_strikes_on_the_old_key,
                     strikes_of_a_key_count_for_the_person_who_made_it_and_follow_its_rotation,

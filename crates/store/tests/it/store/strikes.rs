@@ -226,6 +226,22 @@ pub async fn a_rotated_key_keeps_its_strikes(fx: &Fixture) -> Result<()> {
     Ok(())
 }
 
+pub async fn strikes_of_an_old_key_count_with_those_of_the_new_one(fx: &Fixture) -> Result<()> {
+    let (account, old) = owner(fx, "ada").await?;
+    let mut keys = vec![old];
+    for strikes in 1..3 {
+        assert_eq!(strike(fx, account, Some(old), THREE_AN_HOUR).await?, NOT_SUSPENDED, "{strikes}");
+        keys.push(rotated(fx, keys[keys.len() - 1]).await?.id);
+    }
+    // Each key of the line has used up what all of them had together.
+    for key in keys.iter().rev() {
+        assert_eq!(strike(fx, account, Some(*key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(*key) });
+    }
+    fx.store.change_key(keys[1], KeyChange::Lift).await?;
+    assert_eq!(strike(fx, account, Some(keys[1]), THREE_AN_HOUR).await?, NOT_SUSPENDED, "the line begins anew");
+    Ok(())
+}
+
 pub async fn strikes_keep_their_age_across_rotations(fx: &Fixture) -> Result<()> {
     let (account, key) = owner(fx, "ada").await?;
     strike(fx, account, Some(key), THREE_AN_HOUR).await?;

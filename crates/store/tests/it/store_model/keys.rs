@@ -79,16 +79,14 @@ impl Model {
         if let KeyChange::Budget(budget) = change {
             self.set_budget(index, budget);
         }
-        let Key { key, strikes, .. } = &mut self.keys[index];
+        if matches!(change, KeyChange::Enable | KeyChange::Lift) {
+            let line = self.keys[index].line;
+            self.keys.iter_mut().filter(|key| key.line == line).for_each(|key| key.strikes.clear());
+        }
+        let Key { key, .. } = &mut self.keys[index];
         match change {
-            KeyChange::Enable => {
-                (key.disabled, key.suspension) = (false, None);
-                strikes.clear();
-            }
-            KeyChange::Lift => {
-                key.suspension = None;
-                strikes.clear();
-            }
+            KeyChange::Enable => (key.disabled, key.suspension) = (false, None),
+            KeyChange::Lift => key.suspension = None,
             KeyChange::Disable => key.disabled = true,
             KeyChange::Undisable => key.disabled = false,
             KeyChange::Revoke => key.revoked_at = key.revoked_at.or(Some(now)),
@@ -98,13 +96,18 @@ impl Model {
         Outcome::Key(Some(key.clone()))
     }
 
-    /// Counts one strike, and returns whether it suspends the key.
+    /// Counts one strike, with those of the keys that the key was rotated from and to, and returns whether it suspends the
+    /// key.
     pub fn strike(&mut self, key: usize, rule: StrikeRule) -> bool {
-        let now = self.now();
-        let Key { key, strikes, .. } = &mut self.keys[key];
-        strikes.retain(|at| *at > now.saturating_sub(rule.window));
-        strikes.push(now);
-        let last = strikes.len() >= rule.limit as usize && key.suspension.is_none();
+        let (now, line) = (self.now(), self.keys[key].line);
+        self.keys[key].strikes.push(now);
+        let mut count = 0;
+        for Key { strikes, .. } in self.keys.iter_mut().filter(|key| key.line == line) {
+            strikes.retain(|at| *at > now.saturating_sub(rule.window));
+            count += strikes.len();
+        }
+        let Key { key, .. } = &mut self.keys[key];
+        let last = count >= rule.limit as usize && key.suspension.is_none();
         if last {
             key.suspension = Some(Suspension { at: now, reason: rule.to_string() });
         }
