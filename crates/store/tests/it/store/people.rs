@@ -74,9 +74,12 @@ pub async fn people_are_found_by_a_part_of_their_name_in_pages(fixture: &Fixture
     assert_eq!(find(Some(ada), "anna", "", 9).await?, ["joanna_1 of ada"]);
     assert_eq!(find(Some(ada), "", "", 9).await?, ["bob of ada", "joanna_1 of ada", "jürgen of ada"]);
     assert_eq!(find(None, "JÜR", "", 9).await?, ["jürgen of ada"]);
-    for pattern in ["%", "an_a", "a%"] {
-        assert_eq!(find(None, pattern, "", 9).await?, Vec::<String>::new(), "{pattern}");
+    for pattern in ["%", "an_a", "a%", "\0", "anna\0"] {
+        assert_eq!(find(None, pattern, "", 9).await?, Vec::<String>::new(), "{pattern:?}");
+        assert_eq!(fixture.store.find_accounts(pattern, "", 9).await?.len(), 0, "{pattern:?}");
     }
+    assert_eq!(find(None, "", "\0", 9).await?, Vec::<String>::new());
+    assert_eq!(fixture.store.find_accounts("", "\0", 9).await?.len(), 0);
     Ok(())
 }
 
