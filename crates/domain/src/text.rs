@@ -65,7 +65,10 @@ pub fn ledger_reason(text: &str) -> Result<String, InvalidText> {
 
 /// A field of a CSV file (RFC 4180) that no spreadsheet takes for a formula.
 pub fn csv_field(text: &str) -> String {
-    let guard = if text.starts_with(['=', '+', '-', '@', '\t']) { "'" } else { "" };
+    // Some drop white space before a formula, and take the wide signs of East Asian keyboards for the narrow ones.
+    const SIGNS: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
+    let is_formula = text.starts_with('\t') || text.trim_start().starts_with(SIGNS);
+    let guard = if is_formula { "'" } else { "" };
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
@@ -146,6 +149,16 @@ mod tests {
         for (seconds, words) in cases {
             assert_eq!(in_words(Duration::from_secs(seconds)), words);
             assert_eq!(of_words(words), Some(Duration::from_secs(seconds)));
+        }
+    }
+
+    #[test]
+    fn a_field_that_a_spreadsheet_takes_for_a_formula_gets_an_apostrophe() {
+        for text in ["=1", "+1", "-1", "@a", "\ta", "\r=1", "\n=1", " =1", "\u{a0}=1", "＝1", "＋1", "－1", "＠a"] {
+            assert_eq!(csv_field(text), format!("\"'{text}\""));
+        }
+        for text in ["", "1=1", "a fox\n=", " a fox"] {
+            assert_eq!(csv_field(text), format!("\"{text}\""));
         }
     }
 
