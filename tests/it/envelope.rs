@@ -251,6 +251,8 @@ async fn a_request_must_name_exactly_one_host() {
         ("GET /healthz HTTP/1.1\r\nhost: [::1]x:80\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: a:b\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: a:99999\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: a:+80\r\n\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nhost: [::1]:+80\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: :80\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: [::g]\r\n\r\n", "400"),
         ("GET /healthz HTTP/1.1\r\nhost: a_b:\r\n\r\n", "200"),

@@ -44,7 +44,13 @@ fn is_valid(host: &Authority) -> bool {
     let name = host.host();
     // Without this beginning there is a user before it.
     let Some(port) = host.as_str().strip_prefix(name) else { return false };
-    let has_port = matches!(port, "" | ":") || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    let has_port = match port.strip_prefix(':') {
+        // Digits alone: the parser of numbers takes a plus before them.
+        Some(port) => {
+            port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || port.parse::<u16>().is_ok())
+        }
+        None => port.is_empty(),
+    };
     let is_ipv6 = |address: &str| address.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
     !name.is_empty() && has_port && name.strip_prefix('[').is_none_or(is_ipv6)
 }
