@@ -226,9 +226,10 @@ impl Backlog {
         self.own.locked().retain(|pace| pace.id != id);
     }
 
-    /// Counts one more waiting task of this account, with this many references.
-    pub fn grow(&self, account: Id, references: usize) {
-        self.turns.grow(account);
+    /// Counts a task that was just accepted, with this many references.
+    pub fn grow(&self, task: QueuedTask, references: usize) {
+        self.turns.grow(task.account_id);
+        self.places.add(task);
         let mut known = self.known.locked();
         known.waiting += 1;
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
@@ -355,6 +356,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use tintype_domain::model::Surface;
     use tintype_system::clock::Timestamp;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -406,7 +408,8 @@ mod tests {
         let meanwhile = async {
             started.notified().await;
             backlog.refresh(async { panic!("a refresh is already running") }).await;
-            backlog.grow(IdSource::default().next(clock.now()), 0);
+            let id = IdSource::default().next(clock.now());
+            backlog.grow(QueuedTask { id, account_id: id, surface: Surface::Api }, 0);
             assert_eq!(backlog.known.locked().waiting, 1);
             release.notify_one();
         };

@@ -2,8 +2,9 @@
 //!
 //! They come from a copy of the queue that is read at most once a second, whatever the number of polls. A position
 //! counts the waiting tasks of the same account on the same surface alone, because it must say nothing about others.
-//! The wait counts the tasks that workers, which take turns between accounts, claim before. For a task submitted since
-//! the last read, the copy does not know yet whether it names an engine.
+//! The wait counts the tasks that workers, which take turns between accounts, claim before. Tasks that this process
+//! submits are added to the copy until the next read, so that those of a burst do not all have the same position;
+//! whether they name an engine is not known until then.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,6 +19,9 @@ use tintype_system::locked::Locked as _;
 
 /// Most waiting tasks to copy, the oldest ones.
 pub const MAX_KNOWN: u32 = 10_000;
+
+/// Most tasks to add to the copy until the next read. Further ones have the place behind these.
+const MAX_ADDED: usize = 1_000;
 
 /// The shortest and the longest time that a caller is told to wait before a poll. The interface recommends up to 10 s.
 const SHORTEST_POLL: Duration = Duration::from_millis(50);
@@ -73,7 +77,9 @@ pub(super) struct QueuePositions {
 struct Known {
     /// The oldest waiting tasks, in order.
     waiting: Vec<Waiting>,
-    /// The number of waiting tasks of each account.
+    /// Tasks that this process has submitted since, in that order.
+    added: Vec<(QueuedTask, Waiting)>,
+    /// The number of waiting tasks of each account, with the added ones.
     of_accounts: HashMap<Id, u64>,
     /// The number of accounts with at least one of them, at least two, and so on.
     accounts_with: Vec<u64>,
@@ -123,10 +129,16 @@ impl QueuePositions {
         self.known.locked().count(account);
     }
 
+    /// Adds a task that this process has just submitted.
+    pub(super) fn add(&self, task: QueuedTask) {
+        self.known.locked().add(task);
+    }
+
     async fn read(&self, store: &dyn Store) {
         let read_at = store.now();
+        let added_before = self.known.locked().added.len();
         let query = store.waiting_tasks(MAX_KNOWN);
-        self.refresh.run(query, |waiting| *self.known.locked() = Known::of(waiting, read_at)).await;
+        self.refresh.run(query, |waiting| self.known.locked().replace(waiting, read_at, added_before)).await;
     }
 }
 
@@ -144,6 +156,27 @@ impl Known {
             known.waiting.push(ranked);
         }
         known
+    }
+
+    /// Takes the queue as it was read. It may lack the tasks added during that, which are those after the first
+    /// `added_before`.
+    fn replace(&mut self, waiting: Vec<WaitingTask>, read_at: Timestamp, added_before: usize) {
+        let added = std::mem::replace(self, Self::of(waiting, read_at)).added;
+        added.into_iter().skip(added_before).for_each(|(task, _)| self.add(task));
+    }
+
+    fn add(&mut self, task: QueuedTask) {
+        let is_known = self.waiting.binary_search_by_key(&task.id, |waiting| waiting.id).is_ok();
+        if is_known || self.added.len() >= MAX_ADDED {
+            return;
+        }
+        let waiting = Waiting {
+            id: task.id,
+            of_account: self.count(task.account_id),
+            of_surface: count(&mut self.of_surfaces, (task.account_id, task.surface)),
+            of_engine: None,
+        };
+        self.added.push((task, waiting));
     }
 
     /// Counts one more waiting task of an account, and returns how many it has now.
@@ -169,14 +202,16 @@ impl Known {
 
     fn rank(&self, task: QueuedTask) -> Rank {
         let QueuedTask { id, account_id, surface } = task;
-        let is_known = match self.waiting.binary_search_by_key(&id, |waiting| waiting.id) {
-            Ok(index) => {
-                let Waiting { of_account, of_surface, of_engine, .. } = &self.waiting[index];
-                let before = self.before(account_id, *of_account);
-                return Rank { position: *of_surface, before, of_engine: of_engine.clone() };
-            }
-            Err(index) => index < self.waiting.len(),
+        let found = self.waiting.binary_search_by_key(&id, |waiting| waiting.id);
+        let place = match found {
+            Ok(index) => Some(&self.waiting[index]),
+            Err(_) => self.added.iter().map(|(_, waiting)| waiting).rfind(|waiting| waiting.id == id),
         };
+        if let Some(Waiting { of_account, of_surface, of_engine, .. }) = place {
+            let before = self.before(account_id, *of_account);
+            return Rank { position: *of_surface, before, of_engine: of_engine.clone() };
+        }
+        let is_known = found.is_err_and(|index| index < self.waiting.len());
         // Claimed, unless it is behind the tasks of the copy or was submitted after it was read.
         let is_behind = self.waiting.len() >= MAX_KNOWN as usize;
         if is_known || !(is_behind || self.read_at.is_none_or(|read_at| id.timestamp() >= read_at)) {
@@ -192,4 +227,31 @@ fn count<K: Hash + Eq>(counts: &mut HashMap<K, u64>, of: K) -> u64 {
     let count = counts.entry(of).or_default();
     *count += 1;
     *count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tintype_domain::model::IdSource;
+
+    #[test]
+    fn tasks_added_while_the_queue_is_read_keep_their_order_and_are_counted_once() {
+        let (ids, now) = (IdSource::default(), Timestamp::from_millis(1_795_262_400_000));
+        let account_id = ids.next(now);
+        let task = || QueuedTask { id: ids.next(now), account_id, surface: Surface::Api };
+        let (ended, read, missed, last) = (task(), task(), task(), task());
+        let mut known = Known::default();
+        known.add(ended);
+        let added_before = known.added.len();
+        known.add(read);
+        known.add(missed);
+        let row = WaitingTask { id: read.id, account_id, surface: Surface::Api, engine: None };
+        // A millisecond later, so that a task that is not in the copy counts as claimed.
+        known.replace(vec![row], now.saturating_add(Duration::from_millis(1)), added_before);
+        known.add(read);
+        known.add(last);
+        let ranks = [ended, read, missed, last].map(|task| known.rank(task));
+        assert_eq!(ranks.clone().map(|rank| rank.position), [0, 1, 2, 3]);
+        assert_eq!(ranks.map(|rank| rank.before), [0, 0, 1, 2]);
+    }
 }

@@ -132,7 +132,7 @@ impl Tasks {
                 shared.store.submit_before(start, account_id, origin, surface, request, max_unfinished).await?;
             if let Submission::Accepted(task) = &submission {
                 shared.queued.send_replace(());
-                shared.backlog.grow(account_id, references);
+                shared.backlog.grow(QueuedTask { id: task.id, account_id, surface }, references);
                 shared.metrics.submitted.inc();
                 shared.metrics.credits_charged.inc_by(cost.unsigned_abs());
                 let surface = surface.as_str();

@@ -156,3 +156,31 @@ async fn a_poll_of_a_processing_task_shows_its_place_and_expected_wait() {
     service.shared.store.fail(lease, FailureCause::Engine, "it sank").await.expect("a store");
     assert_eq!(place(&poll(&ada, &tasks[0].1).await), (None, None), "it has ended");
 }
+
+async fn position(caller: &Caller<'_>, task_id: &str) -> Option<String> {
+    place(&poll(caller, task_id).await).0.map(str::to_owned)
+}
+
+#[tokio::test]
+async fn tasks_of_a_burst_have_positions_of_their_own_before_the_queue_is_read_again() {
+    let service = Service::start_with(&["--submit-rate", "0"]).await;
+    let (ada, bob) = (service.caller("ada", 100).await, service.caller("bob", 100).await);
+    let first = bob.submit_prompt("a boat").await;
+    assert_eq!(position(&bob, &first).await.as_deref(), Some("1"), "which reads the queue");
+    let mut burst = Vec::new();
+    for _ in 0..3 {
+        burst.push(ada.submit_prompt("a boat").await);
+    }
+    let shown = async || {
+        let mut shown = Vec::new();
+        for task_id in &burst {
+            shown.push(position(&ada, task_id).await);
+        }
+        shown
+    };
+    let expected = ["1", "2", "3"].map(|place| Some(place.to_owned()));
+    assert_eq!(shown().await, expected, "the copy of the queue has none of them");
+    service.clock.advance(SECOND);
+    assert_eq!(shown().await, expected, "it has all of them");
+    assert_eq!(position(&bob, &first).await.as_deref(), Some("1"));
+}
