@@ -147,8 +147,16 @@ fn directory(data: &DataSettings) -> Result<String, String> {
     let open = |path: PathBuf| data_dir::open_to_others(&path).filter(|_| !data_dir::is_shared_volume(&path));
     match private.find_map(open).filter(|_| is_used) {
         Some(open) => Err(open),
-        None => Ok(data.data.display().to_string()),
+        None => Ok(format!("{}{}", data.data.display(), network_note(&database))),
     }
+}
+
+/// What to mind where other machines can use the database of SQLite as well.
+fn network_note(database: &DatabaseUrl) -> String {
+    let Some(kind) = database.path().map(data_dir::directory_of).and_then(data_dir::network_file_system) else {
+        return String::new();
+    };
+    format!(" (the database is on {kind}: run the server and all commands on one machine, or use PostgreSQL)")
 }
 
 /// Checks that this process may create files in a directory.
@@ -333,6 +341,7 @@ async fn existing_database(data: &DataSettings) -> Result<Existing, String> {
     Ok(match data.database()? {
         DatabaseUrl::Sqlite(path) if !is_there(&path)? => Existing::None,
         DatabaseUrl::Sqlite(path) => {
+            data_dir::refuse_elsewhere(&path)?;
             let database = Snapshot::open_in_place(&path).map_err(|error| error.to_string())?;
             if database.is_current() { Existing::Sqlite(database) } else { Existing::Older }
         }

@@ -401,6 +401,9 @@ fn is_there(path: &Path) -> Result<bool, String> {
 
 async fn open_or_create_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
     let database = settings.database()?;
+    if let Some(path) = database.path() {
+        data_dir::refuse_elsewhere(path)?;
+    }
     data_dir::keep_private(&settings.data, database.path())?;
     let store: Arc<dyn Store> = match database {
         DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, Clock::system())?),

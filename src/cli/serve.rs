@@ -143,6 +143,18 @@ struct Started {
     lock: Option<DataLock>,
 }
 
+/// Takes the lock of the server on its data.
+fn lock(data: &Path, database: &Path) -> Result<DataLock, String> {
+    if let Some(kind) = data_dir::network_file_system(data_dir::directory_of(database)) {
+        tracing::warn!(
+            kind,
+            database = %database.display(),
+            "the database is on a network file system: run the server and all commands on one machine, or use PostgreSQL"
+        );
+    }
+    data_dir::lock(data, database, LOCK_PATIENCE)
+}
+
 async fn start(
     server: &ServerSettings,
     data: &DataSettings,
@@ -160,7 +172,7 @@ async fn start(
     data_dir::create(&data.data)?;
     data_dir::keep_private(&data.data, database.path())?;
     let lock = match &database {
-        DatabaseUrl::Sqlite(path) => Some(data_dir::lock(&data.data, path, LOCK_PATIENCE)?),
+        DatabaseUrl::Sqlite(path) => Some(lock(&data.data, path)?),
         DatabaseUrl::Postgres(_) => None,
     };
     let clock = Clock::system();

@@ -87,6 +87,37 @@ fn a_second_server_on_the_same_data_is_refused() {
 }
 
 #[test]
+fn commands_on_another_machine_leave_a_shared_database_alone() {
+    let data = TempDir::new().expect("a directory");
+    let server = Server::start(data.path(), &[]);
+    let lock = data.path().join("tintype.db.lock");
+    let own = std::fs::read_to_string(&lock).expect("the lock names the server");
+    // The server now seems to run on a machine that shares this directory.
+    let process = own.lines().next().expect("a process");
+    std::fs::write(&lock, format!("{process}\n00000000-0000-0000-0000-000000000000")).expect("a file");
+    let copy = data.path().join("copy").display().to_string();
+    for arguments in [["account", "create", "ada"].as_slice(), &["credits", "audit"], &["backup", &copy]] {
+        let said = refused(data.path(), arguments);
+        assert!(said.contains("server on another machine"), "{arguments:?}: {said}");
+    }
+    let said = refused(data.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("another server"), "{said}");
+    let mut doctor = tintype();
+    let checked = doctor.args(["doctor", "--data"]).arg(data.path()).output().expect("a program");
+    let checked = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.lines().any(|line| line.starts_with("FAIL  database") && line.contains("machine")), "{checked}");
+    // An older release names no machine.
+    std::fs::write(&lock, process).expect("a file");
+    assert_eq!(binary::json(data.path(), &["account", "list"]).as_array().map(Vec::len), Some(1));
+    std::fs::write(&lock, own).expect("a file");
+    binary::json(data.path(), &["account", "create", "ada"]);
+    server.stop();
+    // The lock file of a server that has ended says nothing, wherever that ran.
+    std::fs::write(&lock, format!("{process}\n00000000-0000-0000-0000-000000000000")).expect("a file");
+    assert_eq!(binary::json(data.path(), &["account", "list"]).as_array().map(Vec::len), Some(2));
+}
+
+#[test]
 fn a_server_waits_for_the_end_of_the_one_that_was_killed() {
     let data = TempDir::new().expect("a directory");
     // The test holds the lock in place of the process that is ending.

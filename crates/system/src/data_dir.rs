@@ -20,6 +20,9 @@ const OTHERS: u32 = 0o077;
 
 const LOCK: &str = "tintype.lock";
 
+/// Where Linux has an id of its own for each boot of each machine. Containers see that of their host.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Prevents result files from being removed while a backup reads them.
 const BACKUP_LOCK: &str = "backup.lock";
 
@@ -142,13 +145,69 @@ fn sync_parents(directory: &Path) -> io::Result<()> {
 /// # Errors
 /// A sentence for the operator: another server holds a lock, or a lock file cannot be written.
 pub fn lock(directory: &Path, database: &Path, patience: Duration) -> Result<DataLock, String> {
-    let mut beside_database = database.as_os_str().to_owned();
-    beside_database.push(".lock");
+    let id = std::process::id();
+    // Scripts read the first file as the id of the process, so only the second one names the machine.
+    let of_database = format!("{id}\n{}", boot_id().unwrap_or_default());
     let _files = [
-        lock_file(&lock_file_in(directory), directory, patience)?,
-        lock_file(Path::new(&beside_database), database, patience)?,
+        lock_file(&lock_file_in(directory), directory, patience, &id.to_string())?,
+        lock_file(&lock_file_of(database), database, patience, &of_database)?,
     ];
     Ok(DataLock { _files })
+}
+
+/// The lock file of the server on a database.
+fn lock_file_of(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string(BOOT_ID).ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// Refuses a database that a server on another machine uses over a network file system. SQLite's write-ahead log has an
+/// index in shared memory, which two machines do not share: a command here would read old data, and its commits could be
+/// lost or damage the database.
+///
+/// # Errors
+/// A sentence for the operator.
+pub fn refuse_elsewhere(database: &Path) -> Result<(), String> {
+    let Ok(mut file) = File::open(lock_file_of(database)) else { return Ok(()) };
+    let mut holder = String::new();
+    if file.read_to_string(&mut holder).is_err() || !is_elsewhere(&holder) {
+        return Ok(());
+    }
+    // The file also outlives its server, and may have been copied with the data.
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(format!(
+            "a server on another machine is using {}, and SQLite serves one machine: run this command there, or use PostgreSQL",
+            database.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the text of a lock file names another machine. It names none if the server could not tell, or is older.
+fn is_elsewhere(holder: &str) -> bool {
+    let theirs = holder.lines().nth(1).filter(|id| !id.is_empty());
+    theirs.is_some_and(|theirs| boot_id().is_some_and(|ours| ours != theirs))
+}
+
+/// The kind of file system of a path, if other machines may use it as well.
+pub fn network_file_system(path: &Path) -> Option<&'static str> {
+    // The numbers are those of linux/magic.h, as 32 bits on every architecture.
+    match rustix::fs::statfs(path).ok()?.f_type as u32 {
+        0x6969 => Some("NFS"),
+        0x517B | 0xFF53_4D42 | 0xFE53_4D42 => Some("SMB"),
+        0x00C3_6400 => Some("CephFS"),
+        0x0102_1997 => Some("9p"),
+        0x0BD0_0BD0 => Some("Lustre"),
+        0x5346_414F => Some("AFS"),
+        0x6573_5546 => Some("FUSE"),
+        _ => None,
+    }
 }
 
 /// Locks the file. Waits for `patience` while another process holds the lock.
@@ -168,7 +227,7 @@ fn lock_patiently(file: &File, what: &Path, patience: Duration) -> Result<(), Tr
     }
 }
 
-fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, String> {
+fn lock_file(path: &Path, what: &Path, patience: Duration, holder: &str) -> Result<File, String> {
     let unusable = |error: io::Error| match error.kind() {
         ErrorKind::PermissionDenied => format!("cannot write in the data directory: {}", owner::denied(path)),
         _ => format!("cannot write in the data directory: {}: {error}", path.display()),
@@ -178,10 +237,11 @@ fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, Strin
     match lock_patiently(&file, what, patience) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
+            let mut other = String::new();
             // The process id only improves the message, so a failure to read it does not matter.
-            drop(file.read_to_string(&mut holder));
-            let who = if holder.trim().is_empty() { String::new() } else { format!(" (process {})", holder.trim()) };
+            drop(file.read_to_string(&mut other));
+            let place = if is_elsewhere(&other) { " on another machine" } else { "" };
+            let who = other.lines().next().map(|id| format!(" (process {id}{place})")).unwrap_or_default();
             return Err(format!(
                 "another server{who} is using {}: stop it, or choose another directory with --data",
                 what.display()
@@ -191,7 +251,7 @@ fn lock_file(path: &Path, what: &Path, patience: Duration) -> Result<File, Strin
     }
     file.set_len(0).map_err(unusable)?;
     file.rewind().map_err(unusable)?;
-    write!(file, "{}", std::process::id()).map_err(unusable)?;
+    write!(file, "{holder}").map_err(unusable)?;
     Ok(file)
 }
 
