@@ -78,7 +78,14 @@ impl From<tokio_postgres::Error> for StoreError {
         let Some(server) = error.as_db_error() else { return Self::Other(Cause::new(error)) };
         // A pooler that was configured while we ran.
         let is_pooled = [SqlState::DUPLICATE_PSTATEMENT, SqlState::INVALID_SQL_STATEMENT_NAME].contains(server.code());
-        let advice = if is_pooled { ": is there a pooler in transaction mode in between?" } else { "" };
+        let advice = match server.code() {
+            _ if is_pooled => ": is there a pooler in transaction mode in between?",
+            // Since PostgreSQL 15, only the owner of a database may create tables in its schema `public`.
+            &SqlState::INSUFFICIENT_PRIVILEGE => {
+                ": make this role the owner of the database, or of the schema and its tables"
+            }
+            _ => "",
+        };
         let cause = Cause::from(format!("{} (SQLSTATE {}){advice}", server.message(), server.code().code()));
         if *server.code() == SqlState::DISK_FULL { Self::Full(cause) } else { Self::Other(cause) }
     }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::fixture::{Fixture, UNLIMITED, accepted, ids, images, new_key};
 use super::postgres_reads::entries_read;
 use tintype_rigs::database::{Backend, NOON};
-use tintype_rigs::postgres::{Cluster, Durability, cluster, schema, waiting};
+use tintype_rigs::postgres::{Cluster, Database, Durability, cluster, schema, waiting};
 
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -215,6 +215,23 @@ async fn an_error_does_not_contain_the_password() {
         let error = opened.expect_err("no server listens there").to_string();
         assert!(!error.contains("secret"), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_create_no_tables_is_told_to_own_the_database() {
+    let database = Database::create("");
+    let guest = format!("guest_{}", database.name());
+    let config: tokio_postgres::Config = database.direct().parse().expect("a URL");
+    let (session, connection) = config.connect(tokio_postgres::NoTls).await.expect("the cluster runs");
+    let driving = tokio::spawn(connection);
+    // As the schema `public` has been since PostgreSQL 15.
+    let made = format!("CREATE ROLE {guest} LOGIN; CREATE SCHEMA shared; GRANT USAGE ON SCHEMA shared TO {guest}");
+    session.batch_execute(&made).await.expect("a role");
+    let url = database.direct().replacen("tintype@", &format!("{guest}@"), 1) + "?options=-csearch_path%3Dshared";
+    let opened = postgres::open(&url, None, Clock::manual(NOON), Faults::default()).await;
+    let error = opened.expect_err("a role without rights").to_string();
+    assert!(error.contains("permission denied") && error.contains("owner of the database"), "{error}");
+    driving.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
