@@ -146,6 +146,22 @@ async fn what_root_does_to_the_data_of_a_service_belongs_to_the_service() {
 }
 
 #[test]
+fn a_container_names_the_user_of_the_host_that_should_own_its_data() {
+    let places = Places::new();
+    let data = places.create("of-the-host");
+    chown(&data, Some(4_321), Some(4_321)).expect("root may give files away");
+    // As docker with `userns-remap` and rootless podman run a container: only one user of the host is in it.
+    for inside in ["0", "10001"] {
+        let mut command = Command::new("unshare");
+        command.args(["--user", &format!("--map-user={inside}"), "--", TINTYPE]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(&data);
+        let said = command.ran().failed();
+        assert!(said.contains("does not have") && said.contains("give it to user 0,"), "{inside}: {said}");
+        assert!(!said.contains("65534"), "{inside}: {said}");
+    }
+}
+
+#[test]
 fn a_backup_to_a_place_that_the_service_cannot_reach_says_so_and_leaves_nothing() {
     let places = Places::new();
     json(&places.data(), &["account", "create", "ada"]);

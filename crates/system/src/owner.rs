@@ -68,6 +68,9 @@ pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>
         ));
     }
     let failed = |error: Errno| {
+        if let Some(sentence) = of_outside(&owner.path, owner.uid) {
+            return sentence;
+        }
         let name = name(owner.uid);
         format!(
             "{} belongs to {name}, and root cannot become {name} here ({error}): run this as {name}",
@@ -120,6 +123,9 @@ pub fn denied(path: &Path) -> String {
     let visible = path.ancestors().find_map(|place| Some((place, fs::metadata(place).ok()?)));
     match visible {
         Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
+            if let Some(sentence) = of_outside(place, metadata.uid()) {
+                return format!("permission denied: {sentence}");
+            }
             let (of, shown) = (name(metadata.uid()), place.display());
             let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
             // A directory further above may be one of the system, which nobody should give away.
@@ -132,6 +138,33 @@ pub fn denied(path: &Path) -> String {
         Some((place, _)) => format!("permission denied: the mode of {} keeps {own} out", place.display()),
         None => format!("permission denied: {own} cannot look at {}", path.display()),
     }
+}
+
+/// A sentence about a place of a user of the host that has no number in the user namespace of this container: which user
+/// of the host stands for the own one. `None` outside of such namespaces, and for users that have a number.
+fn of_outside(place: &Path, uid: u32) -> Option<String> {
+    let ranges = fs::read_to_string("/proc/self/uid_map").ok()?;
+    let is_whole = ranges.split_whitespace().eq(["0", "0", "4294967295"]);
+    let own = geteuid().as_raw();
+    let outside = outside(&ranges, own).filter(|_| uid == UNKNOWN && !is_whole)?;
+    let (place, own) = (place.display(), name(own));
+    Some(format!(
+        "{place} belongs to a user that this container does not have: on the host, give it to user {outside}, who is {own} \
+         in here, with chown"
+    ))
+}
+
+/// The number by which a user namespace shows all users that it does not have. It is that of nobody, too.
+const UNKNOWN: u32 = 65_534;
+
+/// The user outside of the namespace with these ranges that stands for one in it.
+fn outside(ranges: &str, uid: u32) -> Option<u32> {
+    ranges.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inner, outer, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let offset = uid.checked_sub(inner).filter(|offset| *offset < count)?;
+        outer.checked_add(offset)
+    })
 }
 
 /// Name and group of a user in /etc/passwd. Users from elsewhere, such as those of `DynamicUser=`, are not there.
