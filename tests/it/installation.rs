@@ -158,3 +158,15 @@ fn doctor_names_a_pooler_that_shares_sessions_and_the_remedy() {
     let said = output.text() + &output.errors();
     assert!(!output.status.success() && said.contains("`pool_mode = session`"), "{said}");
 }
+
+#[test]
+fn commands_take_sessions_that_a_pooler_has_not_reset() {
+    let lines = ["pool_mode = session", "server_reset_query ="];
+    let (database, pooler) = (Database::create(""), PgBouncer::start(cluster(), &lines));
+    let data = TempDir::new().expect("a directory");
+    // Each command names its statements alike, and gets the sessions of those before.
+    for name in ["ada", "eve", "joe", "kim"] {
+        let created = ["account", "create", name, "--json", "--database", &pooler.url(database.name())];
+        assert_eq!(printed(&run(data.path(), &created))["name"], name);
+    }
+}
