@@ -227,7 +227,7 @@ fn lock_patiently(file: &File, what: &Path, patience: Duration) -> Result<(), Tr
     }
 }
 
-fn lock_file(path: &Path, what: &Path, patience: Duration, holder: &str) -> Result<File, String> {
+fn lock_file(path: &Path, what: &Path, patience: Duration, content: &str) -> Result<File, String> {
     let unusable = |error: io::Error| match error.kind() {
         ErrorKind::PermissionDenied => format!("cannot write in the data directory: {}", owner::denied(path)),
         _ => format!("cannot write in the data directory: {}: {error}", path.display()),
@@ -237,11 +237,11 @@ fn lock_file(path: &Path, what: &Path, patience: Duration, holder: &str) -> Resu
     match lock_patiently(&file, what, patience) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let mut other = String::new();
+            let mut holder = String::new();
             // The process id only improves the message, so a failure to read it does not matter.
-            drop(file.read_to_string(&mut other));
-            let place = if is_elsewhere(&other) { " on another machine" } else { "" };
-            let who = other.lines().next().map(|id| format!(" (process {id}{place})")).unwrap_or_default();
+            drop(file.read_to_string(&mut holder));
+            let place = if is_elsewhere(&holder) { " on another machine" } else { "" };
+            let who = holder.lines().next().map(|id| format!(" (process {id}{place})")).unwrap_or_default();
             return Err(format!(
                 "another server{who} is using {}: stop it, or choose another directory with --data",
                 what.display()
@@ -251,7 +251,7 @@ fn lock_file(path: &Path, what: &Path, patience: Duration, holder: &str) -> Resu
     }
     file.set_len(0).map_err(unusable)?;
     file.rewind().map_err(unusable)?;
-    write!(file, "{holder}").map_err(unusable)?;
+    write!(file, "{content}").map_err(unusable)?;
     Ok(file)
 }
 
