@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::{Outcome, describe, existing_file, existing_files, progress, show};
+use super::{CREATE, Outcome, describe, existing_file, existing_files, progress, show};
 use crate::backup::{self, Contents};
 use tintype_config::{DataSettings, FilesSettings};
 use tintype_domain::text::counted;
@@ -87,7 +87,7 @@ struct Taken<'a> {
 pub(super) async fn run(args: BackupArgs, data: &DataSettings) -> Outcome {
     let clock = Clock::system();
     let database = data.sqlite_file("back it up with its own tools, such as pg_dump, then copy the result files")?;
-    existing_file(&database)?;
+    existing_file(&database, CREATE)?;
     let files = existing_files(data, args.files.files.as_deref()).await?;
     let bar = progress::bar(!args.json);
     let taken = backup::take(&database, files.as_ref(), &args.to, &bar).await;

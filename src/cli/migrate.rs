@@ -61,7 +61,7 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     let DatabaseUrl::Postgres(to) = to else {
         return Err(Failure("--to must be postgres://USER:PASSWORD@HOST/DATABASE".into()));
     };
-    existing_file(from)?;
+    existing_file(from, ELSEWHERE)?;
     let bar = progress::bar(!args.json);
     bar.set_message("copying the SQLite database");
     let _lock = lock(from)?;
@@ -102,16 +102,19 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     }
 }
 
+/// What to do about a database that does not exist.
+const ELSEWHERE: &str = "give its path as --from sqlite:PATH";
+
 /// Removes the mark of an earlier migration.
 fn take_back(database: &Path, json: bool) -> Outcome {
-    existing_file(database)?;
+    existing_file(database, ELSEWHERE)?;
     let _lock = lock(database)?;
     let was_moved = sqlite::take_back(database)?;
     let path = database.display().to_string();
     show(json, &serde_json::json!({ "from": path, "was_moved": was_moved }), || {
         if was_moved {
             format!(
-                "{path} can be used again. Stop every process that uses the PostgreSQL database first: the two know nothing of each other."
+                "{path} can be used again. Stop every process that uses the PostgreSQL database first: the two are not kept in step."
             )
         } else {
             format!("{path} was not moved, so nothing was changed.")

@@ -375,20 +375,20 @@ fn run(
 /// Opens the database of an existing installation.
 async fn open_store(settings: &DataSettings) -> Result<Arc<dyn Store>, Failure> {
     if let DatabaseUrl::Sqlite(path) = settings.database()? {
-        existing_file(&path)?;
+        existing_file(&path, CREATE)?;
     }
     open_or_create_store(settings).await
 }
 
-fn existing_file(path: &Path) -> Result<(), Failure> {
+/// What to do about a database that does not exist, unless a command takes only one that does.
+const CREATE: &str = "create one with `tintype serve` or `tintype account create`, or set --data";
+
+fn existing_file(path: &Path, hint: &str) -> Result<(), Failure> {
     // After an interrupted restore, the attempt to open the database gives a better message than this function.
     if is_there(path)? || is_there(&restoring(path))? {
         return Ok(());
     }
-    Err(Failure(format!(
-        "there is no database at {}: create one with `tintype serve` or `tintype account create`, or set --data",
-        path.display()
-    )))
+    Err(Failure(format!("there is no database at {}: {hint}", path.display())))
 }
 
 /// Whether a path exists. A path that may not be looked at is an error, not absent.

@@ -68,6 +68,20 @@ struct Listeners {
     certificate: Option<Arc<Certificate>>,
 }
 
+/// Refuses one address that is given twice. The system would call it taken, as if by another program.
+fn refuse_twice(server: &ServerSettings, role: Role) -> Result<(), Failure> {
+    let api = server.listen.iter().filter(|_| role != Role::Worker).map(|address| (address, "--listen"));
+    let metrics = server.metrics_listen.iter().map(|address| (address, "--metrics-listen"));
+    let mut seen = Vec::new();
+    for (address, flag) in api.chain(metrics) {
+        if address.has_known_port() && seen.contains(&address) {
+            return Err(format!("{address} is given twice: take it out once, or choose another with {flag}").into());
+        }
+        seen.push(address);
+    }
+    Ok(())
+}
+
 impl Listeners {
     async fn bind(server: &ServerSettings, data: &DataSettings, role: Role, clock: &Clock) -> Result<Self, Failure> {
         let certificate = match (&server.tls_cert, &server.tls_key) {
@@ -75,6 +89,7 @@ impl Listeners {
             _ if server.serves_https() => Some(Certificate::order(&server.acme, &data.data, clock.clone())?),
             _ => None,
         };
+        refuse_twice(server, role)?;
         let (mut api, mut metrics) = (Vec::new(), Vec::new());
         if role != Role::Worker {
             for address in &server.listen {

@@ -400,3 +400,16 @@ fn the_log_has_colours_only_in_terminals_that_want_them() {
         assert_eq!(said.contains("\u{1b}["), coloured, "{variables:?}: {said}");
     }
 }
+
+#[test]
+fn an_address_that_is_given_twice_is_not_called_taken_by_another_program() {
+    let data = data_with("");
+    let twice = "127.0.0.1:9";
+    for (arguments, flag) in [
+        (["--listen", twice, "--listen", twice], "--listen"),
+        (["--listen", twice, "--metrics-listen", twice], "--metrics-listen"),
+    ] {
+        let refused = said(on(data.path(), &[&["serve"][..], &arguments].concat()));
+        assert!(refused.contains("127.0.0.1:9 is given twice") && refused.contains(flag), "{refused}");
+    }
+}

@@ -408,3 +408,14 @@ fn migrate_goes_only_from_sqlite_to_postgres() {
         assert!(json.is_err(), "a sentence");
     }
 }
+
+#[test]
+fn a_database_that_is_not_there_is_named_with_the_flag_that_names_it() {
+    let data = TempDir::new().expect("a directory");
+    let from = sqlite(&data);
+    for more in [&["--to", "postgres://localhost/tintype"][..], &["--take-back"]] {
+        let said = binary::refused(data.path(), &[&["migrate", "--from", &from][..], more].concat());
+        assert!(said.contains("there is no database at") && said.contains("--from sqlite:PATH"), "{said}");
+        assert!(!said.contains("--data"), "{said}");
+    }
+}
