@@ -1,5 +1,6 @@
 
-// The place on the page, for the Back button: the tile that was looked at last, and how many older pages were loaded.
+// The place on the page, for the Back button: the tile that was looked at last, or else the first in view, and how many
+// older pages were loaded. Only the former gets the focus back: the latter would take it from whoever goes on typing.
 const grid = one(".grid");
 const PLACE = `place:${location.pathname}${location.search}`;
 
@@ -11,7 +12,7 @@ async function comeBack() {
   const tile = tileOf(kept.task);
   if (!tile) return;
   tile.classList.remove("held");
-  one(".open", tile).focus({ preventScroll: true });
+  if (kept.looked) one(".open", tile).focus({ preventScroll: true });
   scrollBy({ top: tile.getBoundingClientRect().top - kept.top, behavior: "instant" });
   // The viewer was left by one of its links.
   if (history.state?.task !== kept.task) return;
@@ -30,7 +31,7 @@ if (grid) {
     const tile = seen?.tile ?? (inView(looked) ? looked : tiles().find(inView));
     if (!tile) return;
     const { top } = tile.getBoundingClientRect();
-    ofTab.set(PLACE, JSON.stringify({ task: idOf(tile), top, pages: olderPages }));
+    ofTab.set(PLACE, JSON.stringify({ task: idOf(tile), looked: tile === looked, top, pages: olderPages }));
   });
   comeBack();
 }

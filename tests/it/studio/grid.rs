@@ -198,6 +198,24 @@ fn the_viewer_goes_through_the_gallery_and_returns_to_the_tile() {
 }
 
 #[test]
+fn a_reload_leaves_the_focus_where_people_write() {
+    let mut person = Person::sign_in(&[]);
+    person.create("A ferry at dusk");
+    person.browser.until(&first("completed"));
+    person.browser.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
+    let loaded =
+        "!window.isOld && document.readyState === 'complete' && document.querySelector('.tile .star') !== null";
+    person.browser.until_asked(loaded, |_| ());
+    assert_eq!(person.browser.evaluate("document.activeElement.id"), "prompt");
+    // Whoever was at a tile is there again.
+    person.browser.evaluate("document.querySelector('.tile .open').focus(), 1");
+    person.browser.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
+    person.browser.until_asked(loaded, |_| ());
+    assert_eq!(person.browser.evaluate("document.activeElement.parentNode.classList.contains('tile')"), true);
+    person.leave();
+}
+
+#[test]
 fn a_held_key_deletes_one_task_and_the_notice_counts() {
     let mut person = Person::sign_in(&["--submit-rate", "1000"]);
     person.create_many(12, "in fog [[fail]]");
