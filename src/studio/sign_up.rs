@@ -61,6 +61,11 @@ pub(super) fn new_person(
     Ok(Ok(NewPerson { name, password: fields.text("password").to_owned(), source }))
 }
 
+/// Whether a refusal is about the password, so that the form begins there.
+pub(super) fn is_about_password(refusal: &Option<&str>) -> bool {
+    refusal.is_some_and(|refusal| refusal.starts_with("password-"))
+}
+
 /// Opens an account with its owner, and signs that person in. A name that is taken is told plainly, since nobody could
 /// choose another one otherwise; such an attempt counts, waits like a failed sign-in, and takes as long as one that succeeds.
 pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Result<Response<Body>, PageError> {

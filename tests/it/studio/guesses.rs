@@ -6,6 +6,7 @@ use hyper::StatusCode;
 use tintype::service::people::People;
 use tintype_domain::person::Role;
 
+use super::sign_up::focused;
 use super::text;
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -28,6 +29,8 @@ impl Service {
         for number in 1..=10 {
             let refused = self.sign_in_from(&format!("192.0.2.{number}"), name, "a wrong password").await;
             assert_eq!(refused.status, StatusCode::OK, "{name}, {number}: {refused:?}");
+            // The name stays, so the password is next.
+            assert_eq!(focused(&refused), "password", "{refused:?}");
         }
     }
 

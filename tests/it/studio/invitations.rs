@@ -7,6 +7,7 @@ use tintype_domain::model::Id;
 use tintype_domain::person::{Person, Role};
 use tintype_store::{AccountChange, Action, PersonChange};
 
+use super::sign_up::focused;
 use super::{Visitor, text};
 use crate::rigs::http::Answer;
 use crate::rigs::service::Service;
@@ -124,6 +125,8 @@ async fn a_form_that_cannot_be_taken_keeps_the_name_and_takes_no_place() {
         assert!(text(&refused).contains(said) && !text(&refused).contains("<b>grace"), "{name:?}: {refused:?}");
         assert!(!text(&refused).contains(password) && !refused.headers.contains_key("set-cookie"), "{refused:?}");
         assert!(text(&refused).contains("Join harbour"), "{refused:?}");
+        let field = if password == PASSWORD { "name" } else { "password" };
+        assert_eq!(focused(&refused), field, "{name}: {refused:?}");
     }
     let refused = service.join_with(&path, "\"><b>grace", "short", &[]).await;
     assert!(text(&refused).contains("value=\"&#34;&#62;&#60;b&#62;grace\""), "{refused:?}");

@@ -139,6 +139,13 @@ async fn the_operator_sets_the_limit_or_none() {
     }
 }
 
+/// The field in which a form begins.
+pub(super) fn focused(answer: &Answer) -> &str {
+    let page = text(answer);
+    let field = page.split("<input ").find(|field| field.contains(" autofocus>")).unwrap_or_default();
+    field.split('"').nth(1).unwrap_or_default()
+}
+
 #[tokio::test]
 async fn a_form_that_cannot_be_taken_keeps_the_name_and_counts_for_nothing() {
     let service = Service::start_with(&OPEN).await;
@@ -155,6 +162,8 @@ async fn a_form_that_cannot_be_taken_keeps_the_name_and_counts_for_nothing() {
         let refused = service.send_sign_up(&[("x-forwarded-for", "192.0.2.1")], name, password).await;
         assert!(refused.status == REFUSED && text(&refused).contains(said), "{name}: {refused:?}");
         assert!(!text(&refused).contains("<b>ada") && !text(&refused).contains(password), "{refused:?}");
+        let field = if password == PASSWORD { "name" } else { "password" };
+        assert_eq!(focused(&refused), field, "{name}: {refused:?}");
         assert_eq!(text(&refused).contains("value=\"&#34;&#62;&#60;b&#62;ada\""), name.contains("ada"), "{refused:?}");
     }
     assert_eq!(service.shared.store.sign_ups_of("192.0.2.1").await.expect("a store"), 0);
