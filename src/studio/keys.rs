@@ -87,6 +87,11 @@ impl KeysPage<'_> {
         period.as_str() == self.draft.fields.text("period")
     }
 
+    /// Whether the form for another key comes back with limits, which it shows at once.
+    fn has_drafted_limits(&self) -> bool {
+        ["submit_rate", "read_rate", "budget"].into_iter().any(|field| !self.draft.fields.text(field).is_empty())
+    }
+
     /// Whether a key has a budget of this period.
     fn is_period(&self, key: &ApiKey, period: &Period) -> bool {
         key.budget.is_some_and(|budget| budget.period == *period)

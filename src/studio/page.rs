@@ -110,6 +110,12 @@ pub(super) fn time(at: impl Borrow<Timestamp>) -> String {
     local(at.borrow(), &minute(at.borrow()))
 }
 
+/// A text with a time in it, as HTML: the script shows the time in the time zone of its reader.
+pub(super) fn text_with_time(t: &Texts, text: &str, at: impl Borrow<Timestamp>) -> String {
+    // The texts are ours and contain no markup.
+    t.word(text, &time(at)).into_owned()
+}
+
 /// A time to the millisecond in UTC, as the log has it, which the script shows in the time zone of its reader.
 pub(super) fn exact_time(at: impl Borrow<Timestamp>) -> String {
     local(at.borrow(), &at.borrow().to_string().replace('T', " ").replace('Z', ""))

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::action::{WebhookAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Draft, Frame, answer, last_of_page, minute, secured};
+use super::page::{Draft, Frame, answer, last_of_page, secured, text_with_time, time};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -61,14 +61,14 @@ fn is_enabled(endpoint: &Endpoint) -> bool {
     endpoint.state() != EndpointState::Disabled
 }
 
-/// The state of an endpoint in words.
+/// The state of an endpoint in words, as HTML.
 fn state(frame: &Frame<'_>, endpoint: &Endpoint) -> String {
-    let since = endpoint.failing_since.map(minute).unwrap_or_default();
+    let since = |text| endpoint.failing_since.map(|at| text_with_time(frame.t, text, at)).unwrap_or_default();
     match (endpoint.state(), endpoint.disabled_for) {
         (EndpointState::Active, _) => frame.t.get("endpoint-active").into_owned(),
-        (EndpointState::Failing, _) => frame.t.word("endpoint-failing", &since).into_owned(),
+        (EndpointState::Failing, _) => since("endpoint-failing"),
         (EndpointState::Disabled, Some(DisabledFor::Gone)) => frame.t.get("endpoint-gone").into_owned(),
-        (EndpointState::Disabled, Some(DisabledFor::Failing)) => frame.t.word("endpoint-dead", &since).into_owned(),
+        (EndpointState::Disabled, Some(DisabledFor::Failing)) => since("endpoint-dead"),
         (EndpointState::Disabled, _) => frame.t.get("endpoint-disabled").into_owned(),
     }
 }
@@ -109,9 +109,9 @@ impl WebhookPage<'_> {
         }
     }
 
-    /// The time of the next attempt; one that goes before all others has none of its own.
+    /// The time of the next attempt, as HTML; one that goes before all others has none of its own.
     fn next(&self, delivery: &Delivery) -> String {
-        delivery.next_attempt_at.map(|at| minute(at.max(delivery.id.timestamp()))).unwrap_or_default()
+        delivery.next_attempt_at.map(|at| time(at.max(delivery.id.timestamp()))).unwrap_or_default()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::studio::action::{QueueAction, action};
 use crate::studio::chart::{Chart, Measure, Step};
 use crate::studio::error::PageError;
 use crate::studio::failures;
-use crate::studio::page::{Frame, html, minute, secured};
+use crate::studio::page::{Frame, html, secured, time};
 use tintype_store::{EngineState, Hour, QueueDepth, WORKER_SILENCE, WorkerReport};
 use tintype_system::clock::Timestamp;
 
@@ -31,8 +31,8 @@ const MAX_REASONS: usize = 12;
 struct OverviewPage<'a> {
     frame: Frame<'a>,
     depth: QueueDepth,
-    /// Time since which the queue is paused.
-    paused: Option<String>,
+    /// Since when the queue is paused.
+    paused: Option<Timestamp>,
     /// Time since the oldest unfinished task was created.
     oldest: Option<String>,
     charts: Vec<Chart>,
@@ -47,10 +47,10 @@ struct OverviewPage<'a> {
 }
 
 impl OverviewPage<'_> {
-    /// The time of a report: how long ago it came, or its minute if that was long ago.
+    /// The time of a report, as HTML: how long ago it came, or its minute if that was long ago.
     fn ago(&self, at: &Timestamp) -> String {
         let age = self.now.since(*at);
-        if age < LONG_AGO { self.frame.t.word("ago", &self.frame.t.seconds(age)).into_owned() } else { minute(at) }
+        if age < LONG_AGO { self.frame.t.word("ago", &self.frame.t.seconds(age)).into_owned() } else { time(at) }
     }
 }
 
@@ -99,7 +99,7 @@ pub async fn overview(operator: Operator) -> Result<Response<Body>, PageError> {
     let page = OverviewPage {
         frame: Frame::new("operator", visitor).await?,
         oldest: depth.oldest.map(|oldest| t.seconds(now.since(oldest))),
-        paused: depth.paused_at.map(minute),
+        paused: depth.paused_at,
         depth,
         charts,
         completed: hours.iter().map(|(_, hour)| hour.completed).sum(),

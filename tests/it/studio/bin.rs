@@ -121,6 +121,11 @@ async fn members_delete_their_own_tasks_and_owners_all_on_the_record() {
     let page = ada.page("/studio/gallery").await;
     assert!([of_ada, of_bob, of_eve].iter().all(|task| page.contains(task.as_str())), "{page}");
     assert!(page.contains(">BV<") && page.contains("title=\"bob van Berg\""), "{page}");
+    // Of an address, those of the part that differs between colleagues.
+    let grace = service.visitor_as("ada", "grace.hopper@navy.example", Role::Member).await;
+    let of_grace = grace.made("a moth").await;
+    assert!(ada.page("/studio/gallery").await.contains(">GH<"), "{page}");
+    assert_eq!(grace.delete(of_grace).await, StatusCode::SEE_OTHER);
     assert!(ada.sees(&format!("/studio/gallery?person={}", bob.person.id), of_bob).await);
     assert!(!ada.sees(&format!("/studio/gallery?person={}", bob.person.id), of_ada).await);
     assert!(

@@ -108,3 +108,37 @@ fn no_field_on_a_touchscreen_makes_a_browser_zoom() {
     }
     person.leave();
 }
+
+#[test]
+fn the_bar_has_room_for_a_long_name_and_for_all_pages() {
+    let mut person = Person::sign_in(&[]);
+    let (data, url) = (person.data.path(), person.server.url());
+    let name = "a.very.long.name@an-organisation.example";
+    json(data, &["person", "add", name, "--account", "default", "--role", "owner"]);
+    let link = json(data, &["person", "link", name, "--public-url", &url]);
+    person.browser.forget_cookies();
+    person.browser.open(link["url"].as_str().expect("a URL"));
+    person.browser.follow("document.querySelector('form button')");
+    for (language, width) in [("de", 360), ("de", 820), ("en", 360), ("en", 820), ("en", 1_280)] {
+        person.browser.speak(language);
+        person.browser.resize(width, 800);
+        person.open("/studio/keys");
+        let found = person.browser.evaluate(
+            "(() => {
+                const middle = (name) => {
+                    const { top, bottom } = document.querySelector(name).getBoundingClientRect();
+                    return (top + bottom) / 2;
+                };
+                const nav = document.querySelector('.bar nav');
+                return [Math.abs(middle('.brand') - middle('.person')) < 4, nav.scrollWidth - nav.clientWidth];
+            })()",
+        );
+        // The fifth page, of operators, is beyond the edge of a phone in German.
+        let is_wide = found[1] != 0 && (language, width) != ("de", 360);
+        assert!(found[0] == true && !is_wide, "{language}, {width}: {found}");
+        // Where the name has no room, the menu has it.
+        person.browser.click("document.querySelector('.person summary')");
+        assert_eq!(person.browser.evaluate("document.querySelector('.person p').innerText"), name);
+    }
+    person.leave();
+}
