@@ -112,7 +112,7 @@ impl FirstKey {
     }
 }
 
-/// Three lines on how to get real pictures, for a server whose engines all draw sketches, as long as no model is installed.
+/// Three lines on how to get real images, for a server whose engines all draw sketches, as long as no model is installed.
 pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> Option<String> {
     let engines = tintype_engines::configured(settings, data).ok()?;
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
@@ -126,7 +126,7 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
     let (program, name) = (quoted(&program()), &offer.name);
     let (disk, memory) = (ByteSize(offer.disk_bytes()), ByteSize(offer.memory_bytes()));
     let lines = format!(
-        "          These are sketches. For real pictures: {program} model pull {name} --data {}\n          \
+        "          These are sketches. For real images: {program} model pull {name} --data {}\n          \
         It takes {disk} of disk and {memory} of memory{seconds}. {then}\n          \
         With a GPU or another server: docs/operate/real-pictures.md",
         from_anywhere(data)
@@ -165,11 +165,11 @@ impl FirstLink {
         let (again, minutes) = (&self.again, LINK_LIFE.as_secs() / 60);
         match (&self.link, &self.lost) {
             (Ok(link), _) => say(&format!(
-                "\nTo make pictures in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
+                "\nTo make images in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
                  Another one: {again}"
             )),
             (Err(path), None) => say(&format!(
-                "\nTo make pictures in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
+                "\nTo make images in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
                  {}\n\nAnother one: {again}",
                 path.display()
             )),

@@ -59,7 +59,7 @@ fn the_commands_of_the_first_start_can_be_pasted() {
     let saved = run(generate, folder.path());
     assert!(saved.ends_with(".png\n") && folder.path().join(saved.trim()).exists(), "{saved}");
     let submit = block(&server.said, "This submits a task:\n", "\n\nand this polls it");
-    let poll = block(&server.said, "until the task is completed:\n", "\n\nTo make pictures in the browser");
+    let poll = block(&server.said, "until the task is completed:\n", "\n\nTo make images in the browser");
     let answers = run(&format!("{submit}\n{poll}"), folder.path());
     assert_eq!(answers.matches("\"task_id\":\"imgmodel-").count(), 2, "{answers}");
     server.stop();
