@@ -57,6 +57,11 @@ impl Config {
         Self { path: path.to_owned(), fields }
     }
 
+    /// The file, for messages.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The same with another value of a field.
     pub fn with(&self, key: &str, value: Value) -> Self {
         let mut config = self.clone();

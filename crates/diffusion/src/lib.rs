@@ -6,6 +6,7 @@
 //! graphs. Tests compare tokens, embeddings, blocks, scheduler steps and pictures with those of `diffusers`.
 
 pub mod config;
+mod formats;
 pub mod graph;
 pub mod lora;
 pub mod models;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use safetensors::Dtype;
 
-use crate::pipelines::check_format;
+use crate::formats::check_format;
 use crate::weights::{Weights, floats};
 use crate::{Error, Result};
 

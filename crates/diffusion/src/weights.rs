@@ -12,16 +12,20 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use half::{bf16, f16};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::config::Config;
+use crate::formats::check_beginning;
 use crate::variants::Layout;
 use crate::{Error, Result};
 
 /// Most files of the weights of one part.
 const MAX_FILES: usize = 64;
+
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 1_000;
 
 /// The numbers of one tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +58,14 @@ impl Header {
     /// If the bytes are no whole safetensors file. The sentence begins with `path`.
     pub fn read(path: &str, data: &[u8]) -> Result<Self> {
         let damaged = |reason: String| Error::Files(format!("{path} is damaged or no safetensors file: {reason}"));
-        if is_pointer(data) {
-            return Err(pointer(path));
-        }
-        let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| damaged(error.to_string()))?;
+        check_beginning(path, data)?;
+        let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| match error {
+            SafeTensorError::MetadataIncompleteBuffer => {
+                let found = data.len();
+                damaged(format!("its header tells of another length than {found} bytes, so download it again"))
+            }
+            error => damaged(error.to_string()),
+        })?;
         let begin = header.checked_add(8).filter(|begin| *begin <= data.len());
         let begin = begin.ok_or_else(|| damaged("the header is longer than the file".into()))?;
         let mut entries = HashMap::new();
@@ -78,15 +86,21 @@ impl Header {
     }
 }
 
-/// Whether a file holds the address of a large one, which Git LFS has not fetched.
-pub(crate) fn is_pointer(beginning: &[u8]) -> bool {
-    beginning.starts_with(b"version https://git-lfs")
-}
+/// Endings of the names of weights, also of those that are never read.
+const WEIGHTS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
 
-pub(crate) fn pointer(path: &str) -> Error {
-    Error::Unusable(format!(
-        "{path} is a pointer of Git LFS instead of the file itself: run `git lfs pull` in its repository"
-    ))
+/// The refusal of a part's folder, with the first of the weights that are there.
+fn without_weights(folder: &Path, stem: &str) -> Error {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let other = names.filter(|name| WEIGHTS.iter().any(|ending| name.ends_with(ending))).min();
+    let folder = folder.display();
+    match other {
+        None => Error::Files(format!("{folder} lacks {stem}.safetensors")),
+        Some(other) => Error::Unusable(format!(
+            "{folder} lacks {stem}.safetensors, and {other} is not read: use the model with its usual weights as safetensors"
+        )),
+    }
 }
 
 /// The type of the fractions that a graph computes with.
@@ -178,10 +192,7 @@ impl Weights {
     /// If there are none, a file lacks what the index says, two have a tensor of one name, or as of [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
         let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
-            let folder = folder.display();
-            return Err(Error::Files(format!(
-                "{folder} lacks {stem}.safetensors; weights in other formats (.bin, .ckpt) are not read"
-            )));
+            return Err(without_weights(folder, stem));
         };
         let path = folder.join(layout.file());
         if layout.sharded { Self::open_shards(folder, &path) } else { Self::open(&path) }

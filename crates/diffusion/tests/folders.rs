@@ -118,6 +118,33 @@ fn missing_and_damaged_files_are_named() {
 }
 
 #[test]
+fn weights_that_are_not_read_are_named() {
+    let unusable = |model: &Model| match Pipeline::open(model.folder.path(), &Options::default()) {
+        Err(Error::Unusable(sentence)) => sentence,
+        other => panic!("{other:?}"),
+    };
+    for other in ["diffusion_pytorch_model.non_ema.safetensors", "diffusion_pytorch_model.bin"] {
+        let model = Model::copy("sd15");
+        std::fs::rename(model.path(UNET), model.path("unet").join(other)).expect("a file");
+        let sentence = unusable(&model);
+        let said =
+            format!("lacks diffusion_pytorch_model.safetensors, and {other} is not read: use the model with its");
+        assert!(sentence.contains(&said), "{sentence}");
+    }
+    for (part, method) in [("unet", "bitsandbytes"), ("text_encoder", "torchao"), ("vae", "quanto")] {
+        let model = Model::copy("sd15");
+        model.set(&format!("{part}/config.json"), "quantization_config", json!({"quant_method": method}));
+        let sentence = unusable(&model);
+        let said =
+            format!("{part}/config.json: the weights are quantised by {method}, which is not supported: use the");
+        assert!(sentence.contains(&said), "{sentence}");
+    }
+    let model = Model::copy("sd15");
+    std::fs::write(model.path(UNET), "<!DOCTYPE html>").expect("a file");
+    assert!(unusable(&model).contains("is a web page"));
+}
+
+#[test]
 fn other_architectures_are_refused() {
     let cases = [
         ("model_index.json", "_class_name", json!("FluxPipeline"), "StableDiffusionPipeline"),

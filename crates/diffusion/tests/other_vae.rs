@@ -50,7 +50,8 @@ fn a_vae_of_another_family_is_refused() {
 #[test]
 fn a_damaged_vae_or_something_else_is_refused() {
     refused("sd15", &fixture("none.safetensors"), &["cannot read"]);
-    refused("sd15", &fixture("sd15"), &["config.json"]);
+    refused("sd15", &fixture("sd15"), &["config.json", "its VAE is the folder"]);
+    refused("sd15", &fixture("sd15/vae/config.json"), &["holds no weights"]);
     refused("sd15", &fixture("lora/sd15_kohya.safetensors"), &["holds no autoencoder"]);
     refused("sd15", &fixture("textual_inversion/badhands.safetensors"), &["holds no autoencoder"]);
     let folder = TempDir::new().expect("a folder");

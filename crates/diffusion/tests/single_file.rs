@@ -104,7 +104,7 @@ fn weights_in_8_bit_fractions_are_refused() {
 #[test]
 fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
     let folder = TempDir::new().expect("a folder");
-    let cases: [(&str, &[u8], &str); 8] = [
+    let cases: [(&str, &[u8], &str); 13] = [
         ("model.ckpt", b"anything", "is a pickle, which can run code when it is read: convert it to safetensors"),
         ("model.pt", b"", "is a pickle"),
         ("zip.safetensors", b"PK\x03\x04 and so on", "is a pickle"),
@@ -113,6 +113,11 @@ fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
         ("page.safetensors", b"<!DOCTYPE html><html>", "is a web page or an error message of the site instead of"),
         ("blank.safetensors", b"\n\n  <html>", "is a web page"),
         ("error.safetensors", br#"{"error":"Unauthorized"}"#, "download it again, with a token"),
+        ("text.safetensors", b"Entry not found", "an error message of the site"),
+        ("new.safetensors", &[0x80, 0x04, 0x95, 0x01], "is a pickle"),
+        ("packed.safetensors", b"7z\xbc\xaf\x27\x1c\0\x04", "is an archive: unpack it"),
+        ("picture.safetensors", b"\x89PNG\r\n\x1a\n", "is a picture and holds no weights"),
+        ("config.json", b"{\"sample_size\": 64}", "holds no weights: give the folder of the whole model"),
     ];
     for (name, bytes, expected) in cases {
         let path = folder.path().join(name);
@@ -120,6 +125,21 @@ fn a_file_of_another_format_is_refused_by_its_name_or_its_first_bytes() {
         let refusal = refusal(&path);
         assert!(refusal.contains(expected), "{refusal:?} lacks {expected:?}");
     }
+}
+
+#[test]
+fn a_header_may_be_as_long_as_the_format_allows() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    write(&path, &[UNET, CLIP, VAE]);
+    let own = std::fs::read(&path).expect("a file");
+    let length = usize::try_from(u64::from_le_bytes(own[..8].try_into().expect("8 bytes"))).expect("a small header");
+    let (header, data) = own[8..].split_at(length);
+    let mut header: Map<String, Value> = serde_json::from_slice(header).expect("a header");
+    header.insert("__metadata__".into(), json!({"ss_tag_frequency": "x".repeat(20 << 20)}));
+    let header = Value::Object(header).to_string();
+    std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()).expect("a file");
+    assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
 }
 
 #[test]

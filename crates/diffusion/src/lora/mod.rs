@@ -17,9 +17,9 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use self::names::{Names, Place, Role};
+use crate::formats::check_format;
 use crate::graph::Uses;
 use crate::models::clip::TRANSPOSED_PROJECTION;
-use crate::pipelines::check_format;
 use crate::weights::{TensorEntry, Weights, floats};
 use crate::{Error, Result};
 

@@ -19,6 +19,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
 use tintype_engine::{CancellationToken, Picture, PromptSyntax};
 
 use crate::config::Config;
@@ -40,8 +41,8 @@ pub use compare::{Difference, compare};
 pub use family::{Embedding, Guide, Latent};
 pub use latent::embed_guidance;
 pub use mask::LatentMask;
+pub(crate) use single_file::original_unet_name;
 pub use single_file::{BESIDE, beside, class as class_of_file};
-pub(crate) use single_file::{check_format, original_unet_name};
 
 /// The longest side of a picture, in pixels. No known model makes larger ones.
 pub const MAX_SIDE: usize = 2048;
@@ -609,8 +610,22 @@ fn stop_if(cancel: &CancellationToken) -> Result<()> {
 }
 
 /// Reads `config.json` of a part.
+///
+/// # Errors
+/// If it cannot be read, or says that the weights are quantised.
 fn part_config(folder: &Path, part: &str) -> Result<Config> {
-    Config::read(&folder.join(part).join("config.json"))
+    let config = Config::read(&folder.join(part).join("config.json"))?;
+    match config.get("quantization_config") {
+        None => Ok(config),
+        Some(how) => {
+            let method =
+                how.get("quant_method").or(how.get("quant_type")).and_then(Value::as_str).unwrap_or("a library");
+            Err(Error::Unusable(format!(
+                "{}: the weights are quantised by {method}, which is not supported: use the model in F16, BF16 or F32",
+                config.path()
+            )))
+        }
+    }
 }
 
 /// The session of an encoder for a picture of a height and a width, of which both are multiples of `factor`.

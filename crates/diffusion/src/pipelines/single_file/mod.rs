@@ -21,10 +21,10 @@ use super::encoders::{ClipParts, ClipTokenizer};
 use super::stable_diffusion::Parts;
 use crate::Result;
 use crate::config::Config;
+use crate::formats::check_format;
 use crate::weights::Weights;
 
 pub(crate) use names::unet as original_unet_name;
-pub(crate) use tensors::check_format;
 pub(super) use vae::vae_parts;
 
 /// Configurations beside a file that replace those of its family, if they are there.
@@ -112,7 +112,7 @@ fn class_of(kind: Kind, tensors: &Tensors) -> Result<&'static str> {
 /// # Errors
 /// If the file is damaged or of another kind, or lacks a part.
 pub(super) fn parts(path: &Path, has_other_vae: bool) -> Result<Single> {
-    tensors::check_format(path)?;
+    check_format(path)?;
     let weights = Weights::open(path)?;
     let tensors = Tensors::of(&weights);
     let kind = kind::identify(&tensors)?;

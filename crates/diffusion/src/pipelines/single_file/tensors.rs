@@ -8,11 +8,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::UNET;
-use crate::weights::{Weights, is_pointer, pointer};
+use crate::formats::{MAX_HEADER_BYTES, check_format};
+use crate::weights::Weights;
 use crate::{Error, Result};
-
-/// Bytes of the longest header. Stable Diffusion XL has 0.4 MB; the format allows 100 MB.
-const MAX_HEADER_BYTES: u64 = 16 << 20;
 
 /// Layers, levels or blocks that are counted at most. The architectures that are read have fewer.
 const MAX_COUNT: usize = 64;
@@ -46,7 +44,7 @@ impl Tensors {
         check_format(path)?;
         let name = path.display().to_string();
         let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
-        let damaged = || Error::Files(format!("{name} is damaged or not a safetensors file"));
+        let damaged = || Error::Files(format!("{name} is damaged or not a safetensors file: download it again"));
         let mut file = File::open(path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?.len();
         let mut length = [0; 8];
@@ -63,7 +61,9 @@ impl Tensors {
         let tensors = tensors.collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
         let whole = tensors.iter().map(|(.., end)| *end).max().unwrap_or(0).saturating_add(8 + length);
         if found != whole {
-            return Err(Error::Files(format!("{name} is damaged: it has {found} bytes instead of {whole}")));
+            return Err(Error::Files(format!(
+                "{name} is damaged: it has {found} bytes instead of {whole}: download it again"
+            )));
         }
         Ok(Self { path: name, in_8_bits, shapes: tensors.into_iter().map(|(name, shape, _)| (name, shape)).collect() })
     }
@@ -122,37 +122,4 @@ fn numbers(tensor: &Value, key: &str) -> Option<Vec<usize>> {
 /// Where the numbers of a tensor end.
 fn end(tensor: &Value) -> Option<u64> {
     numbers(tensor, "data_offsets")?.get(1).map(|end| *end as u64)
-}
-
-/// Refuses files of other formats, by their names and their first bytes.
-pub(crate) fn check_format(path: &Path) -> Result<()> {
-    let name = path.display();
-    let unreadable = |error: std::io::Error| Error::Files(format!("cannot read {name}: {error}"));
-    // To open a pipe would wait for its other end.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(Error::Files(format!("{name} is not a file")));
-    }
-    let mut first = Vec::new();
-    File::open(path).and_then(|file| file.take(32).read_to_end(&mut first)).map_err(unreadable)?;
-    let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-    let pickled = ["ckpt", "pt", "pth", "bin", "pkl"].contains(&extension.as_deref().unwrap_or_default());
-    if pickled || first.starts_with(b"PK\x03\x04") || first.starts_with(&[0x80, 0x02]) {
-        return Err(Error::Unusable(format!(
-            "{name} is a pickle, which can run code when it is read: convert it to safetensors"
-        )));
-    }
-    // The first eight bytes of the format are a number, of which the last ones are zeros.
-    let text = first.trim_ascii_start();
-    if (text.starts_with(b"<") || text.starts_with(b"{")) && first.len() > 8 && !first[..8].contains(&0) {
-        return Err(Error::Unusable(format!(
-            "{name} is a web page or an error message of the site instead of the file: download it again, with a token of \
-             your account if the site asks for one"
-        )));
-    }
-    if first.starts_with(b"GGUF") {
-        return Err(Error::Unusable(format!(
-            "{name} is a GGUF file: the built-in engine reads safetensors, and sd-server reads GGUF"
-        )));
-    }
-    if is_pointer(&first) { Err(pointer(&name.to_string())) } else { Ok(()) }
 }

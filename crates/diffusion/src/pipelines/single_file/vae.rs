@@ -5,9 +5,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::configs;
-use super::tensors::{Tensors, check_format};
+use super::tensors::Tensors;
 use super::{VAE, config, is_of_vae, names, part};
 use crate::config::Config;
+use crate::formats::check_format;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
@@ -24,7 +25,14 @@ const MAX_LAYERS: usize = 256;
 /// If it is missing, damaged, or something else.
 pub(in crate::pipelines) fn vae_parts(path: &Path, scaling: f32) -> Result<(Config, Weights)> {
     if path.is_dir() {
-        return Ok((Config::read(&path.join("config.json"))?, Weights::open_part(path, STEM)?));
+        let config = path.join("config.json");
+        if !config.exists() && path.join("vae/config.json").exists() {
+            let path = path.display();
+            return Err(Error::Files(format!(
+                "{path} is the folder of a whole model and holds no config.json: its VAE is the folder {path}/vae"
+            )));
+        }
+        return Ok((Config::read(&config)?, Weights::open_part(path, STEM)?));
     }
     check_format(path)?;
     let weights = Weights::open(path)?;
