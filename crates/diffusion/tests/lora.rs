@@ -8,6 +8,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 use tempfile::TempDir;
 use tintype_diffusion::quantise::{Bits, Rules, WeightPreparation, prepare, verify};
+use tintype_diffusion::weights::Weights;
 use tintype_diffusion::{Error, Lora, Options, Order, Pipeline, Precision};
 use tintype_engine::{CancellationToken, Picture};
 
@@ -264,6 +265,52 @@ fn the_layers_of_many_programs_are_found() {
     let layer = "text_model.encoder.layers.0.self_attn.q_proj";
     assert!(of_text(&format!("text_encoders.clip_l.transformer.{layer}")) == changed);
     assert!(of_text(&format!("text_encoder.{layer}")) == changed);
+}
+
+#[test]
+fn layers_beside_the_blocks_have_two_names() {
+    for (name, layer, first) in [
+        ("klein", "x_embedder", "img_in"),
+        ("klein", "context_embedder", "txt_in"),
+        ("klein", "time_guidance_embed.timestep_embedder.linear_1", "time_in.in_layer"),
+        ("klein", "proj_out", "final_layer.linear"),
+        ("klein", "norm_out.linear", "final_layer.adaLN_modulation.1"),
+        ("z_image", "all_x_embedder.2-1", "x_embedder"),
+        ("z_image", "all_final_layer.2-1.linear", "final_layer.linear"),
+        ("z_image", "all_final_layer.2-1.adaLN_modulation.1", "final_layer.adaLN_modulation.1"),
+    ] {
+        let case = Case::new();
+        let weights = Weights::open_part(&model(name).join("transformer"), "diffusion_pytorch_model").expect("weights");
+        let shape = &weights.get(&format!("{layer}.weight")).expect("a layer").shape;
+        let mut up: Vec<f32> = (0..shape[0] * 2).map(|x| (x % 7) as f32 / 4.0 - 0.5).collect();
+        let changed = |layer: &str, up: &[f32]| {
+            let [down, _] = pair(layer, &[2, shape[1]], &[shape[0], 2]);
+            let path = case.write(&[down, (format!("{layer}.lora_up.weight"), vec![shape[0], 2], up.to_vec())]);
+            let mut pipeline = Pipeline::open(&model(name), &case.options(path, 1.0)).expect("a model");
+            render(&mut pipeline)
+        };
+        let usual = changed(&format!("transformer.{layer}"), &up);
+        if layer == "norm_out.linear" {
+            // Here the shift comes before the scale.
+            up.rotate_left(shape[0]);
+        }
+        assert!(changed(&format!("diffusion_model.{first}"), &up) == usual, "{name}: {first}");
+        up.fill(0.0);
+        assert!(changed(&format!("transformer.{layer}"), &up) != usual, "{name}: {layer}");
+    }
+}
+
+#[test]
+fn the_length_of_a_header_is_not_taken_for_the_beginning_of_a_pickle() {
+    let case = Case::new();
+    let plain = picture(&case.options(case.write(&usual()), 1.0));
+    let own = std::fs::read(case.path("some.safetensors")).expect("a file");
+    let length = usize::from(own[0]) + usize::from(own[1]) * 256;
+    let (header, data) = own[8..].split_at(length);
+    let padding = vec![b' '; 0x280 - length];
+    std::fs::write(case.path("b.safetensors"), [&[0x80, 2, 0, 0, 0, 0, 0, 0], header, &padding, data].concat())
+        .expect("a file");
+    assert!(picture(&case.options(case.path("b.safetensors"), 1.0)) == plain);
 }
 
 #[test]

@@ -78,6 +78,13 @@ impl Numbers {
         }
         Self { bytes: bytes.leak(), dtype: self.dtype }
     }
+
+    /// The same with the second half first. It lasts as [`Numbers::turned`] does.
+    fn with_halves_swapped(&self) -> Self {
+        let mut bytes = self.bytes.to_vec();
+        bytes.rotate_left(self.bytes.len() / 2);
+        Self { bytes: bytes.leak(), dtype: self.dtype }
+    }
 }
 
 /// What is added to a tensor.
@@ -377,9 +384,12 @@ impl LoraFile {
         if !(1..=MAX_RANK).contains(&rank) {
             return Err(self.wrong(down, &format!("has the rank {rank}; ranks from 1 to {MAX_RANK} are supported")));
         }
-        let (mut down, mut up) = (self.numbers(down)?, self.numbers(up)?);
+        let (up_key, mut down, mut up) = (up, self.numbers(down)?, self.numbers(up)?);
         if is_turned {
             (down, up) = (up.turned(rank), down.turned(whole[1]));
+        }
+        if names::swaps_halves(up_key, tensor) {
+            up = up.with_halves_swapped();
         }
         Ok(Change { scale: 0.0, rank, first: share * outputs, up, down })
     }

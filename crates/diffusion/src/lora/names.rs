@@ -185,7 +185,7 @@ impl Names {
         let swapped = |from: &str, to: &str| Some(format!("{}{to}", layer.strip_suffix(from)?));
         let old = [("_to_out", "_to_out_0"), ("_to_out", "_out_proj"), ("_to_q", "_q_proj"), ("_to_k", "_k_proj")];
         let old = old.into_iter().chain([("_to_v", "_v_proj"), ("attention_out", "attention_to_out_0")]);
-        let mut names = old.filter_map(|(from, to)| swapped(from, to)).chain(original(&layer));
+        let mut names = old.filter_map(|(from, to)| swapped(from, to)).chain(originals(&layer)).chain(original(&layer));
         if let Some(found) = one(&layer).or_else(|| original_unet(&layer, self.layers).and_then(|name| one(&name))) {
             return Some(vec![found]);
         }
@@ -225,21 +225,35 @@ fn original_unet(layer: &str, layers: usize) -> Option<String> {
     places.contains(&fields[1]).then(|| plain(found.trim_end_matches('.')))
 }
 
-/// The name of a layer of FLUX.2 that has its first name.
+/// The names that layers beside the blocks of FLUX.2 and Z-Image had first, and those of `diffusers`.
+const BESIDE_BLOCKS: [(&str, &str); 12] = [
+    ("img_in", "x_embedder"),
+    ("txt_in", "context_embedder"),
+    ("time_in_in_layer", "time_guidance_embed_timestep_embedder_linear_1"),
+    ("time_in_out_layer", "time_guidance_embed_timestep_embedder_linear_2"),
+    ("final_layer_linear", "proj_out"),
+    ("final_layer_adaLN_modulation_1", "norm_out_linear"),
+    ("single_stream_modulation_lin", "single_stream_modulation_linear"),
+    ("double_stream_modulation_img_lin", "double_stream_modulation_img_linear"),
+    ("double_stream_modulation_txt_lin", "double_stream_modulation_txt_linear"),
+    ("x_embedder", "all_x_embedder_2-1"),
+    ("final_layer_linear", "all_final_layer_2-1_linear"),
+    ("final_layer_adaLN_modulation_1", "all_final_layer_2-1_adaLN_modulation_1"),
+];
+
+/// The names of such a layer.
+fn originals(layer: &str) -> impl Iterator<Item = String> {
+    BESIDE_BLOCKS.iter().filter(move |(there, _)| layer == *there).map(|(_, here)| (*here).to_owned())
+}
+
+/// Whether the outputs of a layer under the name of a tensor in a file are the two halves of those of `tensor`, the second
+/// half first: the scale and the shift of the last norm of FLUX.2.
+pub(super) fn swaps_halves(key: &str, tensor: &str) -> bool {
+    tensor == "norm_out.linear.weight" && key.contains("adaLN_modulation")
+}
+
+/// The name of a layer in a block of FLUX.2 that has its first name.
 fn original(layer: &str) -> Option<String> {
-    let whole = [
-        ("img_in", "x_embedder"),
-        ("txt_in", "context_embedder"),
-        ("time_in_in_layer", "time_guidance_embed_timestep_embedder_linear_1"),
-        ("time_in_out_layer", "time_guidance_embed_timestep_embedder_linear_2"),
-        ("final_layer_linear", "proj_out"),
-        ("single_stream_modulation_lin", "single_stream_modulation_linear"),
-        ("double_stream_modulation_img_lin", "double_stream_modulation_img_linear"),
-        ("double_stream_modulation_txt_lin", "double_stream_modulation_txt_linear"),
-    ];
-    if let Some((_, here)) = whole.iter().find(|(there, _)| layer == *there) {
-        return Some((*here).to_owned());
-    }
     let (there, here, layers): (_, _, &[(&str, &str)]) = if layer.starts_with("double_blocks_") {
         let layers = &[
             ("img_attn_proj", "attn_to_out_0"),
