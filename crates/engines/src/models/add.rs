@@ -9,7 +9,7 @@ use super::download::{Watch, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
 use super::pull::Index;
 use super::selection::{RemoteFile, select};
-use super::{CACHE, INDEX, Installed, Single, directory, is_name};
+use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced};
 use tintype_diffusion::pipelines::{BESIDE, beside};
 use tintype_system::data_dir;
 
@@ -37,9 +37,16 @@ struct Found {
 
 impl Found {
     fn of_folder(folder: PathBuf) -> Result<Self, String> {
+        if !folder.join(INDEX).exists() {
+            return Err(misplaced::without_index(&folder));
+        }
         let index: Index = read_operators_json(&folder.join(INDEX))?;
         let pipeline = index.pipeline_class().map_err(|reason| format!("{}: {reason}", folder.display()))?;
-        let files = select(&listing(&folder)?, &all_parts(), false)
+        let listing = listing(&folder)?;
+        if let Some(empty) = listing.iter().find(|file| file.bytes == 0) {
+            return Err(format!("{} is empty: copy or download it again", folder.join(&empty.path).display()));
+        }
+        let files = select(&listing, &all_parts(), false)
             .map_err(|reason| format!("{}: {}", folder.display(), reason.replace("repository", "folder")))?;
         Ok(Self { folder, file: None, pipeline, files })
     }
@@ -226,6 +233,34 @@ mod tests {
             let error = add(data.path(), own.path(), "mine", false, &Silent).expect_err(class);
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_is_no_model_is_refused_with_the_way_to_one() {
+        let (data, own) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let own = own.path().canonicalize().expect("a path");
+        let refused = |folder: &Path, way: &str| {
+            let added = add(data.path(), folder, "mine", false, &Silent).expect_err("no model");
+            let found = find(data.path(), folder.to_str().expect("text")).expect_err("no model");
+            assert!(added.contains(way) && added == found, "{added} {found}");
+        };
+        refused(&own, "holds no model_index.json: give the folder of a model as diffusers writes it");
+        write_file(&own.join("b.safetensors"), &XL);
+        refused(&own, &format!("give one of them, such as {}", own.join("b.safetensors").display()));
+        let snapshot = own.join("models--a--b/snapshots/0123");
+        fs::create_dir_all(snapshot.join("unet")).expect("a folder");
+        fs::write(snapshot.join(INDEX), r#"{"_class_name": "StableDiffusionPipeline"}"#).expect("written");
+        let way = format!("but {} does: give that folder", snapshot.display());
+        refused(&own.join("models--a--b"), &way);
+        refused(snapshot.parent().expect("a folder"), &way);
+        refused(&snapshot.join("unet"), &format!("is a part of the model in {}: give that folder", snapshot.display()));
+        let config = snapshot.join("unet/config.json");
+        fs::write(&config, "{}").expect("written");
+        refused(&config, "holds no weights: give the folder of the whole model");
+        let weights = snapshot.join("unet/diffusion_pytorch_model.safetensors");
+        fs::write(&weights, "").expect("written");
+        let added = add(data.path(), &snapshot, "mine", false, &Silent).expect_err("no model");
+        assert_eq!(added, format!("{} is empty: copy or download it again", weights.display()));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod eight_bits;
 pub mod hub;
 pub mod library;
 pub mod manifest;
+mod misplaced;
 pub mod pull;
 mod remove;
 mod selection;
@@ -35,7 +36,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tintype_diffusion::pipelines::class_of_file;
+use tintype_diffusion::pipelines::{KNOWN, class_of_file};
 use tintype_system::data_dir;
 
 use self::manifest::{MANIFEST, Manifest, check_file_name};
@@ -119,7 +120,8 @@ impl Installed {
     pub fn usable(&self) -> Result<(), String> {
         let pipeline = self.manifest.as_ref().map(|manifest| &manifest.pipeline);
         if let Some(pipeline) = pipeline.filter(|pipeline| !catalogue::is_usable(pipeline)) {
-            return Err(format!("this release does not render with {pipeline}"));
+            let known = KNOWN.join(", ");
+            return Err(format!("this release does not render with {pipeline}, but with {known} alone"));
         }
         self.unusable.clone().map_or(Ok(()), Err)
     }
@@ -301,9 +303,7 @@ pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
         return Ok(Installed { name, folder, file: None, cache: None, manifest: None, unusable: None });
     }
     if folder.is_dir() {
-        return Err(format!(
-            "{name_or_path} holds no {INDEX}: give the folder of a model as diffusers writes it, or a .safetensors file"
-        ));
+        return Err(misplaced::without_index(folder));
     }
     Err(missing(data_dir, name_or_path))
 }
