@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::rigs::binary::{Ran as _, Run as _, printed, run, tintype};
-use crate::rigs::hub::{COMMIT, Fault, Hub, NAME, REPOSITORY, WEIGHTS};
+use crate::rigs::hub::{COMMIT, Fault, Hub, LIST, NAME, REPOSITORY, WEIGHTS};
 
 fn data() -> TempDir {
     TempDir::new().expect("a directory")
@@ -117,6 +117,26 @@ fn a_gated_repository_says_where_to_accept_its_licence() {
     let flags = ["--token-file", token.to_str().expect("text")];
     assert!(!hub.pull(data.path(), &flags).stderr.windows(9).any(|part| part == b"hf_secret"));
     assert!(!text(&hub.assert_whole(data.path()).join("manifest.json")).contains("hf_secret"));
+}
+
+#[test]
+fn a_mistyped_name_and_a_wrong_token_are_told_from_a_licence() {
+    let (hub, data) = (Hub::start(), data());
+    let header = |name, value: &str| vec![(name, value.to_owned())];
+    let page = format!("http://{}/{REPOSITORY}", hub.address);
+    for status in [401, 404] {
+        hub.plan(LIST, Fault::Status(status, header("x-error-code", "RepoNotFound")));
+        let said = hub.refused(data.path(), &[]);
+        assert!(said.contains(&format!("knows no repository at {page}: check the name")), "{said}");
+        assert!(said.contains("--token-file") && !said.contains("licence at"), "{said}");
+    }
+    let wrong = header("x-error-message", "Invalid credentials in Authorization header");
+    hub.plan(LIST, Fault::Status(401, wrong));
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains("does not know the token: make a new one"), "{said}");
+    hub.plan(LIST, Fault::Status(403, header("x-error-code", "GatedRepo")));
+    let said = hub.refused(data.path(), &[]);
+    assert!(said.contains(&format!("accept the licence at {page}")), "{said}");
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub const WEIGHTS: &str = "unet/diffusion_pytorch_model.safetensors";
 /// Bytes of that file.
 pub const WEIGHT_BYTES: usize = 300_000;
 
+/// The list of files, for [`Hub::plan`]. Of the faults only [`Fault::Status`] is for it.
+pub const LIST: &str = "";
+
 /// Something that the hub does wrong with one request for a file.
 #[derive(Debug, Clone)]
 pub enum Fault {
@@ -294,6 +297,10 @@ fn answer(mut stream: TcpStream, shared: &(Mutex<State>, Condvar)) {
         return send(&mut stream, 401, &[length(0)], b"");
     }
     if asked.path.starts_with("/api/models/") {
+        if let Some(Fault::Status(status, mut headers)) = state.faults.get_mut(LIST).and_then(VecDeque::pop_front) {
+            headers.push(length(0));
+            return send(&mut stream, status, &headers, b"");
+        }
         let listed = state.files.iter().map(|(path, content)| entry(path, content)).chain(state.more.clone());
         let list = json!({ "sha": COMMIT, "cardData": { "license": "mit" }, "siblings": listed.collect::<Vec<_>>() });
         let list = state.list.clone().unwrap_or_else(|| list.to_string().into_bytes());

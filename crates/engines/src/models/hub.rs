@@ -12,6 +12,9 @@ use super::manifest::{Source, is_sha256};
 use super::selection::RemoteFile;
 use tintype_outbound::{Proxies, client_builder};
 
+/// The headers in which the hub tells the cause of a refusal.
+const ERROR_CODE: &str = "x-error-code";
+const ERROR_MESSAGE: &str = "x-error-message";
 /// Time limit for a connection, with its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most redirects from one URL.
@@ -269,11 +272,28 @@ impl Hub {
     /// Sorts answers that are no success.
     fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, HubError> {
         let status = response.status();
+        let said = |header: &str| response.headers().get(header).and_then(|said| said.to_str().ok());
         match status {
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
             // A store of files answers 403 when its URL has expired; the hub then makes a new one.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if Some(host) != self.endpoint.host_str() => {
                 Err(HubError::Passing(format!("{host} answers {status} for {what}"), None))
+            }
+            // Without a right to read it, a repository is not even named, so a typing error is answered with 401.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
+                if said(ERROR_CODE) == Some("RepoNotFound") =>
+            {
+                let advice = match &self.token {
+                    None => "if it is a private one, give a token of your account with --token-file",
+                    Some(_) => "if it is a private one, give a token of an account that may read it",
+                };
+                Err(HubError::Final(format!("{host} knows no repository at {page}: check the name, or {advice}")))
+            }
+            StatusCode::UNAUTHORIZED
+                if said(ERROR_MESSAGE).is_some_and(|said| said.contains("Invalid credentials")) =>
+            {
+                let reason = format!("{host} does not know the token: make a new one in the settings of your account");
+                Err(HubError::Final(reason))
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let advice = match &self.token {
