@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::levels::{Levels, level};
-use super::{Prediction, Spacing, Training};
+use super::levels::Levels;
+use super::{Prediction, Spacing, Training, Way};
 use crate::Result;
 use crate::config::Config;
 
@@ -14,7 +14,7 @@ const FEW: usize = 15;
 #[derive(Debug)]
 pub(super) struct Course {
     /// Whole time steps, the latest first, without those that are skipped.
-    pub times: Vec<f32>,
+    times: Vec<f32>,
     /// The deviation of the noise before each step and after the last one, those that are skipped included.
     pub sigmas: Vec<f64>,
     pub skipped: usize,
@@ -25,11 +25,7 @@ impl Course {
     /// Reads it from a configuration. `end` is its `final_sigmas_type` if it names none.
     pub(super) fn read(config: &Config, training: &Training, [steps, skipped]: [usize; 2], end: &str) -> Result<Self> {
         config.only("use_flow_sigmas", &json!(false))?;
-        let last = match config.text("final_sigmas_type", end)? {
-            "zero" => 0.0,
-            "sigma_min" => level(training.alphas[0]),
-            _ => return Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),
-        };
+        let last = training.last_level(config, end)?;
         let (choice, trained) = (Levels::read(config)?, training.levels());
         let ends =
             [config.fraction("sigma_min", trained[0])?, config.fraction("sigma_max", trained[trained.len() - 1])?];
@@ -59,15 +55,19 @@ impl Course {
     pub(super) fn lambda(&self, at: usize) -> f64 {
         -self.sigmas[at].ln()
     }
+}
 
-    /// As [`super::Scheduler::noisy_at`].
-    pub(super) fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+impl Way for Course {
+    fn times(&self) -> &[f32] {
+        &self.times
+    }
+
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
         let [signal, level] = parts(self.sigmas[self.skipped + step]).map(|part| part as f32);
         picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
     }
 
-    /// As [`super::Scheduler::picture`].
-    pub(super) fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
         let sigma = self.sigmas[self.skipped + step];
         let [signal, _] = parts(sigma);
         let numbers = answer.iter().zip(sample).map(|(answer, x)| (f64::from(*answer), f64::from(*x)));

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::Scheduler;
+use super::{Scheduler, Way};
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
@@ -105,7 +105,7 @@ impl Flow {
     }
 }
 
-impl Scheduler for Flow {
+impl Way for Flow {
     fn times(&self) -> &[f32] {
         &self.times
     }
@@ -117,6 +117,12 @@ impl Scheduler for Flow {
 
     fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
         sample.iter().zip(answer).map(|(x, answer)| x - self.sigmas[step] * answer).collect()
+    }
+}
+
+impl Scheduler for Flow {
+    fn way(&self) -> &dyn Way {
+        self
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {

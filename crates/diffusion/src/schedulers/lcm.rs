@@ -1,15 +1,14 @@
 //! Latent consistency models: each answer leads to a picture, to which noise of the next level is added.
 
-use super::{Scheduler, Training, floats};
+use super::whole::WholeTimes;
+use super::{Scheduler, Training, Way};
 use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
 
 #[derive(Debug)]
 pub(super) struct Lcm {
-    training: Training,
-    times: Vec<f32>,
-    whole: Vec<i64>,
+    times: WholeTimes,
     scaling: f64,
 }
 
@@ -27,38 +26,30 @@ impl Lcm {
         // The model was distilled for so many steps, and a few of them are taken, the noisiest first.
         let skip = all / original;
         let level = |at: usize| ((kept - at * kept / steps) * skip - 1) as i64;
-        let whole: Vec<_> = (0..steps).map(level).collect();
-        Ok(Self { times: floats(&whole), whole, scaling: config.fraction("timestep_scaling", 10.0)?, training })
+        let times = WholeTimes::new(training, (0..steps).map(level).collect());
+        Ok(Self { times, scaling: config.fraction("timestep_scaling", 10.0)? })
     }
 }
 
 impl Scheduler for Lcm {
-    fn times(&self) -> &[f32] {
+    fn way(&self) -> &dyn Way {
         &self.times
-    }
-
-    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.training.noisy(self.whole[step], picture, noise)
-    }
-
-    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.training.pictures(self.whole[step], answer, sample)
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise) {
         const DEVIATION: f64 = 0.5;
-        let time = self.whole[step];
-        let next = self.whole.get(step + 1);
-        let alpha = self.training.alpha(time);
+        let WholeTimes { training, whole, .. } = &self.times;
+        let (time, next) = (whole[step], whole.get(step + 1));
+        let alpha = training.alpha(time);
         let scaled = time as f64 * self.scaling;
         let sum = scaled * scaled + DEVIATION * DEVIATION;
         let (skip, out) = (DEVIATION * DEVIATION / sum, scaled / sum.sqrt());
         for (x, &answer) in sample.iter_mut().zip(answer) {
             let old = f64::from(*x);
-            *x = (out * self.training.picture(alpha, f64::from(answer), old) + skip * old) as f32;
+            *x = (out * training.picture(alpha, f64::from(answer), old) + skip * old) as f32;
         }
         if let Some(&next) = next {
-            let alpha = self.training.alpha(next);
+            let alpha = training.alpha(next);
             let noise = noise.normal(sample.len());
             for (x, noise) in sample.iter_mut().zip(noise) {
                 *x = (alpha.sqrt() * f64::from(*x) + (1.0 - alpha).sqrt() * f64::from(noise)) as f32;

@@ -1,7 +1,7 @@
 //! Choices of noise levels besides those at even time steps. A level is the deviation of the noise beside a picture that
 //! keeps its scale.
 
-use super::Spacing;
+use super::{Prediction, Spacing, Way};
 use crate::Result;
 use crate::config::Config;
 
@@ -58,16 +58,61 @@ pub(super) fn level(alpha: f64) -> f64 {
     ((1.0 - alpha) / alpha).sqrt()
 }
 
-/// As [`super::Scheduler::initial_scale`], for these levels.
-pub(super) fn initial_scale(levels: &[f64], spacing: Spacing) -> f32 {
-    let most = levels.iter().copied().fold(0.0, f64::max);
-    (if spacing == Spacing::Leading { (most * most + 1.0).sqrt() } else { most }) as f32
+/// The level to which an ancestral step goes down, and by how much new noise it goes up again. In 32 bits, as where pictures
+/// are to be equal: the level is a small difference of large numbers.
+pub(super) fn down_and_up(from: f64, to: f64) -> [f64; 2] {
+    let [from, to] = [from as f32 * from as f32, to as f32 * to as f32];
+    let up = (to * (from - to) / from).sqrt();
+    [(to - up * up).sqrt(), up].map(f64::from)
 }
 
-/// A sample with this level of noise, scaled to a variance of 1.
-pub(super) fn scaled(level: f64, sample: &[f32]) -> Vec<f32> {
-    let scale = (level.powi(2) + 1.0).sqrt().recip();
-    sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+/// The way of a picture that keeps its scale, and to which noise is added.
+#[derive(Debug)]
+pub(super) struct Ladder {
+    pub times: Vec<f32>,
+    /// The deviations of the noise at which the model is asked, and the last one, at which it is not.
+    pub sigmas: Vec<f64>,
+    pub prediction: Prediction,
+    pub spacing: Spacing,
+    /// Whether every second level is in the middle of a step.
+    pub has_middles: bool,
+}
+
+impl Ladder {
+    /// By how much a number changes with the level of the noise.
+    pub(super) fn slope(&self, step: usize, answer: f32, x: f32) -> f64 {
+        let (sigma, answer, x) = (self.sigmas[step], f64::from(answer), f64::from(x));
+        (x - self.prediction.picture(sigma, answer, x)) / sigma
+    }
+}
+
+impl Way for Ladder {
+    fn times(&self) -> &[f32] {
+        &self.times
+    }
+
+    fn initial_scale(&self) -> f32 {
+        let most = self.sigmas.iter().copied().fold(0.0, f64::max);
+        (if self.spacing == Spacing::Leading { (most * most + 1.0).sqrt() } else { most }) as f32
+    }
+
+    /// Scales to a variance of 1.
+    fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
+        let scale = (self.sigmas[step].powi(2) + 1.0).sqrt().recip();
+        sample.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+    }
+
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        // In the middle of a step `diffusers` adds the noise of its end, and pictures are to equal its own.
+        let is_middle = self.has_middles && step % 2 == 1;
+        let level = self.sigmas[step + usize::from(is_middle)] as f32;
+        picture.iter().zip(noise).map(|(x, noise)| x + noise * level).collect()
+    }
+
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        let (sigma, numbers) = (self.sigmas[step], answer.iter().zip(sample));
+        numbers.map(|(answer, x)| self.prediction.picture(sigma, f64::from(*answer), f64::from(*x)) as f32).collect()
+    }
 }
 
 /// The time step of a level, between those of the training, whose levels rise. Their logarithms have 32 bits, as where

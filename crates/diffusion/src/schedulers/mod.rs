@@ -14,6 +14,7 @@ mod options;
 mod pndm;
 mod second_order;
 mod unipc;
+mod whole;
 
 use serde_json::json;
 
@@ -21,7 +22,7 @@ use crate::config::Config;
 use crate::noise::Noise;
 use crate::{Error, Result};
 
-use levels::{level, time_of};
+use levels::{Levels, level, time_of};
 use second_order::{Second, SecondOrder};
 
 pub use flow::{Flow, Shift};
@@ -32,19 +33,49 @@ const MAX_STEPS: usize = 10_000;
 /// Schedulers whose steps ask the model twice.
 pub const TWICE: [&str; 3] = ["HeunDiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler"];
 
-/// A scheduler, set to a number of steps.
-pub trait Scheduler: std::fmt::Debug + Send {
-    /// The time steps at which the model is asked, in this order.
+/// The way of a picture from noise: the noise levels that it passes, whatever method takes the steps between them.
+pub trait Way {
+    /// As [`Scheduler::times`].
     fn times(&self) -> &[f32];
 
-    /// The standard deviation of the noise with which a picture begins.
+    /// As [`Scheduler::initial_scale`].
     fn initial_scale(&self) -> f32 {
         1.0
     }
 
-    /// The input of the model at a step.
+    /// As [`Scheduler::scale`].
     fn scale(&self, _step: usize, sample: &[f32]) -> Vec<f32> {
         sample.to_vec()
+    }
+
+    /// As [`Scheduler::noisy_at`].
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32>;
+
+    /// As [`Scheduler::picture`].
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
+}
+
+/// A scheduler, set to a number of steps: a way, and a method that takes its steps.
+pub trait Scheduler: std::fmt::Debug + Send {
+    /// The way.
+    fn way(&self) -> &dyn Way;
+
+    /// Goes one step on, given what the model answered. Steps are taken in order, beginning with 0.
+    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
+
+    /// The time steps at which the model is asked, in this order.
+    fn times(&self) -> &[f32] {
+        self.way().times()
+    }
+
+    /// The standard deviation of the noise with which a picture begins.
+    fn initial_scale(&self) -> f32 {
+        self.way().initial_scale()
+    }
+
+    /// The input of the model at a step.
+    fn scale(&self, step: usize, sample: &[f32]) -> Vec<f32> {
+        self.way().scale(step, sample)
     }
 
     /// A picture with the noise of the first step.
@@ -53,13 +84,14 @@ pub trait Scheduler: std::fmt::Debug + Send {
     }
 
     /// A picture with the noise that a sample has before a step.
-    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32>;
+    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
+        self.way().noisy_at(step, picture, noise)
+    }
 
     /// The picture without noise that the model's answer to a sample stands for.
-    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32>;
-
-    /// Goes one step on, given what the model answered. Steps are taken in order, beginning with 0.
-    fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], noise: &mut Noise);
+    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
+        self.way().picture(step, answer, sample)
+    }
 }
 
 /// The meaning of the model's answer.
@@ -252,6 +284,31 @@ impl Training {
         }
     }
 
+    /// So many times and their noise levels, by a choice of levels. `ends` gives the lowest and the highest of chosen
+    /// ones, given those at even time steps.
+    fn chosen(
+        &self,
+        levels: Levels,
+        steps: usize,
+        ends: impl Fn([f64; 2]) -> Result<[f64; 2]>,
+    ) -> Result<(Vec<f64>, Vec<f64>)> {
+        let times = self.level_times(steps);
+        let sigmas: Vec<f64> = times.iter().map(|&time| self.level_at(time)).collect();
+        Ok(match levels.between(ends([sigmas[steps - 1], sigmas[0]])?, steps) {
+            Some(chosen) => (self.times_of(&chosen), chosen),
+            None => (times, sigmas),
+        })
+    }
+
+    /// The noise level after the last step. `usual` is the `final_sigmas_type` of a configuration that names none.
+    fn last_level(&self, config: &Config, usual: &str) -> Result<f64> {
+        match config.text("final_sigmas_type", usual)? {
+            "zero" => Ok(0.0),
+            "sigma_min" => Ok(level(self.alphas[0])),
+            _ => Err(config.wrong("final_sigmas_type", "zero and sigma_min are supported")),
+        }
+    }
+
     /// The times of noise levels.
     fn times_of(&self, levels: &[f64]) -> Vec<f64> {
         let trained = self.levels();
@@ -286,20 +343,6 @@ impl Training {
             Prediction::Sample => answer,
         };
         self.clip.map_or(picture, |range| picture.clamp(-range, range))
-    }
-
-    /// The same for all numbers of a sample.
-    fn pictures(&self, time: i64, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        let alpha = self.alpha(time);
-        let numbers = answer.iter().zip(sample);
-        numbers.map(|(answer, x)| self.picture(alpha, f64::from(*answer), f64::from(*x)) as f32).collect()
-    }
-
-    /// A picture with the noise of a time step.
-    fn noisy(&self, time: i64, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        let alpha = self.alpha(time);
-        let (signal, level) = (alpha.sqrt() as f32, (1.0 - alpha).sqrt() as f32);
-        picture.iter().zip(noise).map(|(x, noise)| signal * x + level * noise).collect()
     }
 
     /// The noise that the model's answer stands for.
@@ -340,8 +383,4 @@ fn without_signal(alphas: &[f64]) -> Vec<f64> {
     let alphas: Vec<f32> = signals.iter().map(|signal| ((signal - last) * scale).powi(2)).collect();
     let factors = alphas.iter().enumerate().map(|(at, alpha)| if at == 0 { *alpha } else { alpha / alphas[at - 1] });
     products(factors.map(|factor| 1.0 - (1.0 - factor)))
-}
-
-fn floats(times: &[i64]) -> Vec<f32> {
-    times.iter().map(|&time| time as f32).collect()
 }

@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::{Prediction, Scheduler, Training, floats};
+use super::whole::WholeTimes;
+use super::{Prediction, Scheduler, Training, Way};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
 
 #[derive(Debug)]
 pub(super) struct Pndm {
-    training: Training,
-    times: Vec<f32>,
-    whole: Vec<i64>,
+    times: WholeTimes,
     ratio: i64,
     /// The latest answers, the newest first.
     answers: VecDeque<Vec<f32>>,
@@ -33,7 +32,8 @@ impl Pndm {
         }
         whole.drain(..skipped);
         let ratio = (training.alphas.len() / steps) as i64;
-        Ok(Self { times: floats(&whole), whole, ratio, training, answers: VecDeque::new(), first: Vec::new() })
+        let times = WholeTimes::new(training, whole);
+        Ok(Self { times, ratio, answers: VecDeque::new(), first: Vec::new() })
     }
 
     /// The answer that the latest ones, taken together, come to.
@@ -49,20 +49,12 @@ impl Pndm {
 }
 
 impl Scheduler for Pndm {
-    fn times(&self) -> &[f32] {
+    fn way(&self) -> &dyn Way {
         &self.times
     }
 
-    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.training.noisy(self.whole[step], picture, noise)
-    }
-
-    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.training.pictures(self.whole[step], answer, sample)
-    }
-
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
-        let (mut time, mut next) = (self.whole[step], self.whole[step] - self.ratio);
+        let (mut time, mut next) = (self.times.whole[step], self.times.whole[step] - self.ratio);
         // The second step is the first one again, with the mean of both answers.
         let again = step == 1;
         if again {
@@ -75,13 +67,13 @@ impl Scheduler for Pndm {
         if step == 0 {
             self.first = sample.to_vec();
         }
-        let (alpha, after) = (self.training.alpha(time), self.training.alpha(next));
+        let (alpha, after) = (self.times.training.alpha(time), self.times.training.alpha(next));
         let weight = (after / alpha).sqrt();
         let divisor = alpha * (1.0 - after).sqrt() + (alpha * (1.0 - alpha) * after).sqrt();
         for (at, x) in sample.iter_mut().enumerate() {
             let old = f64::from(*x);
             let mut answer = if again { (f64::from(answer[at]) + self.combined(at)) / 2.0 } else { self.combined(at) };
-            if self.training.prediction == Prediction::Velocity {
+            if self.times.training.prediction == Prediction::Velocity {
                 answer = alpha.sqrt() * answer + (1.0 - alpha).sqrt() * old;
             }
             *x = (weight * old - (after - alpha) * answer / divisor) as f32;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use serde_json::{Value, json};
 
 use super::course::{Course, order, parts};
-use super::{Scheduler, Training};
+use super::{Scheduler, Training, Way};
 use crate::Result;
 use crate::config::Config;
 use crate::noise::Noise;
@@ -110,16 +110,8 @@ fn weights(ratios: &[f64], length: f64, scale: f64) -> Vec<f64> {
 }
 
 impl Scheduler for UniPc {
-    fn times(&self) -> &[f32] {
-        &self.course.times
-    }
-
-    fn noisy_at(&self, step: usize, picture: &[f32], noise: &[f32]) -> Vec<f32> {
-        self.course.noisy_at(step, picture, noise)
-    }
-
-    fn picture(&self, step: usize, answer: &[f32], sample: &[f32]) -> Vec<f32> {
-        self.course.picture(step, answer, sample)
+    fn way(&self) -> &dyn Way {
+        &self.course
     }
 
     fn step(&mut self, step: usize, answer: &[f32], sample: &mut [f32], _: &mut Noise) {
