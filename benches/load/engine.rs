@@ -170,7 +170,7 @@ impl Beside {
         Self::decoding(directory, name, servers, Decoder::new(PROGRAM).keeping_ready()).await
     }
 
-    /// The same with this decoder.
+    /// Starts it with this picture decoder.
     pub async fn decoding(directory: &TempDir, name: &str, servers: &[Server], decoder: Decoder) -> Outcome<Self> {
         let data = directory.path().join(name);
         std::fs::create_dir(&data)?;

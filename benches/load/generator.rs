@@ -147,7 +147,7 @@ impl Load {
     /// Sends the first request once and returns the head and the body of the response.
     ///
     /// # Errors
-    /// As for [`Load::run`], or the status is not 200.
+    /// As [`Load::run`], or the status is not 200.
     pub fn once(&self) -> io::Result<(Bytes, Bytes)> {
         let mut poll = Poll::new()?;
         let mut connection = self.connect(&poll, 0, 0)?;

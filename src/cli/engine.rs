@@ -248,7 +248,7 @@ struct Tried {
     devices: Vec<ShownDevice>,
     /// The parts of the render, of an engine that measures them.
     measured: Option<ShownMeasured>,
-    /// The same picture in other numbers, with `--compare`.
+    /// The picture in other numbers, with `--compare`.
     compared: Option<Compared>,
 }
 

@@ -27,7 +27,7 @@ pub(super) fn show(json: bool, thing: &impl Serialize, text: impl FnOnce() -> St
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same for a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
+/// Prints a secret that cannot be printed again later. The caller undoes or repeats what made it if this fails. As a
 /// text, the secret has a line of its own before the note: a reader such as `head -1` may be gone by then.
 pub(super) fn show_once(
     json: bool,

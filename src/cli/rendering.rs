@@ -140,8 +140,8 @@ fn present(settings: &WorkerSettings, data: &Path) -> Result<Vec<(NamedEngine, E
     Ok(engines.map(|engine| (engine.clone(), EngineModel::of(&engine, data))).collect())
 }
 
-/// The same, after engines have rendered with these models. An engine that chooses among the models keeps the one that it
-/// has for as long as that is there.
+/// Those engines and models, after engines have rendered with these models. An engine that chooses among the models
+/// keeps the one that it has for as long as that is there.
 fn present_after(
     settings: &WorkerSettings,
     data: &Path,

@@ -59,11 +59,11 @@ pub(super) struct Parts {
 
 /// The sockets of a server process.
 struct Listeners {
-    /// Of the API; empty in a process without it.
+    /// Sockets of the API; empty in a process without it.
     api: Vec<Listener>,
-    /// Of the metrics; empty without --metrics-listen.
+    /// Sockets of the metrics; empty without --metrics-listen.
     metrics: Vec<Listener>,
-    /// Of the worker; a process with only the API has none.
+    /// The socket for health checks of a worker; a process with only the API has none.
     probe: Option<Probe>,
     certificate: Option<Arc<Certificate>>,
 }

@@ -19,7 +19,7 @@ pub(super) fn visible(text: &str) -> String {
     replaced(text, |shown, character| shown.extend(character.escape_unicode()))
 }
 
-/// The same JSON, in which such characters within strings are escaped.
+/// JSON for people, in which such characters within strings are escaped.
 pub(super) fn visible_json(json: &str) -> String {
     replaced(json, |shown, character| {
         for unit in character.encode_utf16(&mut [0; 2]) {

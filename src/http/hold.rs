@@ -57,7 +57,7 @@ impl Hold {
         drop(self.end(CallEnd::Delivered));
     }
 
-    /// The same answer, which ends the hold when the connection takes its last part.
+    /// `response`, which ends the hold when the connection takes its last part.
     pub(super) fn deliver(self, response: Response) -> Response {
         response.map(|body| Body::new(Delivery { body, hold: Some(self) }))
     }

@@ -72,9 +72,9 @@ fn left(attempt: AttemptProgress, usual: Option<Duration>) -> Option<Duration> {
 #[derive(Debug, Default)]
 struct Known {
     waiting: u64,
-    /// Of these, tasks with at least one reference, at least two, and so on.
+    /// Waiting tasks with at least one reference, at least two, and so on.
     needing: [u64; MAX_REFERENCES],
-    /// Of these, tasks that name an engine.
+    /// Waiting tasks that name an engine.
     named: Vec<WaitingForEngine>,
     is_paused: bool,
     others: Vec<WorkerReport>,
@@ -94,7 +94,7 @@ impl Measured {
         self.mean_of(|(took, _)| took)
     }
 
-    /// The same for each image.
+    /// Mean time that an attempt holds a slot, for each of its images.
     fn mean_of_image(&self) -> Option<Duration> {
         self.mean_of(|(took, images)| took / images.max(1))
     }

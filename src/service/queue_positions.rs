@@ -83,7 +83,7 @@ struct Known {
     of_accounts: HashMap<Id, u64>,
     /// The number of accounts with at least one of them, at least two, and so on.
     accounts_with: Vec<u64>,
-    /// The same on each surface.
+    /// The number of waiting tasks of each account on each surface.
     of_surfaces: HashMap<(Id, Surface), u64>,
     /// Time of the database just before they were read.
     read_at: Option<Timestamp>,
@@ -94,7 +94,7 @@ struct Waiting {
     id: Id,
     /// Its rank among those of its account, from 1.
     of_account: u64,
-    /// The same on its surface.
+    /// Its rank among those of its account on its surface, from 1.
     of_surface: u64,
     /// The engine that it names, and its rank among those that name the same.
     of_engine: Option<(String, u64)>,
@@ -118,7 +118,7 @@ impl QueuePositions {
         self.known.locked().before_next(account)
     }
 
-    /// The same before the last task of this account, as far as the copy knows.
+    /// Waiting tasks that workers take before the last task of this account, as far as the copy knows.
     pub(super) fn before_last(&self, account: Id) -> u64 {
         let known = self.known.locked();
         known.before(account, known.of_accounts.get(&account).copied().unwrap_or(1))

@@ -50,7 +50,7 @@ impl SignInAttempts {
         Self::with(clock, Quota::per_minute(ALLOWANCE))
     }
 
-    /// The same for codes of second factors. They stand under the ids of people, who have shown a password before.
+    /// Creates a counter for codes of second factors, by the ids of people, who have shown a password before.
     pub fn of_codes(clock: Clock) -> Self {
         let quota = Quota::with_period(CODE_INTERVAL).expect("an interval is not 0");
         Self::with(clock, quota.allow_burst(CODE_ALLOWANCE))

@@ -171,7 +171,7 @@ impl Tasks {
         self.place_of(QueuedTask { id, account_id, surface }, image_to_image, found.attempt).await
     }
 
-    /// The same for a task that is known by its id, with reference images or without.
+    /// The place of a task that is known by its id, with reference images or without.
     pub async fn place_of(
         &self,
         task: QueuedTask,

@@ -43,15 +43,15 @@ actions! {
     /// On a person of one's own account.
     PersonAction { Link, Remove, Role }
 
-    /// Of an operator, on any account.
+    /// By an operator, on any account.
     AccountAction { Disable, Enable }
 
-    /// Of an operator, on a key of any account.
+    /// By an operator, on a key of any account.
     AnyKeyAction { Disable, Enable, Lift }
 
-    /// Of an operator, on a person of any account.
+    /// By an operator, on a person of any account.
     AnyPersonAction { Lift, ResetFactor }
 
-    /// Of an operator, on the queue.
+    /// By an operator, on the queue.
     QueueAction { Pause, Resume }
 }

@@ -83,8 +83,8 @@ impl PageError {
         Self { first: Some(SECOND_FACTOR), ..Self::new(StatusCode::SEE_OTHER, "factor-required") }
     }
 
-    /// The same, for a request that may be for a page: a sign-in leads there then. Only a request for a page accepts HTML;
-    /// `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
+    /// This error for a request that may be for a page: a sign-in leads there then. Only a request for a page accepts
+    /// HTML; `Sec-Fetch-Dest` would say so too, but browsers send it over HTTPS alone.
     pub(super) fn wanting(mut self, parts: &Parts) -> Self {
         let accepts_html =
             parts.headers.get(header::ACCEPT).is_some_and(|kinds| kinds.as_bytes().starts_with(b"text/html"));
@@ -99,8 +99,8 @@ impl PageError {
         self
     }
 
-    /// The same, for a form that a page of the studio has sent: the sign-in says that it was not taken, and leads to its page.
-    /// Whoever signs out has lost nothing.
+    /// This error for a form that a page of the studio sent: the sign-in says that it was not taken, and leads to its
+    /// page. Whoever signs out has lost nothing.
     pub(super) fn losing(mut self, parts: &Parts) -> Self {
         let referrer = parts.headers.get(header::REFERER).and_then(|referrer| referrer.to_str().ok());
         if self.first == Some(SIGN_IN)

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use tintype_domain::request::GenerateRequest;
 
-/// The same call in several languages.
+/// A call in several languages.
 #[derive(Debug)]
 pub(super) struct Snippets {
     pub(super) shell: String,

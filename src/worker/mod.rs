@@ -107,7 +107,7 @@ impl Worker {
         self.run_until(stop.clone(), stop).await;
     }
 
-    /// The same, until `leave`, a child of `stop`. After `leave` alone running renders take as long as they need.
+    /// Works until `leave`, a child of `stop`. After `leave` alone, running renders take as long as they need.
     pub async fn run_until(self: Arc<Self>, leave: CancellationToken, stop: CancellationToken) {
         let slots = RenderSlots::new(self.slot_count, leave.clone());
         let mut heartbeat = tokio::spawn(self.clone().send_heartbeats());

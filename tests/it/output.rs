@@ -156,7 +156,7 @@ fn run(data: &Path, on_full_disk: bool, arguments: &[&str]) -> Output {
     command.stderr(Stdio::piped()).spawn().expect("it starts").wait_with_output().expect("it runs")
 }
 
-/// The same, where the command fails; returns its message.
+/// Runs such a command, which must fail; returns its message.
 #[track_caller]
 fn failure(data: &Path, on_full_disk: bool, arguments: &[&str]) -> String {
     let output = run(data, on_full_disk, arguments);

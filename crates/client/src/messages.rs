@@ -115,7 +115,7 @@ fn fault(error: sse_stream::Error) -> ClientError {
     }
 }
 
-/// The same JSON on one line, as the transport over standard input and output wants it.
+/// A JSON message on one line, as the transport over standard input and output needs it.
 fn one_line(message: &[u8]) -> Result<String, ClientError> {
     let message: Box<serde_json::value::RawValue> =
         serde_json::from_slice(message).map_err(|_| ClientError::NotThisApi)?;

@@ -68,9 +68,9 @@ pub(super) struct FileSetting {
 /// The value of a setting.
 #[derive(Debug)]
 pub(super) enum Value {
-    /// Of a flag that takes no value.
+    /// Whether a flag without a value is on.
     Switch(bool),
-    /// Of a flag that takes values, each as it is written on a command line.
+    /// The values of a flag, each as it is written on a command line.
     Texts(Vec<String>),
 }
 

@@ -14,7 +14,7 @@ pub struct WebhookSettings {
     pub webhook_network: Vec<IpNet>,
 }
 
-/// The same of the running server, for a command that asks whether it could reach an endpoint.
+/// The networks of the running server's webhooks, for a command that asks whether it could reach an endpoint.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookNetworks {
     #[arg(long, env = "TINTYPE_WEBHOOK_NETWORK", num_args = 1.., value_delimiter = ',', value_parser = network, hide = true)]

@@ -62,14 +62,14 @@ impl Config {
         &self.path
     }
 
-    /// The same with another value of a field.
+    /// This object with another value of a field.
     pub fn with(&self, key: &str, value: Value) -> Self {
         let mut config = self.clone();
         config.fields.insert(key.to_owned(), value);
         config
     }
 
-    /// The same with none but these fields.
+    /// This object with only these fields.
     pub fn only_with(&self, keys: &[&str]) -> Self {
         let fields = self.fields.iter().filter(|(key, _)| keys.contains(&key.as_str()));
         Self { path: self.path.clone(), fields: fields.map(|(key, value)| (key.clone(), value.clone())).collect() }
@@ -228,8 +228,8 @@ impl Config {
     }
 }
 
-/// The same text, in which numbers that only Python takes for JSON (`Infinity`, `-Infinity` and `NaN`) are strings; `None`
-/// if there are none.
+/// `text` with the numbers that only Python takes for JSON (`Infinity`, `-Infinity` and `NaN`) as strings; `None` if it
+/// has none.
 fn quoted(text: &str) -> Option<String> {
     let mut whole = String::with_capacity(text.len());
     let (mut in_string, mut escaped, mut found) = (false, false, false);

@@ -75,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same for a file beside the model, if this is an error of a file of a model.
+    /// This error as one of a file beside the model, if it is about a model's file.
     pub(crate) fn beside(self, of: impl FnOnce(String) -> Self) -> Self {
         match self {
             Self::Model(sentence) | Self::Files(sentence) | Self::Scheduler(sentence) | Self::Unusable(sentence) => {

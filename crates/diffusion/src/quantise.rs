@@ -283,7 +283,7 @@ fn source(weights: &Weights, uses: &Uses, rules: Rules, changes: &Changes) -> St
     hex(&digest.finalize())
 }
 
-/// The same for merged weights.
+/// A digest of all that decides about merged weights.
 fn merged_source(weights: &Weights, changes: &Changes) -> String {
     let mut digest = Sha256::new();
     digest.update(weights.identity());

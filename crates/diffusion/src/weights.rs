@@ -116,7 +116,7 @@ pub enum Floats {
 }
 
 impl Floats {
-    /// The same type in a file of weights.
+    /// This type as files of weights name it.
     pub fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,

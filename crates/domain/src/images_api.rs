@@ -30,22 +30,22 @@ pub struct GenerationRequest {
     /// Not in OpenAI's own API: vLLM-Omni, SGLang-Diffusion and LocalAI take it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Of vLLM-Omni and SGLang-Diffusion.
+    /// What the image should not show; for vLLM-Omni and SGLang-Diffusion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub negative_prompt: Option<String>,
-    /// The same.
+    /// Steps; for vLLM-Omni and SGLang-Diffusion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_inference_steps: Option<u32>,
-    /// The same.
+    /// How closely the image follows the prompt; for vLLM-Omni and SGLang-Diffusion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guidance_scale: Option<f64>,
-    /// Of LocalAI: steps.
+    /// Steps; for LocalAI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    /// Of vLLM-Omni.
+    /// LoRA files; for vLLM-Omni.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraRequest>,
-    /// Of LocalAI only: reference pictures in base64.
+    /// Reference pictures in base64; for LocalAI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ref_images: Option<Vec<String>>,
 }

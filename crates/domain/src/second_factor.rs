@@ -97,7 +97,7 @@ pub struct Factor {
 /// A code as someone has typed it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TypedCode {
-    /// Of an app.
+    /// A code of an authenticator app.
     App(String),
     /// The hash of a recovery code.
     Recovery(TokenHash),

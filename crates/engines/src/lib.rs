@@ -118,12 +118,12 @@ pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEng
 pub struct EngineModel {
     /// The name of the engine.
     pub engine: String,
-    /// Of the built-in engine: the model, and its version if it is an installed one.
+    /// The model of the built-in engine, and its version if it is an installed one.
     pub model: Option<(String, Option<ModelVersion>)>,
 }
 
 impl EngineModel {
-    /// Of an engine, in an installation with its models in this data directory.
+    /// What this engine renders with if its models are in this data directory.
     pub fn of(engine: &NamedEngine, data: &Path) -> Self {
         let is_built_in = engine.settings.target() == EngineTarget::Diffusion;
         let model = || engine.settings.model.clone().or_else(|| diffusion::default_model(data));

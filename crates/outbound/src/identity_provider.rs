@@ -396,7 +396,7 @@ impl IdentityProvider {
         outcome
     }
 
-    /// The same, as it says now.
+    /// The endpoints and keys of the provider, fetched now.
     async fn discover(&self) -> Result<Arc<Metadata>, ProviderError> {
         let outcome = self.fetch().await;
         *self.cached.lock().await = Some((self.clock.elapsed(), outcome.clone()));

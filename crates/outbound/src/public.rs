@@ -158,7 +158,7 @@ impl PublicResolver {
         Self { lookup, exception, reach: AllowedAddresses::Public, own: own_addresses }
     }
 
-    /// The same for other addresses than public ones.
+    /// This resolver for other addresses than public ones.
     pub fn reaching(self, reach: AllowedAddresses) -> Self {
         Self { reach, ..self }
     }

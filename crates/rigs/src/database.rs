@@ -46,7 +46,7 @@ impl Backend {
         self.open_with_faults(directory, clock, Faults::default())
     }
 
-    /// The same, with faults.
+    /// An empty database with faults, which is removed with the directory.
     pub fn open_with_faults(self, directory: &TempDir, clock: &Clock, faults: Faults) -> Arc<dyn Store> {
         match self {
             Self::Sqlite => {

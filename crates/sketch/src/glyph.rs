@@ -70,7 +70,7 @@ impl Glyph {
         Self { name, elements: drawing.elements(), kind }
     }
 
-    /// The same person with a natural skin tone (0 to 4) instead of the emoji's yellow.
+    /// This person with a natural skin tone (0 to 4) instead of the emoji's yellow.
     pub fn with_skin(self, tone: usize) -> Self {
         let mut characters = self.name.chars();
         let (Kind::Person, Some(first)) = (self.kind, characters.next()) else { return self };

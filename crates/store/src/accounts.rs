@@ -132,7 +132,7 @@ pub trait Accounts: std::fmt::Debug + Send + Sync + 'static {
 
 /// The columns of an [`Account`] on SQLite.
 pub(crate) const ON_SQLITE: &str = "id, name, balance, low_balance, admin, disabled_at, deleted_at";
-/// The same on PostgreSQL, where the balance is that of the newest entry of the ledger.
+/// The columns of an [`Account`] on PostgreSQL, where the balance is that of the newest entry of the ledger.
 pub(crate) const ON_POSTGRES: &str = "id, name, coalesce(
         (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY ledger.id DESC LIMIT 1), 0) AS balance,
     low_balance, admin, disabled_at, deleted_at";

@@ -232,26 +232,26 @@ impl AuditedChange {
         Self { subject: Some(subject.to_string()), ..self }
     }
 
-    /// Of the deletion of another person's task. One's own, and one without an author, leaves no entry.
+    /// About the deletion of another person's task. One's own, and one without an author, leaves no entry.
     pub(super) fn of_deletion(task: Id, account_id: Id, author: Option<Id>, actor: &Actor) -> Option<Self> {
         let is_others = author.is_some() && author != actor.person_id;
         is_others.then(|| Self::of(Action::DeleteTask, account_id).about(task))
     }
 
-    /// Of the removal of another person's upload. One's own, and one without an author, leaves no entry.
+    /// About the removal of another person's upload. One's own, and one without an author, leaves no entry.
     pub(super) fn of_removed_upload(upload: &Upload, actor: &Actor) -> Option<Self> {
         let is_others = upload.person_id.is_some() && upload.person_id != actor.person_id;
         is_others.then(|| Self::of(Action::RemoveUpload, upload.account_id).about(upload.id))
     }
 
-    /// Of a shared link that was made, if it was.
+    /// About a shared link that was made, if it was.
     pub(super) fn of_new_shared_link(new: &NewSharedLink, made: SharedLinkCreation) -> Option<Self> {
         let SharedLinkCreation::Created(_) = made else { return None };
         let end = new.expires_at.map(|end| end.to_string()).unwrap_or_default();
         Some(Self::of(Action::Share, new.account_id).about_target(new.target).with(end))
     }
 
-    /// Of a shared link that was revoked.
+    /// About a shared link that was revoked.
     pub(super) fn of_revoked_link(account_id: Id, target: Target) -> Self {
         Self::of(Action::Unshare, account_id).about_target(target)
     }
@@ -274,7 +274,7 @@ impl AuditedChange {
         Some(Self::of(Action::CreateAccount, *id).with(format!("+{credits}{rank}")))
     }
 
-    /// Of a change to an account, which is now as `outcome` says.
+    /// About a change to an account, which is now as `outcome` says.
     pub(super) fn of_account(change: AccountChange, outcome: Option<&Account>) -> Option<Self> {
         let account = outcome?;
         let (action, is_done) = match change {
@@ -346,7 +346,7 @@ impl AuditedChange {
         Self::of(Action::SignUp, person.account_id).about(&person.name).with(detail)
     }
 
-    /// Of an identity at a provider.
+    /// About an identity at a provider.
     pub(super) fn of_identity(action: Action, person: Option<&Person>, issuer: &str) -> Option<Self> {
         person.map(|person| Self::of(action, person.account_id).about(&person.name).with(issuer))
     }
@@ -356,27 +356,27 @@ impl AuditedChange {
         Some(Self::of(Action::AddPerson, person.account_id).about(&person.name).with(person.role))
     }
 
-    /// Of someone who joined by a rule.
+    /// About someone who joined by a rule.
     pub(super) fn of_newcomer(person: &Person, new: &Newcomer) -> Self {
         let detail = format!("{} {}", new.role, new.identity.issuer);
         Self::of(Action::AddPerson, person.account_id).about(&person.name).with(detail)
     }
 
-    /// Of someone who joined by an invitation.
+    /// About someone who joined by an invitation.
     pub(super) fn of_acceptance(person: &Person) -> Self {
         Self::of(Action::AddPerson, person.account_id)
             .about(&person.name)
             .with(format!("{} by invitation", person.role))
     }
 
-    /// Of an invitation that was made, if it was.
+    /// About an invitation that was made, if it was.
     pub(super) fn of_new_invitation(new: &NewInvitation, made: Option<Id>) -> Option<Self> {
         let places = if new.places == 1 { "place" } else { "places" };
         let detail = format!("{}, {} {places}", new.role, new.places);
         made.map(|id| Self::of(Action::Invite, new.account_id).about(id).with(detail))
     }
 
-    /// Of an invitation that was revoked, if it was.
+    /// About an invitation that was revoked, if it was.
     pub(super) fn of_revoked_invitation(account_id: Id, id: Id, revoked: bool) -> Option<Self> {
         revoked.then(|| Self::of(Action::RevokeInvitation, account_id).about(id))
     }
@@ -392,19 +392,19 @@ impl AuditedChange {
         })
     }
 
-    /// Of a person whom the content policy has suspended.
+    /// About a person whom the content policy has suspended.
     pub(super) fn of_suspension(person: &Person) -> Self {
         let reason = person.suspension.as_ref().map_or("", |suspension| suspension.reason.as_str());
         Self::of(Action::SuspendPerson, person.account_id).about(&person.name).with(reason)
     }
 
-    /// Of a key that the content policy has suspended.
+    /// About a key that the content policy has suspended.
     pub(super) fn of_suspended_key(key: &ApiKey) -> Self {
         let reason = key.suspension.as_ref().map_or("", |suspension| suspension.reason.as_str());
         Self::of(Action::SuspendKey, key.account_id).about(key.id).with(reason)
     }
 
-    /// Of a person who has lost a second factor.
+    /// About a person who has lost a second factor.
     pub(super) fn of_lost_factor(removal: FactorRemoval, person: Option<&Person>) -> Option<Self> {
         let action = match removal {
             FactorRemoval::Off(_) => Action::RemoveFactor,
@@ -413,12 +413,12 @@ impl AuditedChange {
         Self::of_found(action, person)
     }
 
-    /// Of a removed person, of a link for one, or of one's second factor.
+    /// About a removed person, of a link for one, or of one's second factor.
     pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
         person.map(|person| Self::of(action, person.account_id).about(&person.name))
     }
 
-    /// Of an endpoint. Its URL may hold a secret, so the log keeps no more than the origin.
+    /// About an endpoint. Its URL may hold a secret, so the log keeps no more than the origin.
     pub(super) fn of_endpoint(action: Action, endpoint: &Endpoint) -> Self {
         Self::of(action, endpoint.account_id).about(endpoint.id).with(endpoint.url.origin())
     }
@@ -440,7 +440,7 @@ impl AuditedChange {
         }
     }
 
-    /// Of a delivery that is sent again.
+    /// About a delivery that is sent again.
     pub(super) fn of_replay(id: Id, replayed: Option<Id>, account_id: Option<Id>) -> Option<Self> {
         replayed.and(account_id).map(|account_id| Self::of(Action::ReplayDelivery, account_id).about(id))
     }

@@ -15,8 +15,8 @@ use tintype_system::fault::Effect;
 /// A call without an idempotency key finds a task that was submitted this long ago at most: the task ends within ten
 /// minutes, and a client that waits for two attempts before it comes back within half an hour.
 pub const FOUND_WITHIN: Duration = Duration::from_secs(60 * 60);
-/// The same for a call of a client that does not count its attempts: the task ends within ten minutes, and the client
-/// comes back at once.
+/// A call of a client that does not count its attempts finds a task of this age at most: the task ends within ten
+/// minutes, and the client comes back at once.
 pub const FOUND_UNCOUNTED_WITHIN: Duration = Duration::from_secs(11 * 60);
 /// Calls and their idempotency keys are kept at least this long.
 pub const CALL_LIFE: Duration = Duration::from_secs(24 * 60 * 60);

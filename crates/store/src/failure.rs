@@ -105,7 +105,7 @@ impl Attempts {
 }
 
 impl Failure {
-    /// The same for a statement without effect until now, which another connection can repeat.
+    /// This failure as one of a statement that had no effect, which another connection can repeat.
     pub(crate) fn without_effect(self) -> Self {
         match self {
             Self::Unknown(error) => Self::Broken(error),

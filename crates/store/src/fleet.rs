@@ -36,7 +36,7 @@ pub struct WorkerReport {
     pub slots: u32,
     /// Mean time that an attempt holds a slot, in whole milliseconds; `None` until some have ended.
     pub mean: Option<Duration>,
-    /// The same for each image that an attempt makes.
+    /// Mean time that an attempt holds a slot, for each of its images.
     pub mean_of_image: Option<Duration>,
     /// Whether the engine takes work. False also after the worker has stopped.
     pub is_available: bool,
@@ -107,12 +107,12 @@ pub(super) fn engines_in_json(engines: &[(String, u32)]) -> String {
 pub struct Abilities {
     /// Most reference images of a task that any of them takes; `None` if there is no engine.
     pub configured: Option<u32>,
-    /// The same, of the engines with a worker that takes work.
+    /// Most reference images of a task that an engine with an available worker takes.
     pub available: Option<u32>,
 }
 
 impl Abilities {
-    /// Of these engines.
+    /// What these engines can do together.
     pub fn of(engines: &[EngineState]) -> Self {
         let available = engines.iter().filter(|engine| engine.workers > 0);
         Self {
@@ -132,7 +132,7 @@ impl Abilities {
 /// Endings of tasks by other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndingsElsewhere {
-    /// Of these tasks.
+    /// These tasks ended.
     Of(Vec<Id>),
     /// Some were missed, so any task may have ended.
     Missed,

@@ -181,7 +181,7 @@ impl From<NotCharged> for Submission {
 pub struct QueueDepth {
     /// Waiting for a worker.
     pub waiting: u64,
-    /// Of these, tasks with at least one reference image, at least two, and so on.
+    /// Waiting tasks with at least one reference image, at least two, and so on.
     #[serde(skip)]
     pub needing: [u64; MAX_REFERENCES],
     /// Leased to a worker.

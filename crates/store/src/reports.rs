@@ -34,7 +34,7 @@ pub struct AccountSummary {
 /// The ledger entries to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EntryFilter {
-    /// Of this kind.
+    /// Only entries of this kind.
     pub kind: Option<EntryKind>,
     /// Not from before this time.
     pub from: Option<Timestamp>,
@@ -95,7 +95,7 @@ impl UsageBy {
 /// The ledger entries that count as use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UsageFilter {
-    /// Of this account.
+    /// Only entries of this account.
     pub account_id: Option<Id>,
     /// Not from before this time.
     pub from: Option<Timestamp>,
@@ -142,7 +142,7 @@ impl UsageRow {
 pub struct Hour {
     /// Tasks that were completed.
     pub completed: u64,
-    /// Of these, tasks whose last claim is known. Those of releases without it are missing.
+    /// Completed tasks whose last claim is known; earlier releases did not note it.
     pub timed: u64,
     /// Time from the creation of the timed tasks to their last claim, in total. Earlier attempts count as waiting.
     pub waited: Duration,
@@ -170,7 +170,7 @@ impl Hour {
         mean(self.rendered, self.timed)
     }
 
-    /// The same for each of its images.
+    /// Mean time from the last claim of a completed task to its end, for each of its images.
     pub fn mean_of_image(&self) -> Option<Duration> {
         mean(self.rendered, self.images)
     }

@@ -82,8 +82,8 @@ pub(super) fn upper(before: Option<Id>) -> String {
 const PAGE_ON_SQLITE: &str = "FROM tasks WHERE account_id = $1 AND surface = $2 AND id < $3 AND removed_at IS NULL
     ORDER BY id DESC LIMIT $4";
 
-/// The same. No other index has the order of surfaces, so that the planner cannot prefer to read the tasks of all
-/// accounts.
+/// One page on PostgreSQL. No other index has the order of surfaces, so that the planner cannot prefer to read the
+/// tasks of all accounts.
 const PAGE_ON_POSTGRES: &str = "FROM tasks
     WHERE account_id = $1 AND (surface, id) < ($2, $3) AND surface >= $2 AND removed_at IS NULL
     ORDER BY surface DESC, id DESC LIMIT $4";

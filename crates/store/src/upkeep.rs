@@ -79,7 +79,7 @@ const REMOVABLE_ON_SQLITE: &str = "
     WHERE account_id = $3 AND surface IN ('api', 'web') AND id < $2 AND removed_at IS NULL AND status <> 'processing'
     AND updated_at < $1 LIMIT $4";
 
-/// The same. Only this index is in the order of surfaces.
+/// Those tasks on PostgreSQL. Only this index is in the order of surfaces.
 const REMOVABLE_ON_POSTGRES: &str = "
     SELECT id FROM tasks
     WHERE account_id = $3 AND id < $2 AND removed_at IS NULL AND status <> 'processing' AND updated_at < $1

@@ -36,7 +36,7 @@ impl AnswerMemory {
         }
     }
 
-    /// The same body in parts, which hold the memory.
+    /// `body` in parts, which hold the memory.
     pub(super) fn with(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }

@@ -85,7 +85,7 @@ pub struct ErrorDetail<'a> {
     code: ErrorCode,
     /// For people; may change between versions.
     message: &'a str,
-    /// The same as the header `X-Request-Id`.
+    /// As in the header `X-Request-Id`.
     request_id: &'a str,
     /// With `INSUFFICIENT_CREDITS` only: credits the task costs.
     #[schema(value_type = i64, required = false)]
@@ -221,7 +221,7 @@ impl ApiError {
         Self::internal().because(cause)
     }
 
-    /// The same error with its cause.
+    /// This error with its cause.
     #[must_use]
     pub fn because(self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { cause: Some(Arc::from(cause.into())), ..self }

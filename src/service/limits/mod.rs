@@ -33,7 +33,7 @@ pub const FORMS: u32 = 240;
 pub const PAGES: u32 = 3_000;
 /// Views of one shared link in that time. Each is counted in the database, whoever looks.
 pub const VIEWS: u32 = 600;
-/// The same for all links of an account.
+/// Views of all links of an account in that time.
 pub const VIEWS_OF_ACCOUNT: u32 = 2_400;
 /// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
 const MAX_KEYS: usize = 100_000;
@@ -59,7 +59,7 @@ words! {
 }
 
 impl RateLimit {
-    /// The same for all keys of the account together.
+    /// This limit for all keys of the account together.
     pub fn of_account(self) -> Self {
         match self {
             Self::Submit | Self::AccountSubmit => Self::AccountSubmit,

@@ -38,7 +38,7 @@ pub fn run<I: AsRef<OsStr>>(data: &Path, arguments: impl IntoIterator<Item = I>)
     run_with(Path::new(TINTYPE), data, database, arguments)
 }
 
-/// The same, with a program and an environment.
+/// Runs a command of this program with an environment, and ends it if it hangs.
 pub fn run_with<I: AsRef<OsStr>>(
     program: &Path,
     data: &Path,

@@ -64,7 +64,7 @@ impl Browser {
         Self::start_with(&[])
     }
 
-    /// The same, with further flags of Chromium.
+    /// Starts it with further flags of Chromium.
     pub fn start_with(flags: &[&str]) -> Self {
         let profile = TempDir::new().expect("a directory");
         // The protocol is on descriptors 3 and 4. `setpriv`, from util-linux, ends the browser when the test is killed.

@@ -19,7 +19,7 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// The same caller at another process.
+    /// This caller at another process.
     pub fn at<'a>(&self, service: &'a Service) -> Caller<'a> {
         Caller { service, account: self.account.clone(), key_id: self.key_id, key: self.key.clone() }
     }

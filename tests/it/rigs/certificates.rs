@@ -16,7 +16,7 @@ pub fn certificate(host: &str) -> (TlsAcceptor, String) {
     certificate_with(CertificateParams::new([host.to_owned()]).unwrap())
 }
 
-/// The same, with other parameters of the certificate.
+/// A certificate with these parameters, and the PEM of the authority that signed it.
 pub fn certificate_with(leaf: CertificateParams) -> (TlsAcceptor, String) {
     let mut ca_params = CertificateParams::default();
     ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -41,7 +41,7 @@ pub async fn connect(
     connect_with(stream, name, trusted, DEFAULT_VERSIONS).await
 }
 
-/// The same, with these versions of TLS.
+/// Begins TLS with these versions of it.
 pub async fn connect_with(
     stream: TcpStream,
     name: &str,

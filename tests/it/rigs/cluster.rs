@@ -67,7 +67,7 @@ impl Site {
         Self { installation, postgres, s3, _directory: directory }
     }
 
-    /// The same installation with PostgreSQL behind another socket.
+    /// This installation with PostgreSQL behind another socket.
     pub fn by_way_of(&self, socket: &Path) -> Installation {
         Installation { database: Some(url(socket, &self.installation.data)), ..self.installation.clone() }
     }

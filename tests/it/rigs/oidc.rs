@@ -32,7 +32,7 @@ impl Provider {
         Self::start_with(person, &[])
     }
 
-    /// The same for one that keeps claims out of the ID token, and signs them elsewhere.
+    /// Starts one that keeps claims out of the ID token, and signs them elsewhere.
     pub fn start_strict(person: &str) -> Self {
         Self::start_with(person, &["strict"])
     }
@@ -78,7 +78,7 @@ impl Provider {
         self.flags_with(SECRET)
     }
 
-    /// The same with a secret, which may be wrong.
+    /// The flags of a server with this secret, which may be wrong.
     pub fn flags_with(&self, secret: &str) -> Vec<String> {
         let file = self.folder.path().join("secret");
         std::fs::write(&file, secret).expect("a file");

@@ -48,7 +48,7 @@ impl S3Server {
         Self::start_as(None, proxy, root, bucket).await
     }
 
-    /// The same, over TLS.
+    /// Starts it, over TLS if `tls` is given.
     pub async fn start_over(tls: Option<TlsAcceptor>, root: &Path, bucket: &str) -> Self {
         Self::start_as(tls, |_, _, _| None, root, bucket).await
     }

@@ -277,7 +277,7 @@ impl Service {
         self.join_with_write_limit(flags, WRITE_LIMIT).await
     }
 
-    /// The same, with another time limit for a write to a bucket.
+    /// Another process as [`Service::join`] makes it, with another time limit for a write to a bucket.
     pub async fn join_with_write_limit(&self, flags: &[&str], limit: Duration) -> Self {
         self.join_on(settings(flags), &self.clock, self.open_files().with_write_limit(limit)).await
     }
@@ -398,7 +398,7 @@ impl Service {
         }
     }
 
-    /// The same as [`Service::waiting`] for the calls of a program, which has to run until then.
+    /// [`Service::waiting`] for the calls of a program, which has to run until then.
     pub async fn waiting_for(&self, program: &JoinHandle<String>, count: usize) {
         while self.shared.endings.waiters.count() != count {
             assert!(!program.is_finished(), "the program ended without waiting");

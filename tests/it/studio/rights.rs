@@ -48,7 +48,8 @@ const CHANGES: [&str; 22] = [
     "remove",
 ];
 
-/// The same for the bin. Each word for each pattern would be more forms than the server lets one person have open.
+/// Words that stand for `{change}` in patterns of the bin. All words for all patterns would be more forms than one
+/// person may have open.
 const BIN_CHANGES: [&str; 4] = ["erase", "restore", "restore-all", "empty"];
 
 /// A request whose head the server has accepted and whose body it waits for.

@@ -14,7 +14,7 @@ impl Visitor<'_> {
         self.send(&format!("/studio/tasks/{id}/cancel"), &[]).await
     }
 
-    /// The same by the script.
+    /// Stops it by the page's script.
     async fn stop_by_script(&self, id: Id) -> Answer {
         self.send_as_script(&format!("/studio/tasks/{id}/cancel")).await
     }

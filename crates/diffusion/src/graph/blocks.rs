@@ -217,8 +217,9 @@ impl Builder<'_> {
         Ok(self.add(&scaled, &bias))
     }
 
-    /// The same of operators that CUDA has for all types: its kernel for `InstanceNormalization` is for an earlier version of
-    /// that operator, and none is for bf16. Squares are added up with 32 bits, where those of 16 would end at 255 x 255.
+    /// A group norm of operators that CUDA has for all types: its kernel for `InstanceNormalization` is for an earlier
+    /// version of that operator, and none is for bf16. Squares are added up with 32 bits, where those of 16 would end
+    /// at 255 x 255.
     fn group_norm_on_a_device(&mut self, x: &Node, weights: [&Node; 2], groups: usize, epsilon: f64) -> Node {
         let [batch, channels, height, width] = x.map();
         let (each, own) = (channels / groups, self.data_type());

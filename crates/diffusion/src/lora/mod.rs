@@ -67,7 +67,7 @@ impl Numbers {
         floats(&self.bytes[range.start * size..range.end * size], self.dtype)
     }
 
-    /// The same matrix, which has so many columns, with rows for columns. Like the mapped files it lasts as long as the
+    /// This matrix of so many columns, transposed. Like the mapped files it lasts as long as the
     /// process, and it is small.
     fn turned(&self, columns: usize) -> Self {
         let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));
@@ -429,7 +429,7 @@ impl LoraFile {
         if scale.is_finite() { Ok(scale) } else { Err(self.wrong(layer, "has an alpha that is too large")) }
     }
 
-    /// The same by the notes of the file.
+    /// How much of the product is added, as the file's metadata says.
     fn noted_share(&self, part: &str, layer: &str, rank: f64) -> Option<f64> {
         let note = |key: &str| self.scales.get(&format!("{part}.{key}"));
         let ends = |name: &str| layer == name || layer.ends_with(&format!(".{name}"));

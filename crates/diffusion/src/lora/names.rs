@@ -100,7 +100,7 @@ const OTHER_WAYS: [(&str, &str); 12] = [
     ("emb_params", "an embedding of textual inversion"),
 ];
 
-/// The same by the ends of names.
+/// Ends of names that tell such ways.
 const OTHER_ENDS: [(&str, &str); 4] = [
     (".diff_b", "a LoRA with biases"),
     (".diff", "a LoRA with whole tensors"),

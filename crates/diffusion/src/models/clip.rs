@@ -84,8 +84,8 @@ impl Clip {
         self.graph_of(weights, false)
     }
 
-    /// The same for prompts in which vectors can stand for tokens. Inputs besides: in `kept` 1 for each token and 0 for each
-    /// vector, and in `vectors` one row for each, of zeros for tokens.
+    /// Writes the graph for prompts in which vectors can stand for tokens. Further inputs: in `kept` 1 for each token
+    /// and 0 for each vector, and in `vectors` one row for each, of zeros for tokens.
     ///
     /// # Errors
     /// If the weights do not fit.

@@ -17,7 +17,7 @@ pub struct TinyVae {
     pub scaling: f32,
     /// Number of blocks, and their channels, from the smallest size to the largest.
     blocks: Vec<(usize, usize)>,
-    /// The same of the encoder, from the largest size to the smallest.
+    /// The blocks of the encoder, from the largest size to the smallest.
     encoder_blocks: Vec<(usize, usize)>,
     activation: Activation,
 }

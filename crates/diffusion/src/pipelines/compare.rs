@@ -12,9 +12,9 @@ use crate::quantise::WeightPreparation;
 /// The differences between a model in 32 bits and in other numbers. All are 0 where there is none.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Of the embedding of the prompt: its size relative to the size of the embedding.
+    /// Size of the difference between the prompt's embeddings, relative to the size of the embedding.
     pub prompt: f64,
-    /// Of the first answer of the part that removes the noise, for the same noise and the same embedding: relative too.
+    /// Relative difference between the denoiser's first answers to the same noise and embedding.
     pub answer: f64,
 }
 
@@ -22,7 +22,7 @@ pub struct Difference {
 /// other one is loaded. In 32 bits the model may need several times the memory.
 ///
 /// # Errors
-/// As of [`Pipeline::open`] and [`Pipeline::render`].
+/// As [`Pipeline::open`] and [`Pipeline::render`].
 pub fn compare(
     folder: &Path,
     suit: WeightPreparation<'_>,

@@ -101,7 +101,7 @@ impl ClipEncoder {
         Ok(encoder)
     }
 
-    /// The same with weights for the precision that was asked for.
+    /// This encoder with weights for the precision that was asked for.
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.clip.graph(&self.weights)?.uses;
         Ok(Self { weights: suit.weights(self.part, self.weights, &uses)?, ..self })
@@ -112,7 +112,7 @@ impl ClipEncoder {
         self.tokenizer.room()
     }
 
-    /// The same with words for which it reads vectors.
+    /// This encoder with words for which it reads vectors.
     pub(super) fn knowing(self, words: Vec<OwnWord>) -> Self {
         Self { words, ..self }
     }
@@ -238,7 +238,7 @@ impl QwenEncoder {
         Ok(encoder)
     }
 
-    /// The same with weights for the precision that was asked for. `length` and `layers` are those of
+    /// This encoder with weights for the precision that was asked for. `length` and `layers` are those of
     /// [`QwenEncoder::states`].
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>, length: usize, layers: &[usize]) -> Result<Self> {
         let uses = self.qwen.graph(&self.weights, length, layers)?.uses;

@@ -237,7 +237,7 @@ impl Body {
         Ok(body)
     }
 
-    /// The same with weights for the precision that was asked for.
+    /// These parts with weights for the precision that was asked for.
     pub(super) fn prepared(self, suit: &mut WeightPreparation<'_>) -> Result<Self> {
         let uses = self.unet.graph(&self.weights, 1, [8, 8], self.tokens)?.uses;
         let decoder = Decoder { weights: suit.autoencoder(self.decoder.weights), ..self.decoder };

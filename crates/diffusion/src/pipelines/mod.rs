@@ -125,7 +125,7 @@ pub enum Precision {
     /// 16-bit fractions in the text encoder and in the part that removes the noise, 32-bit ones in the decoder, whose products
     /// have 10 bits of precision on an NVIDIA GPU (TF32). Only for [`Runtime::OnnxRuntime`].
     F16,
-    /// The same with 16-bit fractions that have the range of 32 bits.
+    /// Fractions of 16 bits with the range of 32 bits.
     Bf16,
     /// 8-bit weights and activations in the large matrix multiplications, 32-bit fractions elsewhere.
     W8A8,
@@ -339,7 +339,7 @@ impl Pipeline {
     /// while.
     ///
     /// # Errors
-    /// As of [`Pipeline::open`].
+    /// As [`Pipeline::open`].
     pub fn open_with(folder: &Path, mut suit: WeightPreparation<'_>) -> Result<Self> {
         let Options { precision, runtime, .. } = suit.options;
         if matches!((precision, runtime), (Precision::F16 | Precision::Bf16, Runtime::Rten)) {
@@ -453,7 +453,7 @@ impl Pipeline {
     /// The embedding of a prompt.
     ///
     /// # Errors
-    /// As of [`Pipeline::tokens`], or if the runtime fails.
+    /// As [`Pipeline::tokens`], or if the runtime fails.
     pub fn embed(&mut self, prompt: &str) -> Result<Embedding> {
         if let Some((_, found)) = self.embeddings.iter().find(|(kept, _)| kept == prompt) {
             return Ok(found.clone());
@@ -472,7 +472,7 @@ impl Pipeline {
     /// The embedding of what a picture should not show, beside that of its prompt.
     ///
     /// # Errors
-    /// As of [`Pipeline::embed`].
+    /// As [`Pipeline::embed`].
     pub fn embed_negative(&mut self, negative: &str, prompt: &Embedding) -> Result<Embedding> {
         if negative.is_empty() && self.family.zeros_for_nothing() {
             let zeros = |numbers: &[f32]| vec![0.0; numbers.len()];
@@ -485,7 +485,7 @@ impl Pipeline {
     /// chunks than others get empty ones.
     ///
     /// # Errors
-    /// As of [`Pipeline::embed`].
+    /// As [`Pipeline::embed`].
     pub fn embed_all(
         &mut self,
         prompts: &[&str],

@@ -98,7 +98,7 @@ impl Sessions {
     /// A session of a part, whose graph `graph` writes for a batch and sizes.
     ///
     /// # Errors
-    /// As of `graph`, or if the runtime refuses it.
+    /// If `graph` fails, or the runtime refuses what it returns.
     pub fn of(&self, wanted: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
         let PartKey { part, batch, sizes, examples } = wanted;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

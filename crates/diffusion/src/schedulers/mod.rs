@@ -129,7 +129,7 @@ enum Spacing {
 struct Training {
     /// For each time step of the training, which part of the variance is still the picture.
     alphas: Vec<f64>,
-    /// The same after the last step.
+    /// The part of the picture's variance that is left after the last step.
     last_alpha: f64,
     prediction: Prediction,
     spacing: Spacing,
@@ -375,7 +375,7 @@ fn products(factors: impl Iterator<Item = f32>) -> Vec<f64> {
     factors.map(next).collect()
 }
 
-/// The same schedule, at the end of which nothing is left of the picture (arXiv 2305.08891), in 32 bits as above.
+/// This schedule, scaled so that at its end nothing is left of the picture (arXiv 2305.08891), in 32 bits as above.
 fn without_signal(alphas: &[f64]) -> Vec<f64> {
     let signals: Vec<f32> = alphas.iter().map(|alpha| (*alpha as f32).sqrt()).collect();
     let (first, last) = (signals[0], signals[signals.len() - 1]);

@@ -67,7 +67,7 @@ fn of(class: &str) -> Option<Vec<&'static str>> {
     Some([&[OF_ALL], groups].concat().concat())
 }
 
-/// The same configuration without what its class does not have.
+/// The configuration without the options that its class does not have.
 pub(super) fn own(config: &Config, class: &str) -> Config {
     of(class).map_or_else(|| config.clone(), |options| config.only_with(&options))
 }

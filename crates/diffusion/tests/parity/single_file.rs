@@ -82,7 +82,7 @@ fn published(name: &str, path: &Path, inputs: usize) {
     published_as(name, path, inputs, |name| Some(name.to_owned()));
 }
 
-/// The same with other names, and without those for which there is none.
+/// Such a file with other names of tensors, and without those for which there is none.
 fn published_as(name: &str, path: &Path, inputs: usize, rename: impl Fn(&str) -> Option<String>) {
     let recorded = File::open(folder().join("single/published.json.gz")).expect("a fixture");
     let recorded: Value = serde_json::from_reader(GzDecoder::new(recorded)).expect("JSON");

@@ -98,12 +98,13 @@ pub struct Asked {
     pub seed: u64,
 }
 
-/// How far a model is from the same in 32 bits: sizes of differences relative to the sizes of the results.
+/// How far a model is from itself in 32 bits. A relative difference is the size of the difference divided by that of the
+/// result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// Of the embedding of the prompt.
+    /// Relative difference between the embeddings of the prompt.
     pub prompt: f64,
-    /// Of the first answer of the part that removes the noise, given the same noise and embedding.
+    /// Relative difference between the denoiser's first answers to the same noise and embedding.
     pub first_answer: f64,
 }
 

@@ -36,10 +36,10 @@ fn share(engines: &mut [NamedEngine], limit: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The same on this machine.
+/// Divides the memory of this machine.
 ///
 /// # Errors
-/// As of [`share`].
+/// As [`share`].
 pub fn share_memory(engines: &mut [NamedEngine]) -> Result<(), String> {
     share(engines, machine::memory_limit())
 }

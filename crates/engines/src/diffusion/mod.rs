@@ -107,7 +107,7 @@ impl From<String> for OpenModelError {
     }
 }
 
-/// The same, with the cause.
+/// Opens the model as [`check`] does, and tells the cause if that fails.
 ///
 /// # Errors
 /// [`OpenModelError`].

@@ -52,9 +52,9 @@ pub(super) struct Shared {
 /// LoRA files beside the engine's own.
 #[derive(Debug, Default)]
 struct Loras {
-    /// Of the child that was started last.
+    /// The files of the child that was started last.
     present: Vec<Lora>,
-    /// Of the next one. A child that is started after a crash has none, so that no file can stop the engine.
+    /// The files of the next child. One that is started after a crash has none, so that no file can stop the engine.
     next: Vec<Lora>,
     /// Those with which the model was opened, the latest last.
     opened: VecDeque<Vec<Lora>>,
@@ -194,7 +194,7 @@ impl Program for Arc<Shared> {
 /// Measures the render of an order, reports its progress, and says how long to wait for the next event.
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
-    /// Of each prompt: where its progress goes, and which pictures of the order are made from it.
+    /// For each prompt, where its progress goes, and which pictures of the order are made from it.
     prompts: Vec<(Progress, Range<u32>)>,
     limit: Duration,
     /// Pixels of a picture, and with the references.

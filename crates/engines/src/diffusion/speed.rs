@@ -97,7 +97,7 @@ impl Speed {
     /// Writes it down for the next start.
     ///
     /// # Errors
-    /// As of the file system.
+    /// The file cannot be written.
     pub(super) fn remember(&self, path: &Path) -> std::io::Result<()> {
         let folder = path.parent().ok_or_else(|| std::io::Error::other("it is not a file in a folder"))?;
         std::fs::create_dir_all(folder)?;

@@ -44,7 +44,7 @@ struct Checksums {
 }
 
 impl Checksums {
-    /// Of a file of `bytes` bytes.
+    /// Begins with a file of `bytes` bytes.
     fn new(bytes: u64) -> Self {
         Self { sha256: Sha256::new(), git: Sha1::new().chain_update(format!("blob {bytes}\0")) }
     }

@@ -40,10 +40,10 @@ pub fn verify(installed: &Installed) -> Result<(), String> {
     quantise::verify(cache).map(drop).map_err(|error| error.to_string())
 }
 
-/// The same as [`make`], on a thread of its own.
+/// [`make`] on a thread of its own.
 ///
 /// # Errors
-/// As of [`make`].
+/// As [`make`].
 pub async fn make_beside(installed: Installed, watch: Arc<dyn Watch + Send + Sync>) -> Result<(), String> {
     let making = tokio::task::spawn_blocking(move || make(&installed, &*watch));
     making.await.map_err(|error| format!("making the 8-bit weights ended unexpectedly: {error}"))?

@@ -165,10 +165,10 @@ pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Resul
     parse(&folder.join(name), open(folder, name))
 }
 
-/// The same for a file of an operator. It may be a symbolic link, as all files in the cache of a hub are.
+/// Reads an operator's file of up to 1 MiB. It may be a symbolic link, as all files in the cache of a hub are.
 ///
 /// # Errors
-/// As of [`read_json`].
+/// As [`read_json`].
 pub(super) fn read_operators_json<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     parse(path, openat(CWD, path, flags, Mode::empty()).map(File::from))

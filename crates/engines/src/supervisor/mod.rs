@@ -197,7 +197,7 @@ impl<L: Clone + Send + Sync + 'static> Supervisor<L> {
         self.end(number, ChildState::Ending, End::Replaced(why.to_owned()));
     }
 
-    /// The same with a child that is well, for which no other work is lost.
+    /// Replaces a child that is well, after the work that it has.
     pub fn restart(&self, number: u64) {
         self.end(number, ChildState::Restarting, End::Restarted);
     }
@@ -388,7 +388,7 @@ impl Drop for Group {
 /// Gives a child a moment for its answer.
 ///
 /// # Errors
-/// As of the question, or [`EngineError::NotAvailable`] without an answer.
+/// The error of the question, or [`EngineError::NotAvailable`] without an answer.
 pub async fn answer(asking: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
     let asked = tokio::time::timeout(ANSWER_LIMIT, asking).await;
     asked.unwrap_or_else(|_| Err(EngineError::NotAvailable("no answer".into())))

@@ -61,7 +61,7 @@ impl Plan {
         Self { seed: 1, accounts: 10_000, workers: 1_000, rate, seconds, render, worker_life, burst: 90 }
     }
 
-    /// The same load per worker, small enough for a test.
+    /// The load of that month for each worker, with few enough workers for a test.
     pub fn short() -> Self {
         let (render, worker_life) = (38.0, 600.0);
         Self { seed: 1, accounts: 100, workers: 20, rate: 0.4, seconds: 900, render, worker_life, burst: 40 }

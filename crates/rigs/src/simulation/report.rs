@@ -61,7 +61,7 @@ pub struct Report {
     pub requeued: usize,
     /// Writes that were refused because the lease was lost.
     pub lost: u64,
-    /// Of each account: the sum of (wait + render) / render of its claimed tasks, and their number.
+    /// For each account, the sum of (wait + render) / render of its claimed tasks, and their number.
     slowdowns: Vec<(f64, u64)>,
 }
 

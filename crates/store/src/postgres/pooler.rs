@@ -35,7 +35,7 @@ pub(super) async fn refuse(database: &Database) -> Result<(), OpenError> {
     }
 }
 
-/// The same for connections that are in use, before which a pooler may have come. An unknown outcome is not a failure.
+/// Checks connections that are in use, in case a pooler was put before them. An unknown outcome is not a failure.
 pub(super) async fn check(database: &Database) -> Result<(), StoreError> {
     let (one, two) = (database.reader().await?, database.reader().await?);
     match database.within(LIMIT, have_sessions(&one, &two)).await {

@@ -119,7 +119,7 @@ pub fn end_before_service() {
 /// kernel.
 ///
 /// # Errors
-/// As of the system calls.
+/// A system call fails.
 pub fn confine_engine(memory_bytes: u64, on_gpu: bool) -> rustix::io::Result<Confinement> {
     lower(Resource::Data, memory_bytes)?;
     // A core file would hold prompts and pictures.

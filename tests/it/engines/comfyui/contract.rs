@@ -40,7 +40,7 @@ pub enum Outcome {
     SavesNothing,
     /// A picture, but none for a workflow that ran before.
     Cached,
-    /// The same, where a workflow that ran before names a file that somebody has removed.
+    /// The error of a workflow that ran before, because somebody has removed a file that it names.
     Removed,
     /// An event such as `execution_error`, and its details.
     Ends(&'static str, Value),

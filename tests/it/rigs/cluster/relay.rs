@@ -38,7 +38,7 @@ pub enum Cut {
     /// The commit is executed and its answer is lost.
     #[default]
     Answer,
-    /// The same, and nothing passes from then on.
+    /// The answer is cut off, and nothing passes from then on.
     AnswerAndAll,
     /// The commit is lost, and nothing passes from then on.
     CommitAndAll,

@@ -85,7 +85,7 @@ pub fn class(path: &Path) -> Result<&'static str> {
 /// The most reference pictures that a model in one file takes, by the header of the file alone.
 ///
 /// # Errors
-/// As of [`class`].
+/// As [`class`].
 pub(super) fn references(path: &Path) -> Result<usize> {
     let tensors = Tensors::read(path)?;
     kind::identify(&tensors)?;

@@ -212,7 +212,7 @@ fn older_sqlite(fx: &Fixture, ada: Id, refused: Id) {
     }
 }
 
-/// The same on PostgreSQL.
+/// Takes the changes since the first version back on PostgreSQL.
 fn older_postgres(fx: &Fixture, ada: Id, refused: Id) {
     let schema = schema(fx.directory.path());
     cluster()

@@ -27,7 +27,7 @@ fn worker(number: u8) -> WorkerReport {
     }
 }
 
-/// The same, of a worker whose engine is down.
+/// The report of a worker whose engine is down.
 fn down(number: u8) -> WorkerReport {
     WorkerReport { is_available: false, ..worker(number) }
 }
@@ -42,7 +42,7 @@ async fn others(fx: &Fixture) -> Result<Option<Vec<WorkerReport>>> {
     Ok(None)
 }
 
-/// Of each engine its name, most references and workers, as the process that reports sees them.
+/// Name, most references and workers of each engine, as the process that reports sees them.
 async fn engines(fx: &Fixture) -> Result<Vec<(String, u32, u64)>> {
     let line = |engine: EngineState| (engine.name, engine.max_references, engine.workers);
     Ok(fx.store.engines().await?.into_iter().map(line).collect())
