@@ -53,7 +53,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-/// The times of one kind of decoder, in nanoseconds: of the whole way, of each step, and of all that is no step.
+/// The times of one kind of decoder, in nanoseconds: of the whole way, of each step, and of everything outside them.
 struct Times {
     whole: Histogram<u64>,
     steps: [Histogram<u64>; STEPS.len()],

@@ -30,7 +30,7 @@ use crate::{Options, Outcome, fixture};
 
 /// The account and its owner, an operator.
 const NAME: &str = "studio";
-/// One of so many tasks is one of the API.
+/// One task in five is one of the API.
 const API_SHARE: usize = 5;
 /// Days over which the tasks are spread.
 const DAYS: u32 = 30;

@@ -130,7 +130,7 @@ async fn waiting_tasks(store: &Arc<dyn Store>, accounts: &[Account]) -> Outcome<
     Ok(tasks)
 }
 
-/// Operations a second of so many callers that repeat `operation`.
+/// Operations a second of `callers` callers that repeat `operation`.
 async fn rate<F>(callers: usize, window: Duration, operation: impl Fn(u64) -> F) -> Outcome<f64>
 where
     F: Future<Output = Outcome<()>>,
@@ -154,7 +154,7 @@ where
     Ok(done as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Queues tasks for about as long as they are worked off in one window, then works them off with so many workers,
+/// Queues tasks for about as long as they are worked off in one window, then works them off with `workers` workers,
 /// each a process's store of its own.
 async fn claims(
     cluster: &Cluster,

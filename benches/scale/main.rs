@@ -139,7 +139,7 @@ async fn open(cluster: &Cluster) -> Outcome<Arc<dyn Store>> {
     Ok(Arc::new(postgres::open(&cluster.database_url(), None, Clock::system(), Faults::default()).await?))
 }
 
-/// A clock for the load, which is no part of the product.
+/// A clock for the load, which isn't part of the product.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn now() -> Instant {
     Instant::now()

@@ -221,7 +221,7 @@ pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Runs the command that the process arguments name.
 pub fn main() -> ExitCode {
-    // A program that starts itself anew by way of /proc is called `exe` in lists of processes.
+    // A program that restarts itself through /proc is called `exe` in lists of processes.
     _ = rustix::thread::set_name(c"tintype");
     let arguments = tintype_config::arguments();
     if arguments.get(1).is_some_and(|argument| argument == sandbox::COMMAND) {
@@ -306,7 +306,7 @@ fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// Whether an argument that is no flag was one too many.
+/// Whether there was one positional argument too many.
 fn is_loose_word(error: &clap::Error) -> bool {
     let word = error.get(ContextKind::InvalidArg);
     error.kind() == ErrorKind::UnknownArgument

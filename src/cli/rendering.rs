@@ -335,7 +335,7 @@ impl Rendering {
         running
     }
 
-    /// Makes known which engines there are, and forgets workers that have ended: when another one of their engine runs, or
+    /// Announces the engines, and forgets workers that have ended: when another one of their engine runs, or
     /// when the settings have no such engine. Tasks may wait for any other engine.
     async fn forget(&mut self, running: &[Running], configured: &[String]) {
         let runs = |engine: &String| running.iter().any(|running| running.member.model.engine == *engine);

@@ -235,8 +235,8 @@ impl Backlog {
         known.needing.iter_mut().take(references).for_each(|needing| *needing += 1);
     }
 
-    /// Time by which a task of this account with so many references, which may name an engine, would exceed its limit if it
-    /// were accepted now; `None` if it would end in time, or if that is unknown.
+    /// Time by which a task of this account with `references` references, which may name an engine, would exceed its
+    /// limit if it were accepted now; `None` if it would end in time, or if that is unknown.
     pub async fn excess(&self, store: &dyn Store, of: Id, references: usize, engine: Option<&str>) -> Option<Duration> {
         self.measure(store).await;
         let turn = self.turns.before_next(store, of).await;
@@ -290,7 +290,7 @@ impl Backlog {
         QueuePosition { position, wait: own.and_then(|own| Some(wait?.max(own))) }
     }
 
-    /// The wait behind so many others, which is unknown while no worker takes the task.
+    /// The wait behind `waiting` others, which is unknown while no worker takes the task.
     fn wait_behind(&self, waiting: u64, image_to_image: bool) -> Option<Duration> {
         let takeable = self.takeable(&self.known.locked());
         self.mean(image_to_image).and_then(|_| self.wait(waiting.min(takeable), 0, None))

@@ -241,7 +241,7 @@ impl Drop for EncodedAnswer {
     fn drop(&mut self) {
         let Some(state) = self.state.upgrade() else { return };
         let mut state = state.locked();
-        // Another caller may have begun the same answer anew.
+        // Another caller may have started the same answer again.
         if state.answers.get(&self.key).is_some_and(|answer| answer.strong_count() == 0) {
             state.answers.remove(&self.key);
         }

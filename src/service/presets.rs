@@ -138,8 +138,8 @@ impl Presets {
         }
     }
 
-    /// The engine for a task with a mask and so many reference images. `engine` is the choice of the caller or the preset;
-    /// `reported` are the engines of all workers, here and in other processes.
+    /// The engine for a task with a mask and `references` reference images. `engine` is the choice of the caller or the
+    /// preset; `reported` are the engines of all workers, here and in other processes.
     ///
     /// # Errors
     /// [`NoEngineForMask`]: it would paint over all of the image, or fail.

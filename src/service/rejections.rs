@@ -60,7 +60,7 @@ impl<K: Eq + Hash + Clone> Rejections<K> {
         }
     }
 
-    /// Whether the caller has had so many rejections that it has to pause now.
+    /// Whether the caller must pause now after its rejections.
     pub fn are_too_many(&self, caller: K) -> bool {
         let until = self.callers.get(&caller).map_or(0, |record| record.paused_until.load(Ordering::Relaxed));
         millis(self.clock.elapsed()) < until

@@ -65,7 +65,7 @@ impl Shares {
         self.state.locked().used
     }
 
-    /// Whether an account could take so many units at this moment.
+    /// Whether an account could take `units` at this moment.
     pub fn is_free(&self, account_id: Id, units: usize) -> bool {
         let state = self.state.locked();
         let held = state.accounts.get(&account_id).map_or(0, |held| held.units);

@@ -43,7 +43,7 @@ struct PendingTask {
 /// Why there is no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoWaitSlot {
-    /// The account has so many slots, which is its share at this moment.
+    /// The account has this number of slots, which is its share at this moment.
     Account(usize),
     /// All slots of this process are taken.
     Process,

@@ -240,7 +240,7 @@ impl<'a> Card<'a> {
         if self.task.image_to_image { "kind-image" } else { "kind-text" }
     }
 
-    /// Whether its account cancelled it, which is no failure.
+    /// Whether its account cancelled it, which isn't a failure.
     fn is_cancelled(&self) -> bool {
         matches!(&self.task.status, Status::Failed(failure) if failure.cause == FailureCause::Cancelled)
     }

@@ -121,7 +121,7 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
     let today = store.now().as_millis().div_euclid(length);
     let midnight = |day: i64| Timestamp::from_millis(day * length);
     let first = today - i64::from(days) + 1;
-    // The longest period first, so that the other one never counts anew.
+    // The longest period first, so that the other one never counts again.
     let longest = i64::from(PERIODS.into_iter().max().unwrap_or(days));
     let used = studio.usage.since(&**store, account, midnight(today - longest + 1)).await?;
     let days = (first..=today).map(midnight);

@@ -68,7 +68,7 @@ impl PageError {
         Self::new(StatusCode::FORBIDDEN, text)
     }
 
-    /// Too many requests: the next one may come after so many seconds.
+    /// Too many requests: the next one may come after `seconds`.
     pub(super) fn too_often(seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, "error-rate") }
     }

@@ -25,7 +25,7 @@ use tintype_store::{FoundPerson, Invitation, PersonChange, PersonCreation};
 /// The page.
 pub(super) const PEOPLE: &str = "/studio/people";
 
-/// So many people are found at a glance.
+/// People that one finds at a glance.
 const FEW: usize = 10;
 
 #[derive(Template)]
@@ -48,7 +48,7 @@ impl PeoplePage<'_> {
         person.id == self.frame.visitor.session.person.id
     }
 
-    /// Whether the people are so many that someone has to look for one.
+    /// Whether there are too many people to find one at a glance.
     fn is_long(&self) -> bool {
         self.people.len() > FEW || self.next.is_some() || !self.q.is_empty()
     }

@@ -219,7 +219,7 @@ where
 struct EarlyVisitor;
 
 /// A signed-in person whose request has a body that still arrives. Its rights may end before its last byte, so a sender
-/// opens nothing but room for that body; [`Sender::arrived`] reads the rights anew.
+/// opens nothing but room for that body; [`Sender::arrived`] reads the rights again.
 pub(super) struct Sender<'a> {
     early: Visitor,
     parts: &'a Parts,

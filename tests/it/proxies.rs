@@ -48,7 +48,7 @@ behind_each_proxy! {
     a_call_may_last_as_long_as_a_task,
 }
 
-/// A service that callers reach by way of a proxy only.
+/// A service that callers reach only through a proxy.
 async fn behind(kind: Kind, flags: &[&str]) -> (Service, Proxy) {
     let mut service = Service::start_changed(flags, |limits| limits.heartbeat = Duration::from_millis(20)).await;
     let proxy = Proxy::start(kind, service.address, &[]).await;

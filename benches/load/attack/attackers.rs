@@ -54,11 +54,11 @@ pub struct Target {
 
 /// How an attack works.
 pub enum Tactic {
-    /// Holds so many connections from each address: sends the first bytes once and the second bytes repeatedly.
+    /// Holds this number of connections from each address: sends the first bytes once and the second bytes repeatedly.
     Hold(u64, Bytes, &'static [u8]),
     /// Opens this many silent connections per second.
     Open(u64),
-    /// Sends this request so many times per second, over one connection while it lasts.
+    /// Sends this request at this rate per second, over one connection while it lasts.
     Flood(Bytes, u64),
 }
 

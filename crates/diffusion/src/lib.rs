@@ -66,7 +66,7 @@ pub enum Error {
     /// The runtime could not get the memory that it needs.
     #[error("memory ran out: {0}")]
     Memory(String),
-    /// The model gave numbers that are no picture: they are not finite, or the picture is all black.
+    /// The model's numbers don't make a picture: they are not finite, or the picture is all black.
     #[error("{0}")]
     Spoiled(&'static str),
     /// The caller cancelled the render.

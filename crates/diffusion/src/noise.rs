@@ -47,7 +47,7 @@ impl Noise {
         (self.bits() & 0x00ff_ffff) as f32 / 16_777_216.0
     }
 
-    /// So many numbers, at least 16: PyTorch draws fewer in another way, which no picture needs.
+    /// The next `count` numbers, at least 16: PyTorch draws fewer in another way, which no picture needs.
     ///
     /// # Panics
     /// If `count` is less than 16.

@@ -33,7 +33,7 @@ const MERGED: &str = "merged";
 /// The extension of a file that is not whole yet.
 const PARTIAL: &str = "partial";
 
-/// The format of the file, and the rules by which it is made. A file of another version is made anew.
+/// The format of the file, and the rules by which it is made. A file of another version is made again.
 const VERSION: &str = "1";
 
 /// Files of one part with different LoRA files that are kept. Each change of a weight makes another one.
@@ -177,7 +177,7 @@ impl WeightPreparation<'_> {
 }
 
 /// The file of a part in a folder. It is made if it is not there. It has a name of its own if the part is `changed` by LoRA
-/// files, so that engines with different ones do not make it anew in turns.
+/// files, so that engines with different ones do not make it again in turns.
 fn made<'w>(
     folder: &Path,
     part: &str,
@@ -239,7 +239,7 @@ impl Wanted {
         if self.rules.is_some() { EXTENSION } else { MERGED }
     }
 
-    /// The file, if it is there, undamaged, and suits. Anything else is made anew.
+    /// The file, if it is there, undamaged, and suits. Anything else is made again.
     fn find(&self, path: &Path) -> Option<Weights> {
         let found = self.open(path)?;
         // Nothing else reads all of it: a picture of damaged weights looks like one of a bad model.
@@ -320,7 +320,7 @@ pub fn prepare(folder: &Path, options: &Options, progress: &mut dyn FnMut(&Progr
 /// Reads all files of ours in a folder and compares their digests. Gives their names.
 ///
 /// # Errors
-/// If one is damaged; it can be deleted, and is then made anew.
+/// If one is damaged; it can be deleted, and is then made again.
 pub fn verify(cache: &Path) -> Result<Vec<PathBuf>> {
     let found = files(cache)?;
     found.iter().try_for_each(|path| verify_file(path))?;

@@ -86,8 +86,8 @@ pub(crate) fn pieces<'t, 'w>(text: &'t str, words: &'w [OwnWord]) -> Vec<Piece<'
     pieces
 }
 
-/// Reads files for text encoders with so many numbers in the vector of a token, which take at most `places` tokens of a
-/// prompt. Gives the words of each.
+/// Reads files for text encoders with `widths` numbers in the vector of a token, which take at most `places` tokens of
+/// a prompt. Gives the words of each.
 ///
 /// # Errors
 /// If a file cannot be used or does not fit, or two have one word.

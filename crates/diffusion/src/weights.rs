@@ -189,7 +189,7 @@ impl Weights {
     /// Maps the weights in a part's folder, as [`Layout::choose`] chooses them.
     ///
     /// # Errors
-    /// If there are none, a file lacks what the index says, two have a tensor of one name, or as of [`Weights::open`].
+    /// If there are none, a file lacks what the index says, two have a tensor of one name, or as [`Weights::open`].
     pub fn open_part(folder: &Path, stem: &str) -> Result<Self> {
         let Some(layout) = Layout::choose(stem, |name| folder.join(name).exists()) else {
             return Err(without_weights(folder, stem));

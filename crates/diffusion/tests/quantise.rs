@@ -107,7 +107,7 @@ impl Layer {
         WeightPreparation { options: &options, rules, progress }.weights("layer", weights, &uses)
     }
 
-    /// Whether the file is made anew.
+    /// Whether the file is made again.
     fn makes(&self, rules: Rules) -> bool {
         let mut count = 0;
         self.quantise_with(rules, &mut |_| count += 1).expect("weights");

@@ -90,7 +90,7 @@ impl Id {
         self.rank_millis(1) << RANK_BITS
     }
 
-    /// Its time and so many milliseconds more, as far as a rank has room for it.
+    /// Its time and `more` milliseconds, as far as a rank has room for it.
     fn rank_millis(self, more: i64) -> i64 {
         self.timestamp().as_millis().saturating_add(more).clamp(0, (1 << (63 - RANK_BITS)) - 1)
     }

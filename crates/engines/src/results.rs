@@ -133,7 +133,7 @@ pub async fn cut_out(reference: Picture, mask: Mask) -> Result<Bytes, EngineErro
     cut.ok_or_else(|| EngineError::Permanent("the mask has another size than its picture".into()))
 }
 
-/// The error of a file that is no use.
+/// The error of a file that can't be used.
 fn unusable(why: &str) -> EngineError {
     EngineError::Temporary(format!("a picture from the engine {why}"))
 }

@@ -28,7 +28,7 @@ const MAX_ASKED_PAUSE: Duration = Duration::from_secs(600);
 const PROBE_LIMIT: Duration = Duration::from_secs(4);
 /// Interval between the following probes.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// A server that rejected so many pieces of work in a row is to blame itself.
+/// Rejections of work in a row after which the server is to blame.
 const SEVERAL: usize = 2;
 /// Most pieces of rejected work to remember for a server.
 const MAX_TURNED_AWAY: usize = 16;

@@ -56,7 +56,7 @@ impl SystemLookup {
         Self::with(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
     }
 
-    /// Waits in up to so many threads at a time.
+    /// Waits in up to `most` threads at a time.
     pub fn in_threads(self, most: usize) -> Self {
         Self { threads: Arc::new(Semaphore::new(most)), ..self }
     }

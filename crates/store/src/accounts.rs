@@ -24,9 +24,9 @@ pub enum AccountCreation {
 /// Outcome of taking credits away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// The credits were taken, and the account has so many left.
+    /// The credits were taken, and this is the balance now.
     Taken(i64),
-    /// Nothing changed: the account has only so many.
+    /// Nothing changed: the account has only this balance.
     TooFew(i64),
 }
 

@@ -123,7 +123,7 @@ pub trait Deliveries: std::fmt::Debug + Send + Sync + 'static {
     /// Endpoints with deliveries that are due, in the order of their ids, after the endpoint `after`.
     async fn due_endpoints(&self, after: Option<Id>, limit: u32) -> Result<Vec<DueEndpoint>>;
 
-    /// Begins attempts at the deliveries that have been due for longest, up to so many of each of these endpoints. A
+    /// Begins attempts at the deliveries that have been due for longest, up to a number for each of these endpoints. A
     /// delivery is due again after `lease`, unless [`Deliveries::end_attempt`] comes first.
     async fn claim_deliveries(&self, wanted: &[(Id, u32)], lease: Duration) -> Result<Vec<DeliveryClaim>>;
 

@@ -75,7 +75,7 @@ pub struct Board {
     pub images: Option<u32>,
 }
 
-/// So many tasks of a board are not counted any more, so that a list of boards stays cheap.
+/// Tasks of a board that are counted at most, so that a list of boards stays cheap.
 pub const MOST_COUNTED: u32 = 200;
 
 /// Outcome of making, renaming or publishing a board.

@@ -134,7 +134,7 @@ async fn create(begun: &Transaction<'_>, new: &NewInvitation, most: u32) -> Done
 }
 
 async fn accept(begun: &Transaction<'_>, new: &Acceptance) -> Done<Accepting> {
-    // What ends the rights of its maker waits for the lock, or this waits for that and looks anew. People are locked
+    // What ends the rights of its maker waits for the lock, or this waits for that and looks again. People are locked
     // before accounts.
     let working = format!(
         "SELECT i.id, i.account_id, i.role FROM invitations i JOIN people p ON p.id = i.person_id

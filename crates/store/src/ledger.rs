@@ -55,8 +55,8 @@ pub fn from_json(taken: &str) -> serde_json::Result<Vec<Part>> {
 }
 
 /// Locks an account until the commit, so that nobody else charges or refunds it, or adds something of which it may have
-/// only so many; `false` if there is no such account, or it is deleted. Only the statements after this one see all that
-/// was committed before the lock.
+/// a limited number; `false` if there is no such account, or it is deleted. Only the statements after this one see all
+/// that was committed before the lock.
 pub(crate) async fn lock(begun: &Transaction<'_>, account_id: Id) -> Done<bool> {
     let sql = "SELECT 1 FROM accounts WHERE id = $1 AND deleted_at IS NULL";
     Ok(begun.lock(sql, &[&account_id]).await?.is_some())

@@ -138,7 +138,7 @@ pub enum Submission {
         available: i64,
         /// Credits left of the budget.
         left: i64,
-        /// When the budget starts anew.
+        /// When the budget starts again.
         resets_at: Timestamp,
     },
     /// Refused: the account has reached its limit of unfinished tasks.

@@ -476,7 +476,7 @@ async fn sign_in_by_link(
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// Begins a session. The lock makes a change of the password wait, which then ends this session, or waits for that
-/// change and compares anew.
+/// change and compares again.
 async fn begin_session(
     begun: &Transaction<'_>,
     person_id: Id,

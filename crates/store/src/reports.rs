@@ -175,7 +175,7 @@ impl Hour {
         mean(self.rendered, self.images)
     }
 
-    /// Counts a task that was completed at `ended`, with so many images.
+    /// Counts a task that was completed at `ended`, with `images` images.
     fn count_completed(&mut self, id: Id, claimed: Option<Timestamp>, ended: Timestamp, images: u32) {
         self.completed += 1;
         let Some(claimed) = claimed else { return };

@@ -2,7 +2,7 @@
 //! go into a bounded queue, and one thread for each stream writes them. Lines beyond the bound are dropped, counted, and
 //! reported in their place.
 //!
-//! Until [`open`] was called, as in a command that is no server, every line is written at once.
+//! Until [`open`] was called, as in a command other than a server, every line is written at once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -64,7 +64,7 @@ struct Queue {
 #[derive(Debug)]
 enum QueuedLine {
     Line(Vec<u8>),
-    /// So many lines are missing here.
+    /// This number of lines is missing here.
     Gap(u64),
 }
 

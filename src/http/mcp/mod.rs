@@ -70,7 +70,7 @@ pub(super) async fn post(
 }
 
 /// Refuses a page of another site, which may have been made to look like this server (DNS rebinding): the specification
-/// wants the header `Origin` checked. Programs that are no browsers send none.
+/// wants the header `Origin` checked. Programs other than browsers send none.
 fn check_origin(api: &ApiState, headers: &HeaderMap) -> Result<(), ApiError> {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let Some(origin) = origins.next() else { return Ok(()) };

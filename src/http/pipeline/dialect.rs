@@ -61,7 +61,7 @@ impl ApiError {
         Self { message: message.into(), dialect, ..Self::of_status(StatusCode::PAYLOAD_TOO_LARGE) }
     }
 
-    /// The error for a task that failed. A repeated call would fail as well, or cost anew.
+    /// The error for a task that failed. A repeated call would fail as well, or cost again.
     pub(in crate::http) fn failed_task(failure: &TaskFailure) -> Self {
         let (code, param, is_callers) = match failure.cause {
             FailureCause::Policy => ("content_policy_violation", None, true),

@@ -138,7 +138,7 @@ impl ApiError {
         Self { shortage, ..Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::InsufficientCredits, message) }
     }
 
-    /// 402 of a key whose budget has only `left` until it starts anew.
+    /// 402 of a key whose budget has only `left` until it starts again.
     pub fn over_budget(required: i64, available: i64, left: i64, resets_at: Timestamp) -> Self {
         let message =
             format!("This task costs {required} credits and the budget of this key has {left} left until {resets_at}.");

@@ -162,7 +162,7 @@ pub async fn grant(Path(id): Path<String>, form: OperatorForm) -> Result<Respons
     page(&visitor, account, Draft { refusal, fields }).await
 }
 
-/// The time after so many days; none if the field is empty.
+/// The time in `days` days; none if the field is empty.
 fn expiry(days: &str, now: Timestamp) -> Result<Option<Timestamp>, ()> {
     if days.is_empty() {
         return Ok(None);

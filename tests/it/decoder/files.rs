@@ -1,4 +1,4 @@
-//! Formats, frames, orientation, metadata, and files that are no pictures.
+//! Formats, frames, orientation, metadata, and files that aren't pictures.
 
 use image::ImageFormat;
 use tintype_engine::picture::PictureError;

@@ -154,7 +154,7 @@ impl Browser {
         self.call("Network.setBlockedURLs", json!({ "urls": patterns }));
     }
 
-    /// Receives at most so many bytes a second from now on.
+    /// Receives at most `bytes` a second from now on.
     pub fn slow_down(&mut self, bytes: u32) {
         let limits = json!({ "offline": false, "latency": 0, "downloadThroughput": bytes, "uploadThroughput": -1 });
         self.call("Network.emulateNetworkConditions", limits);
@@ -293,7 +293,7 @@ impl Browser {
         self.hold(key, 0);
     }
 
-    /// Holds a key down, so that it repeats itself so many times.
+    /// Holds a key down, so that it repeats itself `repeats` times.
     pub fn hold(&mut self, key: &str, repeats: usize) {
         let code = match key {
             "Tab" => 9,

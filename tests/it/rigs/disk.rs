@@ -146,7 +146,7 @@ impl Disk {
         self.power_off();
         let mount = self.mount.take().expect("a mounted disk");
         let unmounted = mount.umount_and_join();
-        // The kernel reports requests of a killed process that the unmount interrupted; that is no failure.
+        // The kernel reports requests of a killed process that the unmount interrupted; that isn't a failure.
         let is_over = match &unmounted {
             Ok(()) => true,
             Err(error) => error.kind() == ErrorKind::ConnectionAborted,

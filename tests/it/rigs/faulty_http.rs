@@ -74,7 +74,7 @@ impl Asked {
         parts
     }
 
-    /// The fields of a form that are no files.
+    /// The fields of a form other than files.
     pub fn fields(&self) -> Value {
         let texts = self.parts().into_iter().filter(|(_, file, _)| file.is_none());
         texts.map(|(name, _, text)| (name, Value::from(String::from_utf8(text).expect("text")))).collect()

@@ -31,9 +31,9 @@ pub const LIST: &str = "";
 /// Something that the hub does wrong with one request for a file.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// Closes the connection after so many bytes of the body.
+    /// Closes the connection after this number of bytes of the body.
     Cut(usize),
-    /// Sends so many bytes of the body, and then nothing until the hub is gone.
+    /// Sends this number of bytes of the body, and then nothing until the hub is gone.
     Hold(usize),
     /// Answers with this status and these headers.
     Status(u16, Vec<(&'static str, String)>),

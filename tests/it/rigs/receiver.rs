@@ -74,7 +74,7 @@ impl Receiver {
         self.heard.borrow().clone()
     }
 
-    /// Waits for so many requests, and returns all.
+    /// Waits for `count` requests, and returns all.
     pub async fn hears(&self, count: usize) -> Vec<Asked> {
         let mut heard = self.heard.clone();
         let all = heard.wait_for(|heard| heard.len() >= count).await.expect("the receiver is there");

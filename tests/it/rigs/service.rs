@@ -365,7 +365,7 @@ impl Service {
         }
     }
 
-    /// Completes when so many callers wait for their tasks.
+    /// Completes when `count` callers wait for their tasks.
     pub async fn waiting(&self, count: usize) {
         while self.shared.endings.waiters.count() != count {
             tokio::task::yield_now().await;

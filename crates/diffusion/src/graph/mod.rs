@@ -275,7 +275,7 @@ impl<'w> Builder<'w> {
         if self.any_size() { usize::MAX } else { most }
     }
 
-    /// This shape for a batch of so many pictures. Rows of different pictures do not attend to each other.
+    /// This shape for a batch of `batch` pictures. Rows of different pictures do not attend to each other.
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }

@@ -67,7 +67,7 @@ impl Numbers {
         floats(&self.bytes[range.start * size..range.end * size], self.dtype)
     }
 
-    /// This matrix of so many columns, transposed. Like the mapped files it lasts as long as the
+    /// This matrix of `columns` columns, transposed. Like the mapped files it lasts as long as the
     /// process, and it is small.
     fn turned(&self, columns: usize) -> Self {
         let (size, mut bytes) = (self.size(), Vec::with_capacity(self.bytes.len()));

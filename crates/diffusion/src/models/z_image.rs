@@ -16,7 +16,7 @@ const AXES: usize = 3;
 /// Pixels of a latent picture in one row of the transformer, along each side.
 const PATCH: usize = 2;
 
-/// Prompts and pictures are filled up to a multiple of so many rows.
+/// Prompts and pictures are filled up to a multiple of this number of rows.
 const MULTIPLE: usize = 32;
 
 /// Numbers in the embedding of a time: as waves, in the middle, and at most at the end.

@@ -54,7 +54,7 @@ pub struct Guide {
     pub guidance: f32,
     /// The encoded reference pictures.
     pub references: Vec<Latent>,
-    /// The part of the first reference that is made anew; `None` for all of it.
+    /// The part of the first reference that is redrawn; `None` for all of it.
     pub mask: Option<LatentMask>,
 }
 

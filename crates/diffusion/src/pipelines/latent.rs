@@ -294,7 +294,7 @@ impl Body {
         Ok(self.scheduler.text("_class_name", "")? == "LCMScheduler")
     }
 
-    /// The least part of the noise, from 0 to 1, in which a latent consistency model has so many steps.
+    /// The least part of the noise, from 0 to 1, in which a latent consistency model has `steps` steps.
     fn part_of_steps(&self, steps: usize) -> Result<f64> {
         let all = self.scheduler.number_or("original_inference_steps", 50)?;
         // Half a step more, because the scheduler rounds down; and one of the steps must lie in that part.

@@ -1,4 +1,4 @@
-//! Masked editing: the part of a picture that a mask marks is made anew, and the rest is kept.
+//! Masked editing: the part of a picture that a mask marks is redrawn, and the rest is kept.
 
 use tintype_engine::Picture;
 
@@ -11,9 +11,9 @@ const WHITE: u32 = 128;
 /// A mask, reduced to the positions of a latent picture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatentMask {
-    /// For each position, in rows, whether it is made anew.
+    /// For each position, in rows, whether it is redrawn.
     pub repaints: Vec<bool>,
-    /// The picture without the part that is made anew, encoded, for models that see it.
+    /// The picture without the part that is redrawn, encoded, for models that see it.
     pub rest: Option<Latent>,
 }
 
@@ -39,7 +39,7 @@ impl Pipeline {
     }
 
     /// Reduces the mask of an order to the positions of a latent picture of a shape, and encodes the part of the reference
-    /// that it keeps if the model sees that. Without a mask such a model makes all of the picture anew, and others need
+    /// that it keeps if the model sees that. Without a mask such a model redraws all of the picture, and others need
     /// none.
     ///
     /// # Errors

@@ -94,8 +94,8 @@ pub struct Options {
     pub prompts: PromptSyntax,
     /// How long its parts stay loaded.
     pub residency: Residency,
-    /// Memory of the device that its parts may use, in bytes. If they do not fit together, some are loaded anew for each use
-    /// (see [`crate::runtime::plan`]). `None` for all that the device has: then all stay.
+    /// Memory of the device that its parts may use, in bytes. If they do not fit together, some are loaded again for
+    /// each use (see [`crate::runtime::plan`]). `None` for all that the device has: then all stay.
     pub device_memory: Option<u64>,
 }
 
@@ -178,7 +178,7 @@ pub struct Settings {
     /// Words for things that the picture should not show.
     pub negative: String,
     /// How far a picture that begins with its reference may be from it: the part of the noise that it gets, from 0 to 1.
-    /// With a mask and 1, the part that is made anew begins with noise alone.
+    /// With a mask and 1, the part that is redrawn begins with noise alone.
     pub strength: f64,
 }
 
@@ -195,8 +195,8 @@ pub struct Order<'a> {
     pub seed: u64,
     /// Pictures to which the prompt refers.
     pub references: &'a [Picture],
-    /// Which part of the only reference is made anew: white is, and black is kept. It is fitted to the size of the picture
-    /// like the reference, and each of its pixels counts as the nearer of the two.
+    /// Which part of the only reference is redrawn: white is, and black is kept. It is fitted to the size of the
+    /// picture like the reference, and each of its pixels counts as the nearer of the two.
     pub mask: Option<&'a Picture>,
 }
 

@@ -129,7 +129,7 @@ fn colours(latent: &Latent, factors: &[[f64; 3]]) -> Vec<f32> {
     (0..3).flat_map(|plane| (0..area).map(move |at| (plane, at))).map(|(plane, at)| colour(plane, at)).collect()
 }
 
-/// Means of squares of so many positions a side; the rest at the right and the lower edge is left out.
+/// Means of squares with sides of `by` positions; the rest at the right and the lower edge is left out.
 fn shrink(latent: &Latent, by: usize) -> Latent {
     let [channels, height, width] = latent.shape;
     let by = by.clamp(1, height.min(width));

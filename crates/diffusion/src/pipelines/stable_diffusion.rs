@@ -16,7 +16,7 @@ use crate::textual_inversion;
 use crate::weights::Weights;
 use crate::{Error, Result};
 
-/// The parts of a model with so many text encoders, wherever they lie.
+/// The parts of a model with `N` text encoders, wherever they lie.
 #[derive(Debug)]
 pub(super) struct Parts<const N: usize> {
     pub index: Config,

@@ -1,4 +1,4 @@
-//! Which parts of a model stay in the memory of a device, and which are loaded anew for each use.
+//! Which parts of a model stay in the memory of a device, and which are loaded again for each use.
 
 /// Memory that a device needs besides weights and feature maps, in bytes: CUDA's context, its kernels, and what cuDNN and
 /// cuBLAS work in. An estimate.

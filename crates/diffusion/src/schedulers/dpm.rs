@@ -82,7 +82,7 @@ impl Dpm {
         })
     }
 
-    /// The order of a step, of all steps, for which so many pictures have been foreseen.
+    /// The order of the step after `at` of all steps, when as many pictures have been predicted.
     fn order(&self, at: usize) -> usize {
         if let Some(groups) = &self.groups {
             return groups.orders[at].min(self.pictures.len());

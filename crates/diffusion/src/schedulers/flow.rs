@@ -52,7 +52,8 @@ impl Shift {
 }
 
 impl Flow {
-    /// Reads the configuration and sets the scheduler to a number of steps for a latent picture of so many positions.
+    /// Reads the configuration and sets the scheduler to a number of steps for a latent picture of `positions`
+    /// positions.
     ///
     /// # Errors
     /// If the configuration asks for another scheduler or an option that is not known, or the number of steps does not

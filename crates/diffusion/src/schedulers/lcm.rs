@@ -23,7 +23,7 @@ impl Lcm {
         if steps > kept {
             return Err(Error::Order(format!("{steps} steps are more than the {kept} of this model")));
         }
-        // The model was distilled for so many steps, and a few of them are taken, the noisiest first.
+        // The model was distilled for `original` steps, and a few of them are taken, the noisiest first.
         let skip = all / original;
         let level = |at: usize| ((kept - at * kept / steps) * skip - 1) as i64;
         let times = WholeTimes::new(training, (0..steps).map(level).collect());

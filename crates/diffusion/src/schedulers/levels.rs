@@ -38,7 +38,7 @@ impl Levels {
         Ok(chosen)
     }
 
-    /// So many levels, the highest first; `None` if they are those at even time steps.
+    /// `steps` levels, the highest first; `None` if they are those at even time steps.
     pub(super) fn between(self, [low, high]: [f64; 2], steps: usize) -> Option<Vec<f64>> {
         let part = |at: usize| at as f64 / (steps.max(2) - 1) as f64;
         let level = |at: usize| match self {

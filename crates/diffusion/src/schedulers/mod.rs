@@ -356,7 +356,7 @@ impl Training {
     }
 }
 
-/// The noise of a step of so many, where the signal falls as the square of a cosine.
+/// The noise of step `at` of `steps`, where the signal falls as the square of a cosine.
 fn cosine_beta(at: usize, steps: usize) -> f32 {
     let signal = |at: usize| {
         let part = at as f64 / steps as f64;

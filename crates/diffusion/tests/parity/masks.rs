@@ -1,4 +1,4 @@
-//! Masked editing: parts of pictures are made anew, the rest is kept.
+//! Masked editing: parts of pictures are redrawn, the rest is kept.
 
 use std::collections::HashMap;
 use std::fs;
@@ -180,7 +180,7 @@ fn a_model_that_sees_masks_makes_a_picture_of_words_also_in_a_batch() {
         assert!(apart <= Some(1), "{apart:?}");
     }
     assert_ne!(batch[0], batch[1]);
-    // A reference without a mask is made anew, too.
+    // A reference without a mask is redrawn, too.
     let references = [picture(64, 48)];
     let order = Order { references: &references, ..order(1) };
     pipeline.render(&order, &Settings { strength: 0.5, ..settings }, |_| {}, &never).expect("a picture");

@@ -33,7 +33,7 @@ pub(super) struct Events(Option<WebSocketStream<Upgraded>>);
 /// The matter of an event.
 #[derive(Debug, PartialEq, Eq)]
 enum EventKind {
-    /// So many steps of so many of a node are done.
+    /// The first number of a node's steps is done, of the second in all.
     Step(u32, u32),
     /// The run has ended, and its outcome can be read.
     End,

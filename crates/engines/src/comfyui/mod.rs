@@ -44,7 +44,7 @@ use tintype_config::EngineSettings;
 const RUNS_PER_SERVER: usize = 2;
 /// The state of a run is asked for when the websocket tells its end, and so often in case that it does not.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// So many polls in a row may come to nothing.
+/// Polls that may fail in a row.
 const MISSED_POLLS: u32 = 5;
 /// Time for cancellations; less than the worker waits for an engine to stop.
 const SETTLE_LIMIT: Duration = Duration::from_millis(1_500);

@@ -381,7 +381,7 @@ impl<'a> Finder<'a> {
             } else {
                 self.number("steps", schedule, &["steps"]);
             }
-            // `VAEEncodeForInpaint` erases what is to be painted anew, so that it begins with noise.
+            // `VAEEncodeForInpaint` erases what is to be painted again, so that it begins with noise.
             if encodes && source != "VAEEncodeForInpaint" {
                 self.number("strength", schedule, &["denoise"]);
             }

@@ -18,7 +18,8 @@ impl<'a> Steps<'a> {
         Self { progress, pictures: Mutex::new(vec![(0, 0); pictures]) }
     }
 
-    /// So many steps of so many are done of a picture. Of a workflow that counts several times, the longest count is told.
+    /// Notes that `done` of a picture's `of` steps are done. If a workflow counts several times, the longest count is
+    /// shown.
     pub(super) fn step(&self, picture: usize, done: u32, of: u32) {
         self.change(picture, |(before, all)| match of.cmp(all) {
             Ordering::Greater => (*before, *all) = (done, of),

@@ -234,8 +234,8 @@ impl Renderer {
         self.shared.wanted.batch(size).min(self.most.load(Ordering::SeqCst))
     }
 
-    /// Makes batches smaller after a child was lost with so many pictures, which may have been too many for its memory.
-    /// Without this the same tasks would meet again until none has an attempt left.
+    /// Makes batches smaller after a child was lost with `pictures` pictures, which may have been too many for its
+    /// memory. Without this the same tasks would meet again until none has an attempt left.
     fn lost_with(&self, pictures: u32) {
         if pictures > 1 {
             let most = pictures / 2;
@@ -248,8 +248,8 @@ impl Renderer {
         }
     }
 
-    /// The size in pixels at which a task is rendered with so many pictures in all: its own if there is time, otherwise a
-    /// smaller one, and `None` if none fits.
+    /// The size in pixels at which a task is rendered with `pictures` pictures in all: its own if there is time,
+    /// otherwise a smaller one, and `None` if none fits.
     fn working_size(&self, task: &Waiting, pictures: usize) -> Option<(u32, u32)> {
         let speed = self.shared.speed.locked();
         speed.working_size(&self.plan(&speed, task, pictures), self.left(task))

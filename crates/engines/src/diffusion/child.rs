@@ -430,7 +430,7 @@ impl Painter {
         Ok(lengths.iter().take_while(|length| **length == lengths[0]).count())
     }
 
-    /// Renders pictures of an order that take each step together, after so many of its pictures.
+    /// Renders pictures of an order that take each step together, after `before` of its pictures.
     fn batch(
         &mut self,
         order: &Order,

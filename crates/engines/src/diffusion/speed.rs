@@ -82,7 +82,7 @@ pub(super) struct Plan {
 }
 
 impl Speed {
-    /// The speed that was remembered in a file beside a model. One that cannot be read is as good as none.
+    /// The speed that was remembered in a file beside a model. One that cannot be read counts as none.
     pub(super) fn remembered(path: &Path) -> Self {
         let readable =
             std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() < MAX_FILE_BYTES);

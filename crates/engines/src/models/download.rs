@@ -17,7 +17,7 @@ use super::selection::RemoteFile;
 
 /// Failures in a row, without [`PROGRESS`] between them, after which a download ends.
 const MAX_FAILURES: u32 = 6;
-/// Bytes downloaded after which failures are counted anew.
+/// Bytes downloaded after which failures are counted again.
 const PROGRESS: u64 = 1 << 20;
 /// Bytes that must arrive within the limit for a stall: less is a peer that keeps a connection and sends nothing.
 const LEAST: u64 = 16 << 10;
@@ -28,9 +28,9 @@ const BLOCK: usize = 1 << 20;
 
 /// Receives progress of a long operation.
 pub trait Watch {
-    /// So many bytes are to be done in all, of which so many are.
+    /// `total` bytes are to be downloaded in all, of which `done` are there.
     fn begin(&self, total: u64, done: u64);
-    /// So many more bytes are done; fewer after a file begins anew.
+    /// `bytes` more are there; negative after a file starts again.
     fn advance(&self, bytes: i64);
     /// A line for the operator.
     fn tell(&self, line: &str);
@@ -231,7 +231,7 @@ impl<'a> Part<'a> {
         Ok(Self { file, path, target, open, written, checksums })
     }
 
-    /// Begins anew.
+    /// Begins again.
     fn clear(&mut self, watch: &dyn Watch) -> Result<(), String> {
         let cleared = self.open.set_len(0).and_then(|()| self.open.seek(SeekFrom::Start(0)));
         cleared.map_err(|error| failed(&self.path, &error))?;

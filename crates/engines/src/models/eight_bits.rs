@@ -34,7 +34,7 @@ pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
 /// Compares the weights in 8 bits of a model with their checksums.
 ///
 /// # Errors
-/// A sentence for the operator: one of them is damaged, and is made anew once it is deleted.
+/// A sentence for the operator: one of them is damaged, and is made again once it is deleted.
 pub fn verify(installed: &Installed) -> Result<(), String> {
     let Some(cache) = &installed.cache else { return Ok(()) };
     quantise::verify(cache).map(drop).map_err(|error| error.to_string())

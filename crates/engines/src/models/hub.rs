@@ -269,7 +269,7 @@ impl Hub {
         Err(HubError::Final(format!("more than {MAX_REDIRECTS} redirects for {what}")))
     }
 
-    /// Sorts answers that are no success.
+    /// The error of an answer that isn't a success.
     fn accept(&self, response: Response, host: &str, page: &str, what: &str) -> Result<Response, HubError> {
         let status = response.status();
         let said = |header: &str| response.headers().get(header).and_then(|said| said.to_str().ok());

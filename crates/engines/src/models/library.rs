@@ -136,7 +136,7 @@ pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Wat
     installed_for(data_dir, target).ok_or_else(|| format!("the wheel holds no libonnxruntime.so.{}", version()))
 }
 
-/// Takes the libraries and notices out of a wheel, up to so many bytes.
+/// Takes the libraries and notices out of a wheel, up to `max_bytes`.
 fn unpack(wheel: &Path, into: &Path, max_bytes: u64) -> Result<(), String> {
     let damaged = |error: &dyn std::fmt::Display| format!("{} is damaged: {error}", wheel.display());
     let file = File::open(wheel).map_err(|error| damaged(&error))?;

@@ -190,7 +190,7 @@ fn parse<T: DeserializeOwned>(path: &Path, file: rustix::io::Result<File>) -> Re
     serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))
 }
 
-/// Opens a file by way of its folder, neither of which may be a symbolic link.
+/// Opens a file through its folder, neither of which may be a symbolic link.
 pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
     let inside = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(CWD, folder, inside | OFlags::DIRECTORY, Mode::empty())?;

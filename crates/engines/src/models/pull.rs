@@ -92,7 +92,7 @@ impl Plan {
 /// The name under which a repository is installed.
 ///
 /// # Errors
-/// A sentence for the operator: it is no name of the catalogue, and no repository.
+/// A sentence for the operator: it is neither a name in the catalogue nor a repository.
 fn name_of(wanted: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
     if let Some(offer) = catalogue::offer(wanted) {
         return Ok((offer.name.clone(), offer.repository.clone(), Some(offer)));
@@ -376,7 +376,7 @@ impl Pull {
         // A folder replaces nothing but an empty folder. Not every file system can rename with NOREPLACE.
         fs::rename(&self.staging, &self.target).map_err(failed)?;
         File::open(data_dir::directory_of(&self.target)).and_then(|models| models.sync_all()).map_err(failed)?;
-        // Not earlier: without its plan, a pull that is interrupted here would begin anew.
+        // Not earlier: without its plan, a pull that is interrupted here would start again.
         fs::remove_file(self.target.join(PLAN)).map_err(failed)?;
         Ok(Installed {
             name: manifest.name.clone(),

@@ -7,7 +7,7 @@ use tintype_diffusion::variants::Layout;
 use super::INDEX;
 use super::manifest::{MAX_FILES, check_path};
 
-/// Files of a tokenizer that are no JSON. The template of a conversation is compared and never run.
+/// Files of a tokenizer that aren't JSON. The template of a conversation is compared and never run.
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights without their variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];

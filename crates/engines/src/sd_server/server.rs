@@ -26,7 +26,7 @@ const MOST_JOBS: usize = 2;
 const FIRST_POLL: Duration = Duration::from_millis(20);
 /// Longest wait between two polls of a job, and the one between two attempts to cancel it.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// So many polls in a row may come to nothing.
+/// Polls that may fail in a row.
 const MISSED_POLLS: u32 = 5;
 /// The server rounds sizes up to what its model needs, at most to a multiple of this.
 const ROUNDING: u32 = 64;

@@ -274,7 +274,7 @@ impl References {
         })
     }
 
-    /// The time limit excludes the wait for slots, which is no fault of the reference.
+    /// The time limit excludes the wait for slots, which isn't the reference's fault.
     async fn picture(&self, account: Option<Id>, url: &ReferenceUrl) -> Result<Picture, FetchError> {
         // The account's slot comes first, so that an account that waits for one of its own holds no shared slot.
         let _account_slot = match account {

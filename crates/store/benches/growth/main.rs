@@ -151,7 +151,7 @@ fn directory() -> Outcome<TempDir> {
     Ok(TempDir::new_in(env!("CARGO_TARGET_TMPDIR"))?)
 }
 
-/// A clock for the load, which is no part of the product.
+/// A clock for the load, which isn't part of the product.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn now() -> Instant {
     Instant::now()

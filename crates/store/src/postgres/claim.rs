@@ -21,7 +21,7 @@ const CLAIMABLE: &str = "q.task_id COLLATE \"POSIX\" >= $2 AND q.reference_count
 /// A claim looks at up to this many waiting tasks for their accounts. If there are more, it looks at one account after
 /// the other, because the next one with a waiting task is near.
 const FEW: usize = 1024;
-/// And at no more tasks than this part of the accounts, because an account costs about as much as so many tasks.
+/// And at no more tasks than this part of the accounts, because an account costs about as much as this number of tasks.
 const ACCOUNTS_PER_TASK: usize = 8;
 /// With fewer accounts it does not look at tasks: all accounts together cost little.
 const MANY_ACCOUNTS: usize = 512;

@@ -247,7 +247,7 @@ impl Database {
         connection.run(transaction).await
     }
 
-    /// Awaits the response to `work`, for `limit` at the most.
+    /// Awaits the response to `work`, for at most `limit`.
     async fn answered<T>(&self, limit: Duration, work: impl Future<Output = Done<T>>) -> Done<T> {
         let silent = || StoreError::other(format!("the server did not respond for {} s", limit.as_secs()));
         let done = self.within(limit, work).await.unwrap_or_else(|| Err(Failure::Unknown(silent())));

@@ -13,7 +13,7 @@ const PIECE: u32 = 1_000;
 
 /// The tables that both databases have, without `progress` and `previews`, which workers report again, and without
 /// sessions, sign-in links and invitations: people sign in again, and owners invite again; and without the index of
-/// prompts, which is made anew. Their first columns are their key: one unless it is said otherwise.
+/// prompts, which is made again. Their first columns are their key: one unless it is said otherwise.
 const TABLES: [&str; 25] = [
     "secrets",
     "accounts",

@@ -19,7 +19,7 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connect
     super::plans::note(&mut connection, path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
-    // Without this, SQLite plans a query with LIMIT ? anew on every run, because the number might change the plan.
+    // Without this, SQLite plans a query with LIMIT ? again on every run, because the number might change the plan.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // Deleted content is overwritten, so that no erased prompt stays in a free part of the file.
     connection.execute_batch(

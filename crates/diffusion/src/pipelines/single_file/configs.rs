@@ -116,8 +116,8 @@ pub(super) fn vae(tensors: &Tensors, prefix: &str, scaling: f32) -> Result<Value
     autoencoder(tensors, prefix, scaling, &channels, &format!("{prefix}decoder.up.0.block."))
 }
 
-/// The configuration of an autoencoder with so many channels on each level. `layers` begins the names of the layers of one
-/// level on the way up, which has one more.
+/// The configuration of an autoencoder with these channels on each level. `layers` begins the names of the layers of
+/// one level on the way up, which has one more.
 pub(super) fn autoencoder(
     tensors: &Tensors,
     prefix: &str,
@@ -163,8 +163,8 @@ pub(super) fn used_layers(tensors: &Tensors, prefix: &str) -> Result<usize> {
     Ok(if is_published { layers.min(OPEN_CLIP_LAYERS) } else { layers.saturating_sub(1) })
 }
 
-/// The text encoder of OpenCLIP whose names begin so, with so many of its layers. With an embedding of the whole prompt
-/// if `pooled` is its length.
+/// OpenCLIP's text encoder whose names begin with `prefix`, with `layers` of its layers. With an embedding of the whole
+/// prompt if `pooled` is its length.
 pub(super) fn open_clip(tensors: &Tensors, prefix: &str, layers: usize, pooled: Option<usize>) -> Result<Value> {
     let size = |name: &str, axis| tensors.size(&format!("{prefix}{name}"), axis);
     let width = size("token_embedding.weight", 1)?;

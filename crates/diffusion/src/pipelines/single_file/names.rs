@@ -81,7 +81,7 @@ pub(super) fn clip(name: &str, level: &str) -> Option<String> {
     known.iter().any(|part| name.starts_with(part)).then(|| name.to_owned())
 }
 
-/// The name of a weight of OpenCLIP's text encoder with so many layers, which `projects` a whole prompt or does not;
+/// The name of a weight of OpenCLIP's text encoder with `layers` layers, which `projects` a whole prompt or does not;
 /// `None` for further layers, and for anything beside it. Inputs of an attention are in one matrix:
 /// [`open_clip_inputs`] cuts it.
 pub(super) fn open_clip(name: &str, layers: usize, projects: bool) -> Option<String> {
@@ -108,7 +108,7 @@ pub(super) fn open_clip_inputs(name: &str) -> Option<[String; 3]> {
     Some(["q", "k", "v"].map(|part| format!("{layer}.{part}_proj.{kind}")))
 }
 
-/// The name of a weight of the autoencoder with so many levels; `None` if it is not known.
+/// The name of a weight of the autoencoder with `levels` levels; `None` if it is not known.
 pub(super) fn vae(name: &str, levels: usize) -> Option<String> {
     let (side, rest) = name.split_once('.')?;
     let (head, tail) = rest.split_once('.')?;

@@ -81,7 +81,7 @@ fn acts(model: &Model, by: usize) -> Choices {
     choices
 }
 
-/// Steps to the exact milliseconds at which grants expire and budgets start anew, if there are any.
+/// Steps to the exact milliseconds at which grants expire and budgets start again, if there are any.
 fn ends_of_time(model: &Model, by: usize) -> Choices {
     let now = model.now_of(by);
     let mut moments: Vec<_> =
