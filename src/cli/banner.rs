@@ -14,7 +14,7 @@ use crate::service::people::LINK_LIFE;
 use tintype_config::{EngineSettings, EngineTarget, program};
 use tintype_domain::key::KeySecret;
 use tintype_engines::models;
-use tintype_engines::models::catalogue::{is_usable, offers};
+use tintype_engines::models::catalogue::{self, is_usable};
 use tintype_store::{NewKey, Store};
 
 /// Name of the account that the first start creates.
@@ -117,14 +117,14 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
     let engines = tintype_engines::configured(settings, data).ok()?;
     let sketches = engines.iter().all(|engine| engine.settings.engine == Some(EngineTarget::Sketch));
     let has_models = !models::entries(data).ok()?.is_empty();
-    let offer = offers().iter().find(|offer| is_usable(&offer.pipeline) && offer.licence.commercial)?;
+    let model = catalogue::models().iter().find(|model| is_usable(&model.pipeline) && model.licence.commercial)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let seconds = offer.cpu_seconds.map(|seconds| (seconds / cores as f64).ceil());
+    let seconds = model.cpu_seconds.map(|seconds| (seconds / cores as f64).ceil());
     let seconds = seconds.map_or_else(String::new, |seconds| format!(", about {seconds} s per image"));
     let follows = settings.engine.is_none() && settings.engine_table.is_empty();
     let then = if follows { "This server then uses it." } else { "Then start the server without an engine." };
-    let (program, name) = (quoted(&program()), &offer.name);
-    let (disk, memory) = (ByteSize(offer.disk_bytes()), ByteSize(offer.memory_bytes()));
+    let (program, name) = (quoted(&program()), &model.name);
+    let (disk, memory) = (ByteSize(model.disk_bytes()), ByteSize(model.memory_bytes()));
     let lines = format!(
         "          These are sketches. For real images: {program} model pull {name} --data {}\n          \
         It takes {disk} of disk and {memory} of memory{seconds}. {then}\n          \

@@ -16,7 +16,7 @@ use super::{Failure, Outcome, show, table};
 use tintype_config::{DataSettings, HubSettings, ServerSettings};
 use tintype_domain::text::counted;
 use tintype_engines::diffusion;
-use tintype_engines::models::catalogue::{CatalogueModel, is_usable, offer, offers};
+use tintype_engines::models::catalogue::{self, CatalogueModel, is_usable};
 use tintype_engines::models::hub::{Hub, TimeLimits};
 use tintype_engines::models::manifest::{Licence, Manifest};
 use tintype_engines::models::pull::{self, Begun, Pull};
@@ -342,21 +342,21 @@ struct Available {
 }
 
 impl From<&'static CatalogueModel> for Available {
-    fn from(offer: &'static CatalogueModel) -> Self {
+    fn from(model: &'static CatalogueModel) -> Self {
         Self {
-            name: &offer.name,
-            family: &offer.family,
-            pipeline: &offer.pipeline,
-            repository: &offer.repository,
-            commit: &offer.commit,
-            licence: &offer.licence.name,
-            licence_url: &offer.licence.url,
-            commercial: offer.licence.commercial,
-            disk_bytes: offer.disk_bytes(),
-            memory_bytes: offer.memory_bytes(),
-            steps: offer.steps,
-            max_references: offer.max_references,
-            usable: is_usable(&offer.pipeline),
+            name: &model.name,
+            family: &model.family,
+            pipeline: &model.pipeline,
+            repository: &model.repository,
+            commit: &model.commit,
+            licence: &model.licence.name,
+            licence_url: &model.licence.url,
+            commercial: model.licence.commercial,
+            disk_bytes: model.disk_bytes(),
+            memory_bytes: model.memory_bytes(),
+            steps: model.steps,
+            max_references: model.max_references,
+            usable: is_usable(&model.pipeline),
         }
     }
 }
@@ -377,8 +377,8 @@ fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     }
     let begun = unfinished.iter().filter(|name| !entries.iter().any(|entry| entry.name == **name));
     installed.extend(begun.map(|name| Listed { name, state: "unfinished", reason: None, shown: None }));
-    let is_there = |offer: &&CatalogueModel| entries.iter().any(|entry| entry.name == offer.name);
-    let available: Vec<_> = offers().iter().filter(|offer| !is_there(offer)).map(Available::from).collect();
+    let is_there = |model: &&CatalogueModel| entries.iter().any(|entry| entry.name == model.name);
+    let available: Vec<_> = catalogue::models().iter().filter(|model| !is_there(model)).map(Available::from).collect();
     show(args.json, &serde_json::json!({ "installed": installed, "available": available }), || {
         text(&installed, &available)
     })
@@ -396,19 +396,19 @@ fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
         let licence = licence.map_or_else(|| "-".into(), |licence| licence.name.clone());
         [listed.name.to_owned(), size, licence, state(listed)]
     };
-    let offered = |offer: &Available| {
-        let commercial = if offer.commercial { "" } else { " (no commercial use)" };
-        let usable = match offer.usable {
+    let offered = |model: &Available| {
+        let commercial = if model.commercial { "" } else { " (no commercial use)" };
+        let usable = match model.usable {
             true => "",
-            false if is_decoder(offer.pipeline) => "; for --engine-vae",
+            false if is_decoder(model.pipeline) => "; for --engine-vae",
             false => "; not with this release",
         };
         [
-            offer.name.to_owned(),
-            format!("{}", ByteSize(offer.disk_bytes)),
-            format!("{}", ByteSize(offer.memory_bytes)),
-            format!("{}{commercial}", offer.licence),
-            format!("{}{usable}", offer.family),
+            model.name.to_owned(),
+            format!("{}", ByteSize(model.disk_bytes)),
+            format!("{}", ByteSize(model.memory_bytes)),
+            format!("{}{commercial}", model.licence),
+            format!("{}{usable}", model.family),
         ]
     };
     let mut parts = Vec::new();
@@ -525,7 +525,8 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
         return Err(not_installed(&name));
     }
     show(json, &serde_json::json!({ "removed": name }), || {
-        let again = offer(&name).map(|offer| format!("; `tintype model pull {}` fetches it again", offer.name));
+        let again =
+            catalogue::find(&name).map(|model| format!("; `tintype model pull {}` fetches it again", model.name));
         format!("{name} is removed{}.", again.unwrap_or_default())
     })
 }

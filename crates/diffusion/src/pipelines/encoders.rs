@@ -188,8 +188,8 @@ impl ClipEncoder {
             true => self.clip.graph(&self.weights),
             false => self.clip.graph_with_vectors(&self.weights),
         };
-        let wanted = PartKey { part: self.part, batch: 1, sizes: &[], examples: [(1, &[]); 2] };
-        let session = sessions.of(wanted, graph)?;
+        let key = PartKey { part: self.part, batch: 1, sizes: &[], examples: [(1, &[]); 2] };
+        let session = sessions.of(key, graph)?;
         let (tokens, width) = (self.clip.tokens, self.clip.width);
         let shapes = [[tokens, 1], [tokens, width]];
         let mut all = [(); N].map(|()| Vec::new());
@@ -266,8 +266,8 @@ impl QwenEncoder {
         ids.resize(length, self.tokenizer.padding());
         let words = self.qwen.words(&self.words, &ids)?;
         let examples = [(1, [5].as_slice()), (1, [11].as_slice())];
-        let wanted = PartKey { part: "text_encoder", batch: 1, sizes: &[length], examples };
-        let session = sessions.of(wanted, |_, sizes| self.qwen.graph(&self.weights, sizes[0], &layers))?;
+        let key = PartKey { part: "text_encoder", batch: 1, sizes: &[length], examples };
+        let session = sessions.of(key, |_, sizes| self.qwen.graph(&self.weights, sizes[0], &layers))?;
         let shapes = ([length, self.qwen.width], [1, 1, 1, length]);
         let inputs = [("words", Input::Floats(&shapes.0, &words)), ("mask", Input::Floats(&shapes.1, &mask))];
         let outputs = layers.map(|layer| format!("layer.{layer}"));

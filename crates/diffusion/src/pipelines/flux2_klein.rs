@@ -197,8 +197,8 @@ impl Family for Flux2Klein {
         let sizes: Vec<_> = guide.references.iter().map(|latent| [latent.shape[1], latent.shape[2]]).collect();
         let all = [vec![[height, width]], sizes].concat();
         let examples = [(1, [6, 10, 4, 14].as_slice()), (1, [18, 22, 12, 8, 16, 26].as_slice())];
-        let wanted = PartKey { part: "transformer", batch: 1, sizes: all.as_flattened(), examples };
-        let session = sessions.of(wanted, |_, sizes| {
+        let key = PartKey { part: "transformer", batch: 1, sizes: all.as_flattened(), examples };
+        let session = sessions.of(key, |_, sizes| {
             let (pictures, _) = sizes.as_chunks::<2>();
             self.transformer.graph(&self.transformer_weights, pictures[0], &pictures[1..], TOKENS)
         })?;

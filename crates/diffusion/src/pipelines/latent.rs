@@ -428,8 +428,8 @@ impl<T: TextEncoders> Family for LatentDiffusion<T> {
         let tokens = guide.prompt.states.len() / chunk * in_chunk;
         let examples = [(2, [10, 14, *in_chunk]), (3, [22, 26, 2 * in_chunk])];
         let examples = examples.each_ref().map(|(batch, sizes)| (*batch, sizes.as_slice()));
-        let wanted = PartKey { part: "unet", batch, sizes: &[height, width, tokens], examples };
-        let session = sessions.of(wanted, |batch, sizes| unet.graph(weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
+        let key = PartKey { part: "unet", batch, sizes: &[height, width, tokens], examples };
+        let session = sessions.of(key, |batch, sizes| unet.graph(weights, batch, [sizes[0], sizes[1]], sizes[2]))?;
         let guidance = unet.guidance.map(|size| embed_guidance(guide.guidance, size));
         // The picture is neither scaled nor cut: its size before, where it begins, and its size now.
         let [height, width] = [height, width].map(|side| side * decoder.factor());

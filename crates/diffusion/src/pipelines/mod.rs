@@ -636,8 +636,8 @@ fn encoder_of_pictures(
     graph: impl Fn(usize, usize) -> Result<Graph>,
 ) -> Result<Arc<Session>> {
     let [one, other] = [[6, 10], [14, 22]].map(|size: [usize; 2]| size.map(|side| side * factor));
-    let wanted = PartKey { part: "vae_encoder", batch: 1, sizes: &size, examples: [(1, &one), (1, &other)] };
-    sessions.of(wanted, |_, size| graph(size[0], size[1]))
+    let key = PartKey { part: "vae_encoder", batch: 1, sizes: &size, examples: [(1, &one), (1, &other)] };
+    sessions.of(key, |_, size| graph(size[0], size[1]))
 }
 
 /// Scales a latent picture back and decodes it.
@@ -651,8 +651,8 @@ fn decode(
     let numbers: Vec<_> = latent.numbers.iter().map(|x| x / scaling + shift).collect();
     let shape = [1, channels, height, width];
     let examples = [(1, [6, 10].as_slice()), (1, &[14, 22])];
-    let wanted = PartKey { part: "vae", batch: 1, sizes: &[height, width], examples };
-    let session = sessions.of(wanted, |_, size| graph(size[0], size[1]))?;
+    let key = PartKey { part: "vae", batch: 1, sizes: &[height, width], examples };
+    let session = sessions.of(key, |_, size| graph(size[0], size[1]))?;
     let [planes] = session.run(&[("latent", Input::Floats(&shape, &numbers))], ["picture"])?;
     Ok(planes)
 }

@@ -143,11 +143,11 @@ impl Family for ZImage {
                 let [_, height, width] = shape;
                 let examples = [(1, [12, 20, 5].as_slice()), (1, [28, 44, 40].as_slice())];
                 let sizes = [height, width, tokens];
-                let wanted = PartKey { part: "transformer", batch: 1, sizes: &sizes, examples };
+                let key = PartKey { part: "transformer", batch: 1, sizes: &sizes, examples };
                 let graph = |_, sizes: &[usize]| {
                     self.transformer.graph(&self.transformer_weights, [sizes[0], sizes[1]], sizes[2])
                 };
-                loaded.push((tokens, sessions.of(wanted, graph)?));
+                loaded.push((tokens, sessions.of(key, graph)?));
             }
         }
         Ok(Box::new(Loaded { transformer: &self.transformer, sessions: loaded, shape }))

@@ -99,8 +99,8 @@ impl Sessions {
     ///
     /// # Errors
     /// If `graph` fails, or the runtime refuses what it returns.
-    pub fn of(&self, wanted: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
-        let PartKey { part, batch, sizes, examples } = wanted;
+    pub fn of(&self, key: PartKey<'_>, graph: impl Fn(usize, &[usize]) -> Result<Graph>) -> Result<Arc<Session>> {
+        let PartKey { part, batch, sizes, examples } = key;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { kept, needs, loads } = &mut *state;
         if !self.keeps {

@@ -130,7 +130,7 @@ impl Renderer {
             let turn = self.free_child().await?;
             let Some(loras) = self.other_loras() else { return Ok(turn) };
             if !self.shared.has_opened(&loras) {
-                match open_with(&self.shared.wanted, &loras, &self.shared.program).await {
+                match open_with(&self.shared.request, &loras, &self.shared.program).await {
                     Ok(_) => self.shared.opened(&loras),
                     Err(complaint) => self.refuse(&loras, &complaint),
                 }
@@ -231,7 +231,7 @@ impl Renderer {
 
     /// The most pictures of a size that are rendered together.
     fn most(&self, size: (u32, u32)) -> u32 {
-        self.shared.wanted.batch(size).min(self.most.load(Ordering::SeqCst))
+        self.shared.request.batch(size).min(self.most.load(Ordering::SeqCst))
     }
 
     /// Makes batches smaller after a child was lost with `pictures` pictures, which may have been too many for its
@@ -262,7 +262,7 @@ impl Renderer {
 
     /// Steps of each picture of a task; 0 for as many as the model was made for.
     fn steps(&self, task: &Waiting) -> u32 {
-        task.brief.settings.steps.unwrap_or(self.shared.wanted.steps)
+        task.brief.settings.steps.unwrap_or(self.shared.request.steps)
     }
 
     /// Time that a task has left.
@@ -363,7 +363,7 @@ impl Renderer {
             guidance_scale: settings.guidance_scale,
             strength: settings.strength,
             negative_prompt: settings.negative_prompt.clone().unwrap_or_default(),
-            syntax: settings.prompt.unwrap_or(self.shared.wanted.prompt),
+            syntax: settings.prompt.unwrap_or(self.shared.request.prompt),
             batch,
         }
     }
@@ -376,7 +376,7 @@ impl Renderer {
                 match fault {
                     Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
                     Fault::Memory => {
-                        let advice = self.shared.wanted.more_memory();
+                        let advice = self.shared.request.more_memory();
                         EngineError::Temporary(format!("{sentence}: {advice}"))
                     }
                     Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(sentence),

@@ -56,21 +56,21 @@ const MAX_WORDS: u64 = 2_000;
 /// A sentence for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
 /// the service runs.
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
-    let wanted = ModelRequest::new(settings, data)?;
-    let speed = wanted.remembered();
-    let typical_duration = wanted.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time);
+    let request = ModelRequest::new(settings, data)?;
+    let speed = request.remembered();
+    let typical_duration = request.usual_task(&speed).map_or(TYPICAL_DURATION, |(time, _)| time);
     let info = EngineInfo {
-        sizes: wanted.sizes.clone(),
-        max_references: settings.engine_references.unwrap_or_else(|| wanted.max_references()),
-        masks: wanted.takes_masks(),
-        settings: wanted.taken_settings(),
+        sizes: request.sizes.clone(),
+        max_references: settings.engine_references.unwrap_or_else(|| request.max_references()),
+        masks: request.takes_masks(),
+        settings: request.taken_settings(),
         loras: LoraSource::Files,
-        weighted_prompts: wanted.takes_weighted_prompts(),
+        weighted_prompts: request.takes_weighted_prompts(),
         attempt_limit: Some(ATTEMPT_LIMIT),
-        slots: wanted.slots(),
-        ..EngineInfo::new("diffusion", wanted.describe(&speed), typical_duration)
+        slots: request.slots(),
+        ..EngineInfo::new("diffusion", request.describe(&speed), typical_duration)
     };
-    Ok(EngineChoice::new(info, move |context| Ok(Arc::new(Diffusion::new(wanted.clone(), &context)))))
+    Ok(EngineChoice::new(info, move |context| Ok(Arc::new(Diffusion::new(request.clone(), &context)))))
 }
 
 /// Opens the model of the settings in a child process that ends at once, and describes it.
@@ -112,18 +112,18 @@ impl From<String> for OpenModelError {
 /// # Errors
 /// [`OpenModelError`].
 pub async fn open_once(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, OpenModelError> {
-    let wanted = ModelRequest::new(settings, data)?;
-    let loaded = open_with(&wanted, &[], decoder.program()).await?;
-    let mut speed = wanted.remembered();
+    let request = ModelRequest::new(settings, data)?;
+    let loaded = open_with(&request, &[], decoder.program()).await?;
+    let mut speed = request.remembered();
     speed.on(&loaded);
     let confinement = if loaded.confined { "" } else { "; this kernel does not filter system calls" };
     let Loaded { family, processor, .. } = &loaded;
-    Ok(format!("{}: {family} on {processor}{confinement}", wanted.describe(&speed)))
+    Ok(format!("{}: {family} on {processor}{confinement}", request.describe(&speed)))
 }
 
 /// Opens the model with these LoRA files beside the engine's own, in a child process that ends at once.
-async fn open_with(wanted: &ModelRequest, loras: &[Lora], program: &Path) -> Result<Loaded, OpenModelError> {
-    let mut setup = Setup { work: Work::Opens, ..wanted.setup(&wanted.find()?, false, loras)? };
+async fn open_with(request: &ModelRequest, loras: &[Lora], program: &Path) -> Result<Loaded, OpenModelError> {
+    let mut setup = Setup { work: Work::Opens, ..request.setup(&request.find()?, false, loras)? };
     if setup.precision == EnginePrecision::W8a8 {
         // The weights in 8 bits may not be there, and take minutes to make.
         setup.precision = EnginePrecision::F32;
@@ -133,12 +133,12 @@ async fn open_with(wanted: &ModelRequest, loras: &[Lora], program: &Path) -> Res
     let opened = tokio::time::timeout(CHECK_LIMIT, link.open()).await;
     match opened.map_err(|_| format!("the model was not open after {} s", CHECK_LIMIT.as_secs()))? {
         Ok(loaded) => Ok(loaded),
-        Err(_) => Err(complaint(&mut child, wanted).await),
+        Err(_) => Err(complaint(&mut child, request).await),
     }
 }
 
 /// The complaint of a child that ends, for the operator.
-async fn complaint(child: &mut Child, wanted: &ModelRequest) -> OpenModelError {
+async fn complaint(child: &mut Child, request: &ModelRequest) -> OpenModelError {
     let mut words = String::new();
     if let Some(error) = child.stderr.take() {
         drop(error.take(MAX_WORDS).read_to_string(&mut words).await);
@@ -150,7 +150,7 @@ async fn complaint(child: &mut Child, wanted: &ModelRequest) -> OpenModelError {
         Some(NO_ADDITION) => OpenFault::Addition,
         _ => OpenFault::Other,
     };
-    let remedy = ended.and_then(|status| wanted.remedy(status));
+    let remedy = ended.and_then(|status| request.remedy(status));
     OpenModelError { words: remedy.map_or_else(|| words.to_owned(), |remedy| format!("{words}: {remedy}")), fault }
 }
 
@@ -159,8 +159,8 @@ async fn complaint(child: &mut Child, wanted: &ModelRequest) -> OpenModelError {
 /// # Errors
 /// A sentence for the operator: the model cannot be used.
 pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
-    let wanted = ModelRequest::new(settings, data)?;
-    let setup = Setup { work: Work::Compares(asked), ..wanted.setup(&wanted.find()?, keeps, &[])? };
+    let request = ModelRequest::new(settings, data)?;
+    let setup = Setup { work: Work::Compares(asked), ..request.setup(&request.find()?, keeps, &[])? };
     let start = start(EngineContext::default().decoder.program());
     let mut child = supervisor::spawn(&start, &setup.arguments()?).await.map_err(|error| error.to_string())?;
     let mut text = String::new();
@@ -169,7 +169,7 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
     }
     match serde_json::from_str(&text) {
         Ok(distance) => Ok(distance),
-        Err(_) => Err(complaint(&mut child, &wanted).await.words),
+        Err(_) => Err(complaint(&mut child, &request).await.words),
     }
 }
 
@@ -178,8 +178,8 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
 /// # Errors
 /// A sentence for the operator: there is no such model.
 pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecision, String> {
-    let wanted = ModelRequest::new(settings, data)?;
-    Ok(wanted.precision(&wanted.find()?))
+    let request = ModelRequest::new(settings, data)?;
+    Ok(request.precision(&request.find()?))
 }
 
 /// The start of a child: this program becomes it.
@@ -200,9 +200,9 @@ struct Diffusion {
 
 impl Diffusion {
     /// Starts a child, in a runtime.
-    fn new(wanted: ModelRequest, context: &EngineContext) -> Self {
+    fn new(request: ModelRequest, context: &EngineContext) -> Self {
         let program = context.decoder.program();
-        let shared = Arc::new(Shared::new(wanted, context.keeps, program));
+        let shared = Arc::new(Shared::new(request, context.keeps, program));
         let supervisor = Supervisor::new(shared.clone(), start(program));
         let (renderer, life) = (Arc::new(Renderer::new(supervisor, shared)), CancellationToken::new());
         let _end = life.clone().drop_guard();
@@ -241,14 +241,14 @@ impl Engine for Diffusion {
         if shared.has_opened(loras) {
             return Ok(());
         }
-        match open_with(&shared.wanted, loras, &shared.program).await {
+        match open_with(&shared.request, loras, &shared.program).await {
             Ok(_) => {
                 shared.opened(loras);
                 Ok(())
             }
             Err(OpenModelError { words, fault: OpenFault::Addition }) => {
                 // Without these files, too, if the engine's own additions are at fault.
-                match open_with(&shared.wanted, &[], &shared.program).await {
+                match open_with(&shared.request, &[], &shared.program).await {
                     Ok(_) => Err(EngineError::Permanent(words)),
                     Err(_) => Ok(()),
                 }

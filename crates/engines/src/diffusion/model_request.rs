@@ -12,7 +12,7 @@ use tintype_engine::{Lora, PromptSyntax, Setting, Sizes};
 use super::child::{NO_FILES, NO_MODEL, NO_SCHEDULER, Setup, Work};
 use super::machine;
 use super::speed::{LEAST_SIDE, Plan, Speed};
-use crate::models::catalogue::{is_in_8_bits, offers};
+use crate::models::catalogue::{self, is_in_8_bits};
 use crate::models::library::{self, Target};
 use crate::models::{self, Installed};
 use crate::sizes;
@@ -32,7 +32,7 @@ const USUAL_SIDE: u32 = 1_024;
 pub fn default_model(data: &Path) -> Option<String> {
     let found = models::entries(data).ok()?.into_iter().filter_map(|listed| listed.found.ok());
     let usable = found.filter(|found| found.usable().is_ok() && models::version(data, &found.name).is_some());
-    let rank = |name: &str| offers().iter().position(|offer| offer.name == name).unwrap_or(usize::MAX);
+    let rank = |name: &str| catalogue::models().iter().position(|model| model.name == name).unwrap_or(usize::MAX);
     usable.map(|found| found.name).min_by_key(|name| (rank(name), name.clone()))
 }
 
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     /// The settings with all kinds of files beside a model.
-    fn wanted(folder: &Path, precision: EnginePrecision) -> ModelRequest {
+    fn request(folder: &Path, precision: EnginePrecision) -> ModelRequest {
         ModelRequest {
             model: folder.display().to_string(),
             data: folder.join("data"),
@@ -354,28 +354,28 @@ mod tests {
     fn weights_in_8_bits_need_an_installed_model() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join(models::INDEX), "{}").expect("written");
-        let wanted = |precision| wanted(folder.path(), precision);
-        let setup = |wanted: ModelRequest| wanted.setup(&wanted.find().expect("a model"), true, &[]);
-        let usual = setup(wanted(EnginePrecision::F32)).expect("a setup");
-        assert_eq!(usual.loras, wanted(EnginePrecision::F32).loras);
-        assert_eq!(usual.embeddings, wanted(EnginePrecision::F32).embeddings);
-        let on_gpu = ModelRequest { runtime: EngineRuntime::Cuda, ..wanted(EnginePrecision::F16) };
+        let request = |precision| request(folder.path(), precision);
+        let setup = |request: ModelRequest| request.setup(&request.find().expect("a model"), true, &[]);
+        let usual = setup(request(EnginePrecision::F32)).expect("a setup");
+        assert_eq!(usual.loras, request(EnginePrecision::F32).loras);
+        assert_eq!(usual.embeddings, request(EnginePrecision::F32).embeddings);
+        let on_gpu = ModelRequest { runtime: EngineRuntime::Cuda, ..request(EnginePrecision::F16) };
         assert_eq!((usual.device_memory, on_gpu.device_memory()), (None, Some(10 << 30)));
         assert_eq!((usual.vae, usual.prompt), (Some("vae.safetensors".into()), PromptSyntax::Weighted));
-        let refusal = setup(wanted(EnginePrecision::W8a8)).expect_err("no folder for them");
+        let refusal = setup(request(EnginePrecision::W8a8)).expect_err("no folder for them");
         assert!(refusal.contains("needs an installed model") && refusal.contains("`tintype model add"), "{refusal}");
     }
 
     #[test]
     fn the_announced_time_is_that_of_the_size_that_the_settings_allow() {
         let folder = tempfile::tempdir().expect("a folder");
-        let any = wanted(folder.path(), EnginePrecision::F32);
+        let any = request(folder.path(), EnginePrecision::F32);
         let of = |width, height| ModelRequest { sizes: Sizes::Of(vec![(width, height), (320, 640)]), ..any.clone() };
         let mut speed = Speed::default();
         speed.observe_step(512 * 512, Duration::from_secs(1));
-        let usual = |wanted: &ModelRequest| wanted.usual_task(&speed).expect("its time is known");
+        let usual = |request: &ModelRequest| request.usual_task(&speed).expect("its time is known");
         assert_eq!([usual(&any).1, usual(&of(512, 512)).1], [(1_024, 1_024), (512, 512)]);
-        let said = |wanted: &ModelRequest| wanted.describe(&speed);
+        let said = |request: &ModelRequest| request.describe(&speed);
         assert!(!said(&any).contains("rendered as"), "{}", said(&any));
         assert!(
             said(&of(512, 512)).contains("1024x1024")
@@ -387,12 +387,12 @@ mod tests {
     #[test]
     fn the_remedy_follows_from_what_is_wrong() {
         let folder = tempfile::tempdir().expect("a folder");
-        let by_path = wanted(folder.path(), EnginePrecision::F32);
+        let by_path = request(folder.path(), EnginePrecision::F32);
         let installed = ModelRequest { model: "mine".into(), ..by_path.clone() };
         std::fs::create_dir_all(models::directory(&installed.data).join("mine")).expect("a folder");
         for (status, words) in [(NO_MODEL, "use another model"), (NO_SCHEDULER, "such as EulerDiscreteScheduler")] {
-            for wanted in [&by_path, &installed] {
-                let remedy = wanted.remedy(status).expect("a remedy");
+            for request in [&by_path, &installed] {
+                let remedy = request.remedy(status).expect("a remedy");
                 assert!(remedy.contains(words) && !remedy.contains("model verify"), "{remedy}");
             }
         }

@@ -37,7 +37,7 @@ const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 /// The parts of the engine that its children share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub wanted: ModelRequest,
+    pub request: ModelRequest,
     /// Whether files may be written beside the model.
     keeps: bool,
     pub speed: Mutex<Speed>,
@@ -64,10 +64,10 @@ struct Loras {
 const MOST_OPENED: usize = 16;
 
 impl Shared {
-    pub(super) fn new(wanted: ModelRequest, keeps: bool, program: &Path) -> Self {
-        let speed = Mutex::new(wanted.remembered());
+    pub(super) fn new(request: ModelRequest, keeps: bool, program: &Path) -> Self {
+        let speed = Mutex::new(request.remembered());
         let (measured, hold, loras) = Default::default();
-        Self { wanted, keeps, speed, measured, hold, loras, program: program.to_owned() }
+        Self { request, keeps, speed, measured, hold, loras, program: program.to_owned() }
     }
 
     /// Whether the child has these LoRA files beside the engine's own.
@@ -101,7 +101,7 @@ impl Shared {
 
     /// Writes the speed down for the next start, if it has changed.
     pub(super) async fn remember(&self) {
-        let (Some(file), true) = (self.wanted.speed_file(), self.keeps) else { return };
+        let (Some(file), true) = (self.request.speed_file(), self.keeps) else { return };
         let speed = self.speed.locked().clone();
         let write = move || match speed.differs(&Speed::remembered(&file)) {
             true => speed.remember(&file),
@@ -122,14 +122,14 @@ impl Program for Arc<Shared> {
     type Link = Link;
 
     fn next(&self) -> Result<Next<Link>, String> {
-        let installed = self.wanted.find()?;
+        let installed = self.request.find()?;
         *self.hold.locked() = Some(installed.hold()?);
         let loras = {
             let mut loras = self.loras.locked();
             loras.present = std::mem::take(&mut loras.next);
             loras.present.clone()
         };
-        let arguments = self.wanted.setup(&installed, self.keeps, &loras)?.arguments()?;
+        let arguments = self.request.setup(&installed, self.keeps, &loras)?.arguments()?;
         Ok(Next { arguments, link: Box::new(Link::new) })
     }
 
@@ -167,7 +167,7 @@ impl Program for Arc<Shared> {
             self.remember().await;
         }
         let Loaded { family, processor, micros, .. } = loaded;
-        let expected = self.wanted.describe(&self.speed.locked());
+        let expected = self.request.describe(&self.speed.locked());
         let opened_in = micros / 1_000;
         tracing::info!(family, processor, opened_in_ms = opened_in, "{expected}");
         Ok(())
@@ -180,14 +180,14 @@ impl Program for Arc<Shared> {
 
     fn advice(&self, why: &str) -> Option<String> {
         if OUT_OF_MEMORY.iter().any(|words| why.contains(words)) {
-            return Some(self.wanted.more_memory());
+            return Some(self.request.more_memory());
         }
         if why.contains(NOT_FINITE) {
             return Some("numbers of 16 bits are too small for some models: give --engine-precision f32".into());
         }
         let statuses = [NO_MODEL, NO_FILES, NO_SCHEDULER].into_iter();
         let ended = |status: &u8| why.contains(&format!("(exit status: {status})"));
-        statuses.filter(ended).find_map(|status| self.wanted.remedy(status))
+        statuses.filter(ended).find_map(|status| self.request.remedy(status))
     }
 }
 

@@ -87,13 +87,13 @@ impl CatalogueModel {
 }
 
 /// All models of the catalogue, the recommended one first.
-pub fn offers() -> &'static [CatalogueModel] {
+pub fn models() -> &'static [CatalogueModel] {
     &CATALOGUE.model
 }
 
 /// The model of this name.
-pub fn offer(name: &str) -> Option<&'static CatalogueModel> {
-    offers().iter().find(|offer| offer.name == name)
+pub fn find(name: &str) -> Option<&'static CatalogueModel> {
+    models().iter().find(|model| model.name == name)
 }
 
 /// The folders that are fetched of a repository that is not in the catalogue.
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn the_catalogue_can_be_read_and_its_names_and_commits_are_well_formed() {
-        assert!(offers().len() > 5);
-        for CatalogueModel { name, commit, licence, disk_gb, repository, parts, .. } in offers() {
+        assert!(models().len() > 5);
+        for CatalogueModel { name, commit, licence, disk_gb, repository, parts, .. } in models() {
             assert!(crate::models::is_name(name), "{name}");
             assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
             assert!(licence.url.starts_with("https://") && *disk_gb > 0.0 && !parts.is_empty(), "{name}");
             assert_eq!(repository.split('/').count(), 2, "{name}");
         }
-        let names: std::collections::BTreeSet<_> = offers().iter().map(|offer| &offer.name).collect();
-        assert_eq!(names.len(), offers().len());
+        let names: std::collections::BTreeSet<_> = models().iter().map(|model| &model.name).collect();
+        assert_eq!(names.len(), models().len());
     }
 }

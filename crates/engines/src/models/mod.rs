@@ -318,7 +318,7 @@ pub fn missing(data_dir: &Path, name: &str) -> String {
     let names: Vec<_> = entries(data_dir).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
     let installed =
         if names.is_empty() { "none is installed".into() } else { format!("installed: {}", names.join(", ")) };
-    let remedy = match catalogue::offer(name) {
+    let remedy = match catalogue::find(name) {
         Some(_) => format!("`tintype model pull {name}` fetches it"),
         None => "`tintype model list` shows the models that `tintype model pull` can fetch".to_owned(),
     };

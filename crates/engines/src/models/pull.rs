@@ -45,7 +45,7 @@ struct Plan {
 #[derive(Debug)]
 pub struct Pull {
     /// Its entry in the catalogue.
-    pub offer: Option<&'static CatalogueModel>,
+    pub entry: Option<&'static CatalogueModel>,
     /// The licence, and whether it was accepted at an earlier start of this pull.
     pub licence: Licence,
     /// Bytes of all files.
@@ -93,22 +93,22 @@ impl Plan {
 ///
 /// # Errors
 /// A sentence for the operator: it is neither a name in the catalogue nor a repository.
-fn name_of(wanted: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
-    if let Some(offer) = catalogue::offer(wanted) {
-        return Ok((offer.name.clone(), offer.repository.clone(), Some(offer)));
+fn name_of(model: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
+    if let Some(entry) = catalogue::find(model) {
+        return Ok((entry.name.clone(), entry.repository.clone(), Some(entry)));
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let part = |part: &str| !part.is_empty() && part.len() <= 96 && !part.starts_with('.') && part.bytes().all(plain);
-    let repository = wanted.split_once('/').filter(|(owner, name)| part(owner) && part(name));
+    let repository = model.split_once('/').filter(|(owner, name)| part(owner) && part(name));
     let name = repository.map(|(_, name)| name.to_ascii_lowercase()).filter(|name| is_name(name));
     let name = name.ok_or_else(|| {
-        let names: Vec<_> = catalogue::offers().iter().map(|offer| offer.name.as_str()).collect();
-        format!("there is no model {wanted:?}: choose {}, or give OWNER/NAME of a repository", names.join(", "))
+        let names: Vec<_> = catalogue::models().iter().map(|entry| entry.name.as_str()).collect();
+        format!("there is no model {model:?}: choose {}, or give OWNER/NAME of a repository", names.join(", "))
     })?;
-    Ok((name, wanted.to_owned(), None))
+    Ok((name, model.to_owned(), None))
 }
 
-/// Prepares a pull of `wanted`, a name of the catalogue or `OWNER/NAME` of a repository, at `revision` or the one of the
+/// Prepares a pull of `model`, a name of the catalogue or `OWNER/NAME` of a repository, at `revision` or the one of the
 /// catalogue. `watch` hears when the hub is asked.
 ///
 /// # Errors
@@ -116,11 +116,11 @@ fn name_of(wanted: &str) -> Result<(String, String, Option<&'static CatalogueMod
 pub async fn begin(
     hub: &Hub,
     data_dir: &Path,
-    wanted: &str,
+    model: &str,
     revision: Option<&str>,
     watch: &dyn Watch,
 ) -> Result<Begun, String> {
-    let (name, repository, offer) = name_of(wanted)?;
+    let (name, repository, entry) = name_of(model)?;
     let target = directory(data_dir).join(&name);
     if fs::symlink_metadata(&target).is_ok() {
         let installed = super::find(data_dir, &name);
@@ -142,9 +142,9 @@ pub async fn begin(
     let (plan, source) = match earlier {
         Some((plan, source)) if revision.is_none_or(|revision| revision == source.commit) => (plan, source),
         earlier => {
-            let revision = revision.or(offer.map(|offer| offer.commit.as_str())).unwrap_or("main");
+            let revision = revision.or(entry.map(|entry| entry.commit.as_str())).unwrap_or("main");
             watch.tell(&format!("connecting to {}", hub.endpoint()));
-            let drawn = draw(hub, &name, &repository, revision, offer).await?;
+            let drawn = draw(hub, &name, &repository, revision, entry).await?;
             match earlier.filter(|(plan, source)| source.commit == drawn.1.commit && plan.files() == drawn.0.files()) {
                 // A branch that still leads to the commit at which the pull began.
                 Some(earlier) => earlier,
@@ -156,13 +156,13 @@ pub async fn begin(
             }
         }
     };
-    if offer.is_none() {
+    if entry.is_none() {
         check_pipeline(hub, &plan, &source, &staging).await?;
     }
     let bytes = plan.manifest.bytes();
     let done = plan.manifest.files.iter().fold(0_u64, |sum, file| sum.saturating_add(arrived(&staging, file)));
     let licence = plan.manifest.licence.clone().ok_or("the plan of the pull names no licence")?;
-    let pull = Pull { offer, licence, bytes, done, plan, source, staging, target, _lock: lock };
+    let pull = Pull { entry, licence, bytes, done, plan, source, staging, target, _lock: lock };
     Ok(Begun::Ready(Box::new(pull)))
 }
 
@@ -181,7 +181,7 @@ async fn draw(
     name: &str,
     repository: &str,
     revision: &str,
-    offer: Option<&CatalogueModel>,
+    entry: Option<&CatalogueModel>,
 ) -> Result<(Plan, Source), String> {
     let (mut tries, mut pause) = (0, hub.limits.pause);
     let listed = loop {
@@ -203,10 +203,10 @@ async fn draw(
             Err(HubError::Misfit(reason)) => return Err(reason),
         }
     };
-    let (parts, every) = offer.map_or_else(|| (catalogue::all_parts(), false), |offer| (offer.parts.clone(), true));
+    let (parts, every) = entry.map_or_else(|| (catalogue::all_parts(), false), |entry| (entry.parts.clone(), true));
     let files = select(&listed.files, &parts, every).map_err(|reason| format!("{repository}: {reason}"))?;
     let page = hub.page(repository);
-    let licence = match offer.map(|offer| &offer.licence) {
+    let licence = match entry.map(|entry| &entry.licence) {
         Some(licence) => Licence {
             name: licence.name.clone(),
             url: licence.url.clone(),
@@ -221,7 +221,7 @@ async fn draw(
     let git_sha1 = files.iter().filter_map(|file| Some((file.path.clone(), file.git_sha1.clone()?))).collect();
     let files = files.into_iter().map(|RemoteFile { path, bytes, sha256, .. }| ModelFile { path, bytes, sha256 });
     // The class is read when the index is there.
-    let mut manifest = Manifest::new(name, offer.map_or("", |offer| &offer.pipeline), files.collect());
+    let mut manifest = Manifest::new(name, entry.map_or("", |entry| &entry.pipeline), files.collect());
     let source =
         Source { endpoint: hub.endpoint().to_owned(), repository: repository.to_owned(), commit: listed.commit };
     manifest.source = Some(source.clone());
