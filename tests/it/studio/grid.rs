@@ -206,12 +206,12 @@ fn a_reload_leaves_the_focus_where_people_write() {
     let loaded =
         "!window.isOld && document.readyState === 'complete' && document.querySelector('.tile .star') !== null";
     person.browser.until_asked(loaded, |_| ());
-    assert_eq!(person.browser.evaluate("document.activeElement.id"), "prompt");
+    person.browser.until("document.activeElement.id === 'prompt'");
     // Whoever was at a tile is there again.
     person.browser.evaluate("document.querySelector('.tile .open').focus(), 1");
     person.browser.evaluate("window.isOld = true, setTimeout(() => location.reload()), 1");
     person.browser.until_asked(loaded, |_| ());
-    assert_eq!(person.browser.evaluate("document.activeElement.parentNode.classList.contains('tile')"), true);
+    person.browser.until("document.activeElement.parentNode.classList.contains('tile')");
     person.leave();
 }
 
