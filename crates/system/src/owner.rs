@@ -140,8 +140,8 @@ pub fn denied(path: &Path) -> String {
     }
 }
 
-/// A sentence about a place of a user of the host that has no number in the user namespace of this container: which user
-/// of the host stands for the own one. `None` outside of such namespaces, and for users that have a number.
+/// A sentence about a place whose owner, a user of the host, has no number in the user namespace of this container: who
+/// should own it there. `None` outside of such namespaces, and for users that have a number.
 fn of_outside(place: &Path, uid: u32) -> Option<String> {
     let ranges = fs::read_to_string("/proc/self/uid_map").ok()?;
     let is_whole = ranges.split_whitespace().eq(["0", "0", "4294967295"]);
