@@ -26,7 +26,6 @@ pub(super) fn session(config: &Config) -> String {
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
     format!(
         "DEALLOCATE ALL;
-         UNLISTEN *;
          {asked}
          SET statement_timeout = {statement_ms};
          SET lock_timeout = 5000;
