@@ -141,7 +141,7 @@ fn klein(folder: &Path, part: &str, rows_at_a_time: Option<usize>) -> Result<()>
     for &(side, rows) in sides {
         let graph = model.graph(&weights, [rows, rows], &[], TEXT)?;
         let inputs = [
-            ("latent", vec![1, model.channels, rows, rows]),
+            ("pictures", vec![rows * rows, model.channels]),
             ("time", vec![1, model.embed_time(0.5).len()]),
             ("context", vec![TEXT, model.context]),
         ];

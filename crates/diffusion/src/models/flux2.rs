@@ -87,9 +87,8 @@ impl Flux2 {
 
     /// Writes the graph for a latent picture and reference pictures of the given heights and widths.
     ///
-    /// Inputs: `latent`; `reference.N` for each, or, in a graph for every size, `pictures` in place of these, with a row for
-    /// each position of the latent picture and then of each reference; `time` (see [`Flux2::embed_time`]); `context`, one row for each of
-    /// `tokens`. Output: `velocity`, of the shape of `latent`.
+    /// Inputs: `pictures`, with a row for each position of the latent picture and then of each reference; `time` (see
+    /// [`Flux2::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`, of the shape of the latent picture.
     ///
     /// # Errors
     /// If the weights do not fit.
@@ -102,7 +101,8 @@ impl Flux2 {
     ) -> Result<Graph> {
         let mut b = Builder::new(weights, "");
         let inner = self.heads.count * self.heads.size;
-        let image = self.pictures(&mut b, [height, width], references);
+        let rows = std::iter::once(&[height, width]).chain(references).map(|[height, width]| height * width).sum();
+        let image = b.input("pictures", &[rows, self.channels]);
         let time = b.input("time", &[1, self.waves]);
         let context = b.input("context", &[tokens, self.context]);
         let time = b.linear_wide(&time, "time_guidance_embed.timestep_embedder.linear_1", inner, false)?;
@@ -135,21 +135,6 @@ impl Flux2 {
         b.output("velocity", &velocity);
         // Some configurations promise guidance as an input, but the pipeline never gives it.
         b.finish(|name| name.starts_with("time_guidance_embed.guidance_embedder."))
-    }
-
-    /// The rows of the latent picture and of the references.
-    fn pictures(&self, b: &mut Builder<'_>, [height, width]: [usize; 2], references: &[[usize; 2]]) -> Node {
-        if b.any_size() {
-            let rows = references.iter().map(|[height, width]| height * width).sum::<usize>();
-            return b.input("pictures", &[height * width + rows, self.channels]);
-        }
-        let latent = b.input("latent", &[1, self.channels, height, width]);
-        let mut pictures = vec![b.to_rows(&latent)];
-        for (number, [height, width]) in references.iter().enumerate() {
-            let reference = b.input(&format!("reference.{number}"), &[1, self.channels, *height, *width]);
-            pictures.push(b.to_rows(&reference));
-        }
-        b.concat(&pictures.iter().collect::<Vec<_>>(), 0)
     }
 }
 

@@ -202,9 +202,8 @@ impl Family for Flux2Klein {
             let (pictures, _) = sizes.as_chunks::<2>();
             self.transformer.graph(&self.transformer_weights, pictures[0], &pictures[1..], TOKENS)
         })?;
-        let references = guide.references.iter().collect();
-        let any_size = self.transformer_weights.any_size();
-        Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references, any_size }))
+        let references = guide.references.iter().flat_map(|latent| rows(&latent.numbers, latent.shape)).collect();
+        Ok(Box::new(Loaded { transformer: &self.transformer, session, shape, references }))
     }
 
     fn positions(&self, latent: &Latent) -> Latent {
@@ -256,46 +255,26 @@ struct Loaded<'a> {
     transformer: &'a Flux2,
     session: Arc<Session>,
     shape: [usize; 3],
-    references: Vec<&'a Latent>,
-    /// Whether the graph is for every size.
-    any_size: bool,
+    /// The rows of all references.
+    references: Vec<f32>,
 }
 
-/// A row for each position of latent pictures, one picture after the other.
-fn rows<'a>(pictures: impl Iterator<Item = (&'a [f32], [usize; 3])>) -> Vec<f32> {
-    let mut rows = Vec::new();
-    for (numbers, [channels, height, width]) in pictures {
-        let area = height * width;
-        rows.extend((0..area).flat_map(|at| (0..channels).map(move |channel| numbers[channel * area + at])));
-    }
-    rows
+/// A row for each position of a latent picture.
+fn rows(numbers: &[f32], [channels, height, width]: [usize; 3]) -> impl Iterator<Item = f32> {
+    let area = height * width;
+    (0..area).flat_map(move |at| (0..channels).map(move |channel| numbers[channel * area + at]))
 }
 
 impl Denoiser for Loaded<'_> {
     fn predict(&self, sample: &[f32], time: f32, prompt: &Embedding) -> Result<Vec<f32>> {
-        let batch = |[channels, height, width]: [usize; 3]| [1, channels, height, width];
-        let shape = batch(self.shape);
+        let pictures: Vec<f32> = rows(sample, self.shape).chain(self.references.iter().copied()).collect();
         let time = self.transformer.embed_time(time);
-        let (times, contexts) = ([1, time.len()], [TOKENS, self.transformer.context]);
-        let mut inputs =
-            vec![("time", Input::Floats(&times, &time)), ("context", Input::Floats(&contexts, &prompt.states))];
-        let (mut names, mut shapes, mut pictures) = (Vec::new(), Vec::new(), Vec::new());
-        if self.any_size {
-            let references = self.references.iter().map(|latent| (latent.numbers.as_slice(), latent.shape));
-            pictures = rows(std::iter::once((sample, self.shape)).chain(references));
-        } else {
-            names = (0..self.references.len()).map(|number| format!("reference.{number}")).collect();
-            shapes = self.references.iter().map(|latent| batch(latent.shape)).collect();
-        }
-        let picture_rows = [pictures.len() / self.shape[0], self.shape[0]];
-        if self.any_size {
-            inputs.push(("pictures", Input::Floats(&picture_rows, &pictures)));
-        } else {
-            inputs.push(("latent", Input::Floats(&shape, sample)));
-        }
-        for ((name, latent), shape) in names.iter().zip(&self.references).zip(&shapes) {
-            inputs.push((name, Input::Floats(shape, &latent.numbers)));
-        }
+        let shape = [pictures.len() / self.shape[0], self.shape[0]];
+        let inputs = [
+            ("pictures", Input::Floats(&shape, &pictures)),
+            ("time", Input::Floats(&[1, time.len()], &time)),
+            ("context", Input::Floats(&[TOKENS, self.transformer.context], &prompt.states)),
+        ];
         let [velocity] = self.session.run(&inputs, ["velocity"])?;
         Ok(velocity)
     }

@@ -53,12 +53,14 @@ fn every_block_of_the_transformer_gives_the_same_numbers() {
     let mut transformer = Flux2::read(&model.config("transformer")).expect("a transformer");
     let (shape, latent) = model.latent(transformer.channels, 16);
     let (weights, size) = (model.weights("transformer"), [shape[2], shape[3]]);
+    let area = shape[2] * shape[3];
+    let rows: Vec<_> = (0..area).flat_map(|at| latent.iter().skip(at).step_by(area)).copied().collect();
     // All rows at a time, and parts of them, of which the last is shorter.
     for most in [transformer.rows_at_a_time, 7] {
         transformer.rows_at_a_time = most;
-        let latent = (shape, latent.clone());
         let graph = transformer.graph(&weights, size, &[], TOKENS).expect("a graph");
-        model.assert_transformer(graph, latent, &transformer.embed_time(801.0), transformer.context);
+        let pictures = ("pictures", Input::Floats(&[area, shape[1]], &rows));
+        model.assert_transformer(graph, pictures, &transformer.embed_time(801.0), transformer.context);
     }
 }
 

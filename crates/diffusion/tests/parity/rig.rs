@@ -171,20 +171,10 @@ impl Model {
 
     /// All recorded values of a transformer over the recorded prompt, late in the removal of the noise. `time` is the
     /// embedding of the moment; a row of the prompt has `width` numbers.
-    pub fn assert_transformer(
-        &self,
-        graph: Graph,
-        (shape, latent): ([usize; 4], Vec<f32>),
-        time: &[f32],
-        width: usize,
-    ) {
+    pub fn assert_transformer(&self, graph: Graph, latent: (&str, Input<'_>), time: &[f32], width: usize) {
         let context = self.pipeline().embed(self.prompt()).expect("an embedding").states;
         let (times, contexts) = ([1, time.len()], [context.len() / width, width]);
-        let inputs = [
-            ("latent", Input::Floats(&shape, &latent)),
-            ("time", Input::Floats(&times, time)),
-            ("context", Input::Floats(&contexts, &context)),
-        ];
+        let inputs = [latent, ("time", Input::Floats(&times, time)), ("context", Input::Floats(&contexts, &context))];
         self.assert_part("transformer.", graph, &inputs);
     }
 

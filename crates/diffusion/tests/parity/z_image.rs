@@ -2,6 +2,7 @@
 
 use tintype_diffusion::Settings;
 use tintype_diffusion::models::z_image::ZImage;
+use tintype_diffusion::runtime::Input;
 
 use crate::rig::Model;
 
@@ -31,8 +32,8 @@ fn every_block_of_the_transformer_gives_the_same_numbers() {
     // All rows at a time, and parts of them, of which the last is shorter.
     for most in [transformer.rows_at_a_time, 7] {
         transformer.rows_at_a_time = most;
-        let latent = (shape, latent.clone());
         let graph = transformer.graph(&weights, size, tokens).expect("a graph");
+        let latent = ("latent", Input::Floats(&shape, &latent));
         model.assert_transformer(graph, latent, &transformer.embed_time(801.0), transformer.context);
     }
 }
