@@ -9,7 +9,7 @@ use super::download::{Watch, sha256};
 use super::manifest::{MANIFEST, Manifest, ModelFile, read_operators_json, write};
 use super::pull::Index;
 use super::selection::{RemoteFile, select};
-use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced};
+use super::{CACHE, INDEX, Installed, Single, directory, is_name, misplaced, way_to};
 use tintype_diffusion::pipelines::{BESIDE, beside};
 use tintype_system::data_dir;
 
@@ -84,7 +84,14 @@ pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Wat
             "{name:?} cannot be the name of a model: give one of lower-case letters, digits, dots and hyphens as --name"
         ));
     }
-    let path = real(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let path = real(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            let path = path.display().to_string();
+            let way = if path.contains("://") { "download the file yourself first".into() } else { way_to(&path) };
+            format!("{path} is not on this machine: {way}")
+        }
+        _ => format!("{}: {error}", path.display()),
+    })?;
     let found = if path.is_file() { Found::of_file(&path)? } else { Found::of_folder(path)? };
     let total = found.files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
     watch.begin(if hash { total } else { 0 }, 0);
@@ -244,6 +251,17 @@ mod tests {
             let found = find(data.path(), folder.to_str().expect("text")).expect_err("no model");
             assert!(added.contains(way) && added == found, "{added} {found}");
         };
+        for (path, way) in [
+            ("sd-turbo", "`tintype model pull sd-turbo` fetches it"),
+            (
+                "someone/some-model",
+                "if it is a repository of the hub, `tintype model pull someone/some-model` fetches it",
+            ),
+            ("https://example.com/a.safetensors", "is not on this machine: download the file yourself first"),
+        ] {
+            let added = add(data.path(), Path::new(path), "mine", false, &Silent).expect_err(path);
+            assert!(added.starts_with(path) && added.contains(way), "{added}");
+        }
         refused(&own, "holds no model_index.json: give the folder of a model as diffusers writes it");
         write_file(&own.join("b.safetensors"), &XL);
         refused(&own, &format!("give one of them, such as {}", own.join("b.safetensors").display()));

@@ -318,11 +318,16 @@ pub fn missing(data_dir: &Path, name: &str) -> String {
     let names: Vec<_> = entries(data_dir).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
     let installed =
         if names.is_empty() { "none is installed".into() } else { format!("installed: {}", names.join(", ")) };
-    let remedy = match catalogue::find(name) {
-        Some(_) => format!("`tintype model pull {name}` fetches it"),
-        None => "`tintype model list` shows the models that `tintype model pull` can fetch".to_owned(),
-    };
-    format!("there is no model {name:?} ({installed}): {remedy}")
+    format!("there is no model {name:?} ({installed}): {}", way_to(name))
+}
+
+/// How to get a model that is not on this machine.
+fn way_to(name: &str) -> String {
+    match (catalogue::find(name), pull::repository_name(name)) {
+        (Some(_), _) => format!("`tintype model pull {name}` fetches it"),
+        (None, Some(_)) => format!("if it is a repository of the hub, `tintype model pull {name}` fetches it"),
+        (None, None) => "`tintype model list` shows the models that `tintype model pull` can fetch".to_owned(),
+    }
 }
 
 /// An installed model by its manifest alone, whatever became of its files.

@@ -97,18 +97,25 @@ fn name_of(model: &str) -> Result<(String, String, Option<&'static CatalogueMode
     if let Some(entry) = catalogue::find(model) {
         return Ok((entry.name.clone(), entry.repository.clone(), Some(entry)));
     }
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let part = |part: &str| !part.is_empty() && part.len() <= 96 && !part.starts_with('.') && part.bytes().all(plain);
-    let repository = model.split_once('/').filter(|(owner, name)| part(owner) && part(name));
-    let name = repository.map(|(_, name)| name.to_ascii_lowercase()).filter(|name| is_name(name));
+    let name = repository_name(model).map(str::to_ascii_lowercase).filter(|name| is_name(name));
     let name = name.ok_or_else(|| {
+        if fs::symlink_metadata(model).is_ok() {
+            return format!("{model} is on this machine already: `tintype model add {model}` installs it");
+        }
         let names: Vec<_> = catalogue::models().iter().map(|entry| entry.name.as_str()).collect();
         format!("there is no model {model:?}: choose {}, or give OWNER/NAME of a repository", names.join(", "))
     })?;
     Ok((name, model.to_owned(), None))
 }
 
-/// Prepares a pull of `model`, a name of the catalogue or `OWNER/NAME` of a repository, at `revision` or the one of the
+/// The second part of `OWNER/NAME`; `None` if a text has another form.
+pub(super) fn repository_name(text: &str) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let part = |part: &str| !part.is_empty() && part.len() <= 96 && !part.starts_with('.') && part.bytes().all(plain);
+    text.split_once('/').filter(|(owner, name)| part(owner) && part(name)).map(|(_, name)| name)
+}
+
+/// Prepares a pull of `model`, a name of the catalogue, or `OWNER/NAME` or the address of a repository, at `revision` or the one of the
 /// catalogue. `watch` hears when the hub is asked.
 ///
 /// # Errors
@@ -120,7 +127,8 @@ pub async fn begin(
     revision: Option<&str>,
     watch: &dyn Watch,
 ) -> Result<Begun, String> {
-    let (name, repository, entry) = name_of(model)?;
+    let address = model.strip_prefix(hub.endpoint()).map(|path| path.trim_matches('/'));
+    let (name, repository, entry) = name_of(address.unwrap_or(model))?;
     let target = directory(data_dir).join(&name);
     if fs::symlink_metadata(&target).is_ok() {
         let installed = super::find(data_dir, &name);
