@@ -11,6 +11,8 @@ use super::manifest::{MAX_FILES, check_path};
 const TEXTS: [&str; 2] = ["merges.txt", "chat_template.jinja"];
 /// Names of weights without their variant and shard.
 const WEIGHTS: [&str; 2] = ["model", "diffusion_pytorch_model"];
+/// Endings of files of weights, also of those that are never read.
+const OTHERS: [&str; 6] = [".safetensors", ".bin", ".ckpt", ".msgpack", ".onnx", ".gguf"];
 /// Most names of files in a refusal, and the bytes of the longest.
 const MAX_NAMES: usize = 5;
 const MAX_NAME: usize = 255;
@@ -52,6 +54,13 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
         let inside: Vec<_> = files.iter().filter_map(|file| Some((name_in(file, part)?, file))).collect();
         let is_there = |wanted: &str| inside.iter().any(|(name, _)| *name == wanted);
         let weights = WEIGHTS.into_iter().find_map(|stem| Layout::choose(stem, is_there));
+        let others = inside.iter().map(|(name, _)| *name).filter(|name| OTHERS.iter().any(|end| name.ends_with(end)));
+        if let Some(other) = others.min().filter(|_| weights.is_none()) {
+            return Err(format!(
+                "the repository holds the weights of {part:?} as {other:?} alone, which is not read: use a model with its \
+                 usual weights as safetensors"
+            ));
+        }
         let mut found = false;
         for (name, file) in inside {
             if is_settings(name, part) || weights.is_some_and(|weights| weights.holds(name)) {
@@ -187,6 +196,16 @@ mod tests {
         ];
         let chosen = chosen(&repository, &["text_encoder"]).expect("a model");
         assert_eq!(chosen, [repository[0], repository[1], repository[2], repository[3]]);
+    }
+
+    #[test]
+    fn a_part_whose_weights_are_not_read_is_named_before_anything_is_fetched() {
+        for other in ["pytorch_model.bin", "model.non_ema.safetensors", "flax_model.msgpack"] {
+            let encoder = format!("text_encoder/{other}");
+            let repository = ["model_index.json", "unet/model.safetensors", "text_encoder/config.json", &encoder];
+            let said = chosen(&repository, &["text_encoder", "unet"]).expect_err(other);
+            assert!(said.contains(&format!("the weights of \"text_encoder\" as {other:?} alone")), "{said}");
+        }
     }
 
     #[test]
