@@ -88,7 +88,8 @@ impl Flux2 {
     /// Writes the graph for a latent picture and reference pictures of the given heights and widths.
     ///
     /// Inputs: `pictures`, with a row for each position of the latent picture and then of each reference; `time` (see
-    /// [`Flux2::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`, of the shape of the latent picture.
+    /// [`Flux2::embed_time`]); `context`, one row for each of `tokens`. Output: `velocity`, of the shape of the latent
+    /// picture.
     ///
     /// # Errors
     /// If the weights do not fit.

@@ -115,8 +115,8 @@ pub(super) fn repository_name(text: &str) -> Option<&str> {
     text.split_once('/').filter(|(owner, name)| part(owner) && part(name)).map(|(_, name)| name)
 }
 
-/// Prepares a pull of `model`, a name of the catalogue, or `OWNER/NAME` or the address of a repository, at `revision` or the one of the
-/// catalogue. `watch` hears when the hub is asked.
+/// Prepares a pull of `model`, a name of the catalogue, or `OWNER/NAME` or the address of a repository, at `revision` or
+/// the one of the catalogue. `watch` hears when the hub is asked.
 ///
 /// # Errors
 /// A sentence for the operator.
