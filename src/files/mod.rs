@@ -192,9 +192,6 @@ impl Files {
     }
 
     /// Signs a link to a file that is valid for `valid_for` from now. Only buckets support this.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn signed_url(&self, name: &str, valid_for: Duration) -> Result<String, FilesError> {
         match &self.backend {
             Backend::Directory(_) => Err(FilesError("a directory signs no links".into())),
@@ -300,9 +297,6 @@ impl Files {
     }
 
     /// Opens a file or a byte range of it; `None` if the file does not exist.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn open(&self, name: FileName<'_>, range: Option<GetRange>) -> Result<Option<GetResult>, FilesError> {
         let (key, options) = (self.key(name.as_str()), GetOptions { range, ..GetOptions::default() });
         self.if_there(&key, self.objects().get_opts(&key, options).await).await
@@ -321,9 +315,6 @@ impl Files {
     }
 
     /// Size of a file in bytes; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn size(&self, name: FileName<'_>) -> Result<Option<u64>, FilesError> {
         let key = self.key(name.as_str());
         let found = self.if_there(&key, self.objects().head(&key).await).await?;
@@ -331,25 +322,16 @@ impl Files {
     }
 
     /// The whole content of a file; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn read(&self, name: FileName<'_>) -> Result<Option<Bytes>, FilesError> {
         self.read_key(&self.key(name.as_str())).await
     }
 
     /// The thumbnail of a picture, if there is one.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn thumbnail(&self, name: FileName<'_>) -> Result<Option<Bytes>, FilesError> {
         self.read_key(&self.key(&name.thumbnail())).await
     }
 
     /// Keeps the thumbnail of a picture. A crash may lose it.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn keep_thumbnail(&self, name: FileName<'_>, webp: Bytes) -> Result<(), FilesError> {
         Ok(self.objects().put(&self.key(&name.thumbnail()), PutPayload::from(webp)).await.map(drop)?)
     }
@@ -362,9 +344,6 @@ impl Files {
     }
 
     /// Removes a file that no task refers to, with its thumbnail. A missing file is not an error.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn remove(&self, name: &str) -> Result<(), FilesError> {
         self.faults.pass(Point::before(Effect::RemoveFile)).await?;
         if let Some(picture) = FileName::parse(name) {
@@ -427,9 +406,6 @@ impl Files {
     }
 
     /// The days that have result files, oldest first.
-    ///
-    /// # Errors
-    /// [`FilesError`].
     pub async fn days(&self) -> Result<Vec<String>, FilesError> {
         let listed = match &self.backend {
             Backend::Bucket(bucket) => return bucket.days().await,

@@ -147,17 +147,11 @@ impl Moderation {
     }
 
     /// Whether the endpoint refuses a prompt.
-    ///
-    /// # Errors
-    /// [`NoAnswer`].
     pub(super) async fn refuses_prompt(&self, prompt: &str) -> Result<bool, NoAnswer> {
         self.ask(&json!({ "type": "text", "text": prompt })).await
     }
 
     /// Whether the endpoint refuses a picture.
-    ///
-    /// # Errors
-    /// [`NoAnswer`].
     pub(super) async fn refuses_picture(&self, picture: Picture) -> Result<bool, NoAnswer> {
         let encode = move || BASE64_STANDARD.encode(picture.within(PICTURE_SIDE).to_png());
         let png = tokio::task::spawn_blocking(encode).await.map_err(|_| NoAnswer::Shape)?;

@@ -128,9 +128,6 @@ impl Encoder {
     }
 
     /// The pictures in these files of an account. They are encoded once for callers that want them at the same time.
-    ///
-    /// # Errors
-    /// [`EncodeError`].
     pub async fn pictures(
         &self,
         account_id: Id,
@@ -144,9 +141,6 @@ impl Encoder {
     }
 
     /// Memory for copies of pictures in the answer to an account.
-    ///
-    /// # Errors
-    /// [`EncodeError::Crowded`].
     pub async fn room_for_copies(&self, account_id: Id, bytes: usize) -> Result<Share, EncodeError> {
         room(&self.copies, account_id, bytes).await
     }

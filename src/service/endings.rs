@@ -198,9 +198,6 @@ impl Endings {
     }
 
     /// Fails and refunds a task whether or not a worker holds it. Returns whether it was processing.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn fail_unleased(&self, id: Id, cause: FailureCause, sentence: &str) -> Result<bool> {
         let ended = self.store.fail_unleased(id, cause, sentence).await?;
         if let Some(ended) = ended {
@@ -210,9 +207,6 @@ impl Endings {
     }
 
     /// Fails and refunds an unfinished task of an account and a surface, and of `author` if there is one.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn cancel(
         &self,
         right: Right,
@@ -230,9 +224,6 @@ impl Endings {
     }
 
     /// Fails and refunds every unfinished task created at or before `cutoff`.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn expire(&self, cutoff: Timestamp) -> Result<()> {
         let overdue = self.store.expire(cutoff, OVERDUE).await?;
         if !overdue.is_empty() {
@@ -243,9 +234,6 @@ impl Endings {
     }
 
     /// Fails and refunds every waiting task with more than `most` references, which is all that any engine takes.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn fail_beyond(&self, most: u32) -> Result<()> {
         let reason = too_many_references(most);
         for ended in self.store.fail_beyond(most, &reason).await? {
@@ -256,9 +244,6 @@ impl Endings {
 
     /// Fails and refunds every waiting task that names an engine which is not among these, or has more references than it
     /// takes.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn fail_unmatched(&self, engines: &[(String, u32)]) -> Result<()> {
         for ended in self.store.fail_unmatched(engines, NO_ENGINE).await? {
             self.failed(ended, NO_ENGINE);
@@ -268,9 +253,6 @@ impl Endings {
 
     /// Reclaims leases: their tasks are queued again, or failed and refunded after their last attempt. Returns the
     /// number of leases.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn rescue(&self, which: Rescue) -> Result<usize> {
         let Rescued { queued, failed } = self.store.rescue(which, GAVE_UP).await?;
         let lost = queued + failed.len();

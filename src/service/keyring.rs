@@ -51,9 +51,6 @@ impl Keyring {
 
     /// Returns the key with this hash if it is valid now, by the store's time, and records the use. Only a lookup in the
     /// store records a time, so the recorded time may be up to [`KEY_CACHE_TTL`] early.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn find(&self, hash: KeyHash) -> Result<Option<Arc<ApiKey>>> {
         let looked_up = self.clock.elapsed();
         if let Some(cached) = self.cached.get(&hash)

@@ -29,9 +29,6 @@ pub struct AccountKeys<'a> {
 
 impl<'a> AccountKeys<'a> {
     /// The keys of this account now.
-    ///
-    /// # Errors
-    /// [`tintype_store::StoreError`].
     pub async fn of(account_id: Id, store: &dyn Store, limits: &'a RateLimits) -> Result<Self> {
         let keys = store.list_keys(Some(account_id)).await?;
         Ok(Self {

@@ -145,9 +145,6 @@ impl People {
     }
 
     /// Makes a link that signs a person in once, until the returned time. `None` if there is no such person.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn link(&self, person: &Person) -> Result<Option<(Token, Timestamp)>> {
         let (token, expires_at) = (Token::random(), self.store.now().saturating_add(LINK_LIFE));
         let created = self.store.create_link(person.id, token.hash(), expires_at).await?;
@@ -155,17 +152,11 @@ impl People {
     }
 
     /// The person whom a link would sign in.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn of_link(&self, link: &Token) -> Result<Option<Person>> {
         self.store.find_link(link.hash()).await
     }
 
     /// Uses a link up, unless a code is missing too. Refused if it does not exist, was used, or has expired.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn sign_in_by_link(&self, link: &Token, agent: &str) -> Result<SignIn> {
         if let Some(person) = self.of_link(link).await?.filter(|person| person.has_second_factor) {
             return Ok(SignIn::NeedsCode(person, FirstProof::Link(link.clone())));
@@ -177,9 +168,6 @@ impl People {
 
     /// Signs a person in by name and password, unless a code is missing too. Refused if there is no such person, the password
     /// is another one, or the account is disabled; each takes as long as the others.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn sign_in(&self, name: &str, password: String, agent: &str) -> Result<SignIn> {
         let candidate = self.store.find_person(name).await?;
         let (person, hash) = candidate.map(|found| (found.person, found.password)).unzip();
@@ -195,9 +183,6 @@ impl People {
     }
 
     /// Signs in a person who has shown a proof. `None` if the account is disabled, or the proof no longer holds.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn sign_in_as(&self, person: &Person, proof: Proof, agent: &str) -> Result<Option<SignedIn>> {
         let (token, new) = self.new_session(agent);
         let session = self.store.begin_session(person.id, Some(proof), new).await?;
@@ -205,9 +190,6 @@ impl People {
     }
 
     /// Opens an account for a new person, and begins a session. The caller limits the sign-ups that wait for their turn.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn sign_up(&self, new: NewPerson, terms: SignUpTerms, agent: &str) -> Result<SignUpOutcome> {
         let NewPerson { name, password, source } = new;
         if let Err(invalid) = check_password(&password, &[&name]) {
@@ -226,9 +208,6 @@ impl People {
     /// Opens an account for someone with an identity that no person has, and begins a session. The name is for people
     /// to read. If someone with the identity was added meanwhile, the authentication request that began at `began_at`
     /// signs that person in.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn sign_up_as(
         &self,
         name: &str,
@@ -244,18 +223,12 @@ impl People {
     }
 
     /// The name for someone whom a provider gives a name.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn name_of(&self, name: &str) -> Result<String> {
         let short: String = name.chars().filter(|char| !char.is_control()).take(MAX_NAME_CHARS).collect();
         self.known_as(new_person_name(&short).unwrap_or_else(|_| NAMELESS.to_owned())).await
     }
 
     /// The name of the person whose name a new one looks like, or else the new one. A look-alike is taken like the name itself.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn known_as(&self, new: String) -> Result<String> {
         let Some(looks) = names::looks(&new) else { return Ok(new) };
         let mut known = self.store.list_people(None).await?.into_iter().map(|person| person.name);
@@ -304,9 +277,6 @@ impl People {
 
     /// Gives a person a new password, recorded by `store`, for which the person names the present one if there is one. All
     /// sessions of the person end, and a new one begins.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn change_password(
         &self,
         store: &dyn Store,
@@ -332,9 +302,6 @@ impl People {
     }
 
     /// The session of a cookie, if it has not ended. Its end moves with its use, up to [`LONGEST_SESSION`].
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn session(&self, token: &Token) -> Result<Option<Session>> {
         let Some(session) = self.store.find_session(token.hash()).await? else { return Ok(None) };
         let now = self.store.now();

@@ -145,9 +145,6 @@ impl Tasks {
     }
 
     /// The task, if this account created it on this surface.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn find(&self, account_id: Id, surface: Surface, task_id: TaskId) -> Result<Option<PolledTask>> {
         let TaskId(id) = task_id;
         // Only the owner gets an answer from the cache: for other accounts, a cached task must take as long as a task that
@@ -185,9 +182,6 @@ impl Tasks {
 
     /// Waits until the task has ended, but not longer than `limit` and not after `released` completes, and returns the task
     /// as it is then; at once if there is no such task. The store is asked at the beginning and at the end alone.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn wait(
         &self,
         slot: &WaitSlot,
@@ -222,9 +216,6 @@ impl Tasks {
     }
 
     /// A page of at most `limit` of an account's tasks on one surface. No cursor, or an empty one, means the first page.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn list(
         &self,
         account_id: Id,

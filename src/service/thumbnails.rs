@@ -53,9 +53,6 @@ impl Thumbnails {
 
     /// The thumbnail of a picture of an account, as WebP; `None` if there is no such picture. The caller may see the picture.
     /// Accounts take turns.
-    ///
-    /// # Errors
-    /// [`ThumbnailError`].
     pub async fn of(&self, account_id: Id, name: FileName<'_>) -> Result<Option<Bytes>, ThumbnailError> {
         let files = &self.shared.files;
         if let Some(kept) = files.thumbnail(name).await? {

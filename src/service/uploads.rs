@@ -155,9 +155,6 @@ impl Uploads {
     }
 
     /// Begins an upload of `announced` bytes, if its sender says how many they are. Nothing of it has been read yet.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn begin(
         self: &Arc<Self>,
         new: NewUpload,
@@ -178,27 +175,18 @@ impl Uploads {
     }
 
     /// The credits of an account.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn credits(&self, account_id: Id) -> Result<i64, StoreError> {
         let account = self.shared.store.find_account(account_id.as_str()).await?;
         Ok(account.map_or(0, |account| account.credits))
     }
 
     /// Checks that the account may have one more upload.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn check_room(&self, account_id: Id) -> Result<(), UploadError> {
         let uploads = self.shared.store.count_uploads(account_id).await?;
         if uploads >= MAX_UPLOADS { Err(Refusal::TooMany.into()) } else { Ok(()) }
     }
 
     /// Takes a place for a sender of pictures.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn arrive(self: &Arc<Self>, account_id: Id, right: Right) -> Result<UploadSlot, Refusal> {
         self.check_disk()?;
         if self.rejections.are_too_many(account_id) {
@@ -244,9 +232,6 @@ impl Uploads {
 
 impl UploadSlot {
     /// Begins a picture.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub fn spool(&self) -> Result<Spool, UploadError> {
         let file = unlinked_file(&self.uploads.directory)?;
         let (uploads, account_id) = (self.uploads.clone(), self.account_id);
@@ -255,9 +240,6 @@ impl UploadSlot {
 
     /// Stores decoded pictures as uploads of the API for one task. Storing one runs to its end once it has begun, even if the
     /// caller drops this future.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn store(&self, pictures: Vec<Picture>) -> Result<Stored, UploadError> {
         let mut stored = Stored { uploads: self.uploads.clone(), ids: Vec::new(), account_id: self.account_id };
         for picture in pictures {
@@ -272,9 +254,6 @@ impl UploadSlot {
 
 impl Spool {
     /// Adds bytes of the file.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
         self.bytes += bytes.len() as u64;
         if self.bytes > MAX_UPLOAD {
@@ -297,9 +276,6 @@ impl Spool {
     }
 
     /// Decodes the picture.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn decode(&self) -> Result<Picture, UploadError> {
         let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
         let bytes = self.bytes().await?;
@@ -307,9 +283,6 @@ impl Spool {
     }
 
     /// Decodes the picture as a mask.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn decode_mask(&self) -> Result<Mask, UploadError> {
         let _decoding = self.uploads.decoding.acquire().await.expect("the semaphore is never closed");
         let bytes = self.bytes().await?;
@@ -340,17 +313,11 @@ impl Spool {
 
 impl Incoming {
     /// Adds bytes of the file.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), UploadError> {
         self.spool.write(bytes).await
     }
 
     /// Decodes and stores the picture. Storing runs to its end once it has begun, even if the caller drops this future.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn finish(self) -> Result<Upload, UploadError> {
         let picture = self.spool.decode().await?;
         self.store(picture).await
@@ -358,9 +325,6 @@ impl Incoming {
 
     /// Does the same with a painted mask for a picture of this size in pixels: it is white where the picture changes, black
     /// elsewhere, and may have another size.
-    ///
-    /// # Errors
-    /// [`UploadError`].
     pub async fn finish_mask(mut self, (width, height): (u32, u32)) -> Result<Upload, UploadError> {
         let painted = Mask::of(self.spool.decode().await?);
         let fitted = tokio::task::spawn_blocking(move || painted.stretch(width, height));

@@ -68,9 +68,6 @@ pub(super) struct Waiter<'a> {
 impl Waiters {
     /// Room for a caller of this account. An account has up to [`MAX_SLOTS_OF_ACCOUNT`] slots, and no more than half of what
     /// the others leave.
-    ///
-    /// # Errors
-    /// [`NoWaitSlot`].
     pub fn slot(&self, account_id: Id) -> Result<WaitSlot, NoWaitSlot> {
         let mut waiting = self.waiting.locked();
         let held = waiting.accounts.get(&account_id).copied().unwrap_or_default();

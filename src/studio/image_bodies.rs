@@ -36,9 +36,6 @@ impl ImageBody {
     }
 
     /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// [`Stopped`].
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Stopped> {
         loop {
             let frame = tokio::time::timeout(self.idle, self.body.frame()).await.map_err(|_| Stopped::TooSlow)?;

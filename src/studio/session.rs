@@ -415,9 +415,6 @@ pub(super) fn with_session(response: Response<Body>, context: &RequestContext, t
 }
 
 /// Refuses a request without TLS where cookies need it.
-///
-/// # Errors
-/// [`PageError`].
 pub fn check_https(studio: &Studio, context: &RequestContext) -> std::result::Result<(), PageError> {
     if studio.settings.require_https && !context.https {
         return Err(PageError::new(StatusCode::FORBIDDEN, "error-https"));

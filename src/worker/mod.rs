@@ -427,9 +427,6 @@ impl Worker {
 
     /// Makes the engine known to all processes, before the first task is claimed: none may fail a task that only this
     /// engine can do.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn register(&self) -> Result<(), StoreError> {
         self.shared.store.report_worker(self.pace.report(false)).await
     }

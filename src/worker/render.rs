@@ -70,17 +70,11 @@ pub struct Sources {
 #[async_trait]
 pub trait Renderer: Send + Sync + 'static {
     /// Prepares the render of a task. A task with references holds no render slot meanwhile.
-    ///
-    /// # Errors
-    /// [`RenderError`].
     async fn prepare(&self, _claim: &Claim) -> Result<Sources, RenderError> {
         Ok(Sources::default())
     }
 
     /// Renders the images of a task from what [`Renderer::prepare`] returned: PNGs, in order.
-    ///
-    /// # Errors
-    /// [`RenderError`].
     async fn render(&self, claim: &Claim, sources: Sources, control: RenderControl) -> Result<Vec<Bytes>, RenderError>;
 
     /// Most reference images of a task that the engine takes.

@@ -102,9 +102,6 @@ impl DataUrls {
     }
 
     /// Reads the next bytes of the body, and adds what they hold of pictures to `pieces`.
-    ///
-    /// # Errors
-    /// [`Fault`].
     pub fn push(&mut self, bytes: &[u8], pieces: &mut Vec<Piece>) -> Result<(), Fault> {
         for byte in bytes {
             self.take(*byte, pieces)?;

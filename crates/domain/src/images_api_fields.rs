@@ -22,9 +22,6 @@ pub(super) fn invalid<T>(param: &'static str, rule: &str) -> Result<T, InvalidCa
 
 impl Fields {
     /// Reads a body in JSON. A field that is null counts as absent, as the clients of OpenAI write it.
-    ///
-    /// # Errors
-    /// [`InvalidCall`].
     pub fn of_json(body: &[u8]) -> Result<Self, InvalidCall> {
         let fault = |message: String| InvalidCall { message, param: None };
         let parsed: Json = serde_json::from_slice(body)
@@ -36,9 +33,6 @@ impl Fields {
 
     /// Reads the fields of a form besides its `images`, which are in their order. A field without text counts as absent, as
     /// some programs send every field.
-    ///
-    /// # Errors
-    /// [`InvalidCall`].
     pub fn of_form(fields: Vec<(String, String)>, images: Vec<String>) -> Result<Self, InvalidCall> {
         let typed = |(name, text): (String, String)| {
             let value = match text.parse::<f64>() {

@@ -111,9 +111,6 @@ pub struct BadOpening;
 pub const OPENING_NOTE: &str = "opening balance";
 
 /// Checks the opening balance of an account.
-///
-/// # Errors
-/// [`BadOpening`].
 pub fn check_opening(credits: i64) -> Result<(), BadOpening> {
     if (0..=MAX_BALANCE).contains(&credits) { Ok(()) } else { Err(BadOpening) }
 }
@@ -158,9 +155,6 @@ pub struct Lapse {
 }
 
 /// Checks the number of credits to grant or take.
-///
-/// # Errors
-/// [`NotPositive`].
 pub fn check_positive(amount: i64) -> Result<(), NotPositive> {
     if amount > 0 { Ok(()) } else { Err(NotPositive) }
 }
@@ -212,17 +206,11 @@ impl Holding {
     }
 
     /// The balance after a grant.
-    ///
-    /// # Errors
-    /// [`TooMany`].
     pub fn grant(&self, amount: i64) -> Result<i64, TooMany> {
         self.balance.checked_add(amount).filter(|balance| *balance <= MAX_BALANCE).ok_or(TooMany)
     }
 
     /// The balance after a refund.
-    ///
-    /// # Errors
-    /// [`NoRoom`].
     pub fn refund(&self, amount: i64) -> Result<i64, NoRoom> {
         self.balance.checked_add(amount).ok_or(NoRoom)
     }

@@ -79,9 +79,6 @@ impl Multipart {
     }
 
     /// The next piece; `None` if it needs more bytes.
-    ///
-    /// # Errors
-    /// [`Malformed`].
     pub fn next_piece(&mut self) -> Result<Option<Piece>, Malformed> {
         loop {
             match self.state {

@@ -20,17 +20,11 @@ pub enum InvalidName {
 }
 
 /// Parses a new name of an account.
-///
-/// # Errors
-/// [`InvalidName`].
 pub fn new_account_name(text: &str) -> Result<String, InvalidName> {
     checked(account_name(text)?)
 }
 
 /// Parses a new name of a person.
-///
-/// # Errors
-/// [`InvalidName`].
 pub fn new_person_name(text: &str) -> Result<String, InvalidName> {
     checked(person_name(text)?)
 }

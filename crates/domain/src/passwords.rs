@@ -36,9 +36,6 @@ pub enum InvalidPassword {
 }
 
 /// Checks whether a person may set a password. `names` are those of the person and of the account.
-///
-/// # Errors
-/// [`InvalidPassword`].
 pub fn check_password(password: &str, names: &[&str]) -> Result<(), InvalidPassword> {
     if password.chars().count() < MIN_PASSWORD_CHARS || password.len() > MAX_PASSWORD_BYTES {
         return Err(InvalidPassword::Length);

@@ -52,9 +52,6 @@ pub struct Person {
 }
 
 /// Parses the name of a person, which may be an e-mail address: drops white space around it, and its letter case.
-///
-/// # Errors
-/// [`InvalidText`].
 pub fn person_name(name: &str) -> Result<String, InvalidText> {
     text::person_name(&name.to_lowercase())
 }

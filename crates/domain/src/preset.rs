@@ -96,9 +96,6 @@ impl Preset {
 }
 
 /// Checks a setting against its bounds.
-///
-/// # Errors
-/// [`OutOfBounds`].
 pub fn check(settings: &RenderSettings, setting: Setting, bounds: &RangeInclusive<f64>) -> Result<(), OutOfBounds> {
     let value = match setting {
         Setting::NegativePrompt => settings.negative_prompt.as_ref().map(|words| words.chars().count() as f64),

@@ -154,9 +154,6 @@ impl IdentityProvider {
     }
 
     /// The URL at which a browser begins the authentication request.
-    ///
-    /// # Errors
-    /// [`ProviderError`].
     pub async fn authorization_url(&self, authentication: &AuthenticationRequest) -> Result<String, ProviderError> {
         let metadata = self.metadata().await?;
         let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(authentication.verifier()));
@@ -178,9 +175,6 @@ impl IdentityProvider {
     }
 
     /// Exchanges the code with which a browser came back. The caller has compared the state, and limits the exchanges.
-    ///
-    /// # Errors
-    /// [`ProviderError`].
     pub async fn redeem(
         &self,
         authentication: &AuthenticationRequest,

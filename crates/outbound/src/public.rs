@@ -275,9 +275,6 @@ impl PublicClient {
     }
 
     /// Sends a request and checks the peer of its response.
-    ///
-    /// # Errors
-    /// [`SendError`].
     pub async fn send(&self, request: Request) -> Result<Response, SendError> {
         if let Some(ip) = literal(request.url()).filter(|ip| !self.resolver.may_dial(*ip)) {
             return Err(SendError::Literal(ip));

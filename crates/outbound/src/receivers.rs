@@ -95,9 +95,6 @@ pub struct Receivers {
 
 impl Receivers {
     /// Makes the clients, without connecting.
-    ///
-    /// # Errors
-    /// [`SetupError`].
     pub fn new(options: ReceiverOptions) -> Result<Self, SetupError> {
         let ReceiverOptions { networks, time_limit, lookup, trust } = options;
         let networks: Arc<[IpNet]> = networks.into();
@@ -124,9 +121,6 @@ impl Receivers {
     }
 
     /// Sends a request to an endpoint, and reads the header of the answer.
-    ///
-    /// # Errors
-    /// [`NoAnswer`].
     pub async fn send(&self, endpoint: &Endpoint, signed: SignedRequest) -> Result<ReceiverAnswer, NoAnswer> {
         let mut request = Request::new(Method::POST, endpoint.url.url().clone());
         *request.headers_mut() = headers(&signed.headers)

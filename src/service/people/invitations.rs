@@ -23,9 +23,6 @@ pub enum JoinOutcome {
 impl People {
     /// Adds someone to the account of an invitation with this hash, and begins a session. The caller limits those who
     /// wait for their turn.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn join_by_invitation(
         &self,
         invitation: &Invitation,

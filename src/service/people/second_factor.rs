@@ -23,9 +23,6 @@ impl std::fmt::Debug for FirstProof {
 
 impl People {
     /// Whether a password is that of a person.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn is_password_of(&self, person: &Person, password: String) -> Result<bool> {
         let found = self.store.find_person(person.id.as_str()).await?;
         let hash = found.and_then(|found| found.password);
@@ -34,9 +31,6 @@ impl People {
 
     /// Signs in a person who has shown one proof and types a code. `None` if the code is wrong or was used, or the proof no
     /// longer holds.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn sign_in_with_code(
         &self,
         person: &Person,
@@ -56,9 +50,6 @@ impl People {
     }
 
     /// Uses up the code that a person types, for `store`. Returns whether it is right.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn use_code(&self, store: &dyn Store, person: Id, typed: &str) -> Result<bool> {
         match self.right_code(person, typed).await? {
             Some(code) => store.use_code(person, code).await,
@@ -81,9 +72,6 @@ impl People {
 
     /// Turns on a second factor of a person, in the session with the id `kept`, if `code` is one of its secret; recorded by
     /// `store`. `None` if it is not, or the person has a second factor already.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn add_factor(
         &self,
         store: &dyn Store,
@@ -99,9 +87,6 @@ impl People {
     }
 
     /// Gives a person new recovery codes; recorded by `store`. `None` if the person has no second factor.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn new_recovery_codes(&self, store: &dyn Store, person: Id) -> Result<Option<RecoveryCodes>> {
         let codes = RecoveryCodes::random();
         Ok(store.replace_recovery_codes(person, codes.hashes()).await?.then_some(codes))

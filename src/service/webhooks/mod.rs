@@ -102,9 +102,6 @@ impl Deliverer {
     }
 
     /// Delivers what is due, one round, and waits for its end. Returns the number of attempts.
-    ///
-    /// # Errors
-    /// [`StoreError`](tintype_store::StoreError).
     pub async fn step(&self) -> Result<usize> {
         let begun = self.begin().await?;
         let attempts = begun.len();

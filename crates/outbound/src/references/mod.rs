@@ -243,9 +243,6 @@ impl References {
     }
 
     /// Downloads a file that a server named, under the same guards as a reference, without decoding it.
-    ///
-    /// # Errors
-    /// [`FaultKind`].
     pub async fn file(&self, url: &ReferenceUrl) -> Result<Vec<u8>, FaultKind> {
         self.bytes(url).await.map_err(|error| {
             tracing::debug!(url = url.loggable(), %error, "a file cannot be downloaded");

@@ -129,25 +129,16 @@ impl Decoder {
     }
 
     /// Runs [`Picture::decode`] in a decoder process. Dropping the future kills the process.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub async fn decode(&self, bytes: &[u8]) -> Result<Picture, DecodeError> {
         self.decode_within(bytes, REFERENCE_SIDE).await
     }
 
     /// Decodes a picture that an engine returned, which is scaled down to [`RESULT_SIDE`] pixels per side at most.
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub async fn decode_result(&self, bytes: &[u8]) -> Result<Picture, DecodeError> {
         self.decode_within(bytes, RESULT_SIDE).await
     }
 
     /// Runs [`Mask::decode_within`] in a decoder process, at the scale of [`Decoder::decode`].
-    ///
-    /// # Errors
-    /// [`DecodeError`].
     pub async fn decode_mask(&self, bytes: &[u8]) -> Result<Mask, DecodeError> {
         Ok(Mask::of(self.decode_as(bytes, REFERENCE_SIDE, true).await?))
     }
