@@ -1,7 +1,6 @@
 //! The log of a process: its format, its filter, and what becomes of lines that nobody reads.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
 
@@ -48,11 +47,7 @@ impl Logging {
 /// The filter in force, which can be replaced.
 pub(super) struct Filter(Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>);
 
-impl fmt::Debug for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Filter").finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Filter);
 
 impl Filter {
     fn of<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> Self {

@@ -58,12 +58,7 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// Leaves out the client, which contains the credentials.
-impl fmt::Debug for Bucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bucket").field(&self.to_string()).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Bucket);
 
 impl Bucket {
     pub(super) fn open(settings: &S3Settings) -> Result<Self, FilesError> {

@@ -69,11 +69,7 @@ pub(super) struct Moderation {
     client: Client,
 }
 
-impl std::fmt::Debug for Moderation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Moderation").field("host", &self.host()).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Moderation);
 
 /// Failure to get a verdict; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -180,8 +176,8 @@ impl Moderation {
     }
 
     fn counts(&self, judgement: &Judgement) -> bool {
-        let wanted = &self.settings.categories;
+        let categories = &self.settings.categories;
         let flagged = |name: &String| judgement.categories.get(name).copied().flatten() == Some(true);
-        if wanted.is_empty() { judgement.flagged } else { wanted.iter().any(flagged) }
+        if categories.is_empty() { judgement.flagged } else { categories.iter().any(flagged) }
     }
 }

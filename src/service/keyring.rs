@@ -37,11 +37,7 @@ struct Cached {
     looked_up: Duration,
 }
 
-impl std::fmt::Debug for Keyring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keyring").field("cached", &self.cached.len()).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Keyring);
 
 impl Keyring {
     /// Creates a keyring for the keys in the store.

@@ -63,11 +63,7 @@ pub struct Passwords {
     pub new: String,
 }
 
-impl std::fmt::Debug for Passwords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Passwords(…)")
-    }
-}
+tintype_domain::opaque!(Passwords);
 
 /// Outcome of a change of one's own password.
 #[derive(Debug)]
@@ -90,11 +86,7 @@ pub struct NewPerson {
     pub source: String,
 }
 
-impl std::fmt::Debug for NewPerson {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("NewPerson(…)")
-    }
-}
+tintype_domain::opaque!(NewPerson);
 
 /// The terms of open sign-up.
 #[derive(Debug, Clone, Copy)]

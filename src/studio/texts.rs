@@ -1,7 +1,6 @@
 //! The texts of the studio, in every language that it speaks. No page has a text of its own.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -45,11 +44,7 @@ pub struct Texts {
     bundle: FluentBundle<FluentResource>,
 }
 
-impl fmt::Debug for Texts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Texts").field("language", &self.language).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Texts);
 
 impl Texts {
     fn new(language: &Language) -> Self {

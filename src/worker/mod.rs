@@ -63,11 +63,7 @@ pub struct Worker {
     is_paused: AtomicBool,
 }
 
-impl std::fmt::Debug for Worker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("slots", &self.slot_count).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Worker);
 
 impl Worker {
     /// A worker that renders `slot_count` tasks at once with the engine that the operator calls `engine`.

@@ -1,6 +1,5 @@
 //! The client: the server to call, and the key.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -41,11 +40,7 @@ impl From<String> for Hidden {
     }
 }
 
-impl fmt::Debug for Hidden {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hidden")
-    }
-}
+tintype_domain::opaque!(Hidden);
 
 impl ClientSettings {
     /// The API key, if there is one.

@@ -164,12 +164,7 @@ impl EngineExtra {
     }
 }
 
-/// Leaves out the key.
-impl fmt::Debug for EngineSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineSettings").field("engine", &self.engine).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(EngineSettings);
 
 impl EngineSettings {
     /// The key to send to the engine.

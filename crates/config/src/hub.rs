@@ -1,6 +1,5 @@
 //! The hub that models are fetched from. It is found by the variables that the tools of Hugging Face read.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,12 +42,7 @@ struct Secrets {
     authorities: Option<Vec<u8>>,
 }
 
-/// Leaves out the token.
-impl fmt::Debug for HubSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HubSettings").field("endpoint", &self.endpoint).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(HubSettings);
 
 impl HubSettings {
     /// Reads the files that the settings name, before root becomes the owner of the data.

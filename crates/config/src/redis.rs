@@ -1,6 +1,5 @@
 //! The Redis that counts rate limits for all processes.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,19 +37,8 @@ pub struct RedisServer {
     pub timeout: Duration,
 }
 
-/// Leaves out the URL, which may contain a password.
-impl fmt::Debug for RedisSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSettings").field("redis_ca", &self.redis_ca).finish_non_exhaustive()
-    }
-}
-
-/// Leaves out the URL, which may contain a password.
-impl fmt::Debug for RedisServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisServer").finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(RedisSettings);
+tintype_domain::opaque!(RedisServer);
 
 impl RedisSettings {
     /// The server to use, if the operator gave one.

@@ -73,12 +73,7 @@ impl fmt::Display for S3Settings {
     }
 }
 
-/// Leaves out the variables, some of which are secret.
-impl fmt::Debug for S3Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("S3Settings").field(&self.to_string()).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(S3Settings);
 
 impl S3Settings {
     /// Parses `s3://BUCKET/PREFIX`. `variables` are the variables of the AWS tools.

@@ -14,11 +14,7 @@ const TAG_LEN: usize = 12;
 #[derive(Clone)]
 pub struct CursorSigner(Hmac<Sha256>);
 
-impl std::fmt::Debug for CursorSigner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CursorSigner(…)")
-    }
-}
+crate::opaque!(CursorSigner);
 
 impl CursorSigner {
     /// Creates a signer with the secret of `Fleet::cursor_secret` of the store.

@@ -160,11 +160,7 @@ impl FromStr for SigningSecret {
     }
 }
 
-impl fmt::Debug for SigningSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SigningSecret(…)")
-    }
-}
+crate::opaque!(SigningSecret);
 
 words! {
     /// Who added an endpoint. This decides which networks it may be in.

@@ -3,8 +3,6 @@
 //! The secret is known only to the caller and, for an instant, to this process; the database stores its SHA-256. The
 //! checksum lets secret scanners recognise keys and exposes typing errors.
 
-use std::fmt;
-
 use rand::RngExt as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -68,11 +66,7 @@ impl KeySecret {
     }
 }
 
-impl fmt::Debug for KeySecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeySecret(…)")
-    }
-}
+crate::opaque!(KeySecret);
 
 fn checksum(body: &str) -> String {
     let mut number = crc32fast::hash(body.as_bytes());

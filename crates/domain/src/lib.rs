@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod model;
 pub mod multipart;
 pub mod names;
+mod opaque;
 pub mod passwords;
 pub mod person;
 pub mod preset;

@@ -1,7 +1,5 @@
 //! People who use the web studio, their sessions, and the secrets that sign them in.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -87,11 +85,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
+crate::opaque!(Token);
 
 /// A browser in which a person is signed in.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,9 +25,4 @@ pub struct OidcProvider {
     pub authorities: Option<Vec<u8>>,
 }
 
-/// Leaves out the secret.
-impl std::fmt::Debug for OidcProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OidcProvider").field("issuer", &self.issuer).finish_non_exhaustive()
-    }
-}
+crate::opaque!(OidcProvider);

@@ -73,11 +73,7 @@ impl FactorSecret {
     }
 }
 
-impl std::fmt::Debug for FactorSecret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FactorSecret(…)")
-    }
-}
+crate::opaque!(FactorSecret);
 
 fn seconds(now: Timestamp) -> u64 {
     u64::try_from(now.as_millis() / 1_000).unwrap_or(0)
@@ -117,11 +113,7 @@ impl TypedCode {
     }
 }
 
-impl std::fmt::Debug for TypedCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TypedCode(…)")
-    }
-}
+crate::opaque!(TypedCode);
 
 /// A code to use up: it works once.
 #[derive(Clone, PartialEq, Eq)]
@@ -133,11 +125,7 @@ pub enum FactorCode {
     Recovery(TokenHash),
 }
 
-impl std::fmt::Debug for FactorCode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FactorCode(…)")
-    }
-}
+crate::opaque!(FactorCode);
 
 /// A second factor to turn on.
 #[derive(Debug, Clone)]
@@ -178,11 +166,7 @@ impl RecoveryCodes {
     }
 }
 
-impl std::fmt::Debug for RecoveryCodes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RecoveryCodes(…)")
-    }
-}
+crate::opaque!(RecoveryCodes);
 
 /// The codes are random enough for a plain hash.
 fn recovery_hash(code: &str) -> TokenHash {

@@ -31,11 +31,7 @@ pub struct TokenSigner {
     now: Timestamp,
 }
 
-impl std::fmt::Debug for TokenSigner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TokenSigner(…)")
-    }
-}
+crate::opaque!(TokenSigner);
 
 /// A fact that a ticket proves about a person, or about a session.
 #[derive(Clone, Copy)]
@@ -48,11 +44,7 @@ pub enum Fact<'a> {
     Shown(&'a str),
 }
 
-impl std::fmt::Debug for Fact<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fact(…)")
-    }
-}
+crate::opaque!(Fact<'_>);
 
 impl TokenSigner {
     /// The tickets of this moment, with the secret that signs cursors. The purpose is part of what is signed.

@@ -2,7 +2,6 @@
 //!
 //! The operator names the provider, and the provider names its endpoints: no caller has a say in what is requested here.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -53,11 +52,7 @@ pub struct Registration {
     pub post_logout_redirect: String,
 }
 
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("provider", &self.provider).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Registration);
 
 /// A sign-in at the provider came to nothing. For the log: it holds no secret, and no visitor learns it.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -103,11 +98,7 @@ pub struct IdentityProvider {
     wants_other_place: AtomicBool,
 }
 
-impl fmt::Debug for IdentityProvider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdentityProvider").field("registration", &self.registration).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(IdentityProvider);
 
 impl IdentityProvider {
     /// A provider, which is asked when someone wants to sign in.

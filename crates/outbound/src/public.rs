@@ -8,7 +8,6 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
@@ -44,11 +43,7 @@ pub struct SystemLookup {
     resolve: fn(&str) -> io::Result<Vec<IpAddr>>,
 }
 
-impl fmt::Debug for SystemLookup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SystemLookup").finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(SystemLookup);
 
 impl SystemLookup {
     /// Resolves with the operating system.
@@ -215,11 +210,7 @@ impl Resolve for PublicResolver {
     }
 }
 
-impl fmt::Debug for PublicResolver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PublicResolver").field("exception", &self.exception).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(PublicResolver);
 
 /// Failure to get a response from a public address. For the log only: callers must not learn the cause.
 #[derive(Debug, thiserror::Error)]

@@ -38,11 +38,7 @@ pub struct ReceiverOptions {
     pub trust: Option<TrustedTestHost>,
 }
 
-impl std::fmt::Debug for ReceiverOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReceiverOptions").field("networks", &self.networks).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(ReceiverOptions);
 
 impl ReceiverOptions {
     /// Those of a server that may reach these networks besides the public ones.
@@ -78,11 +74,7 @@ pub struct SignedRequest {
     pub body: String,
 }
 
-impl std::fmt::Debug for SignedRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SignedRequest(…)")
-    }
-}
+tintype_domain::opaque!(SignedRequest);
 
 /// Sends requests to receivers.
 #[derive(Debug)]

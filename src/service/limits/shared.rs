@@ -3,7 +3,6 @@
 //! The service works without Redis. A request waits for it for a short time at most. After a failure no request uses
 //! Redis until a background task has connected and counted successfully again.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -68,11 +67,7 @@ struct Connected {
     failure: SetOnce<String>,
 }
 
-impl fmt::Debug for SharedLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedLimits").field("server", &self.server.name).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(SharedLimits);
 
 impl SharedLimits {
     /// Tries to connect once, then starts a background task that keeps the connection open.

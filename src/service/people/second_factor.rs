@@ -15,11 +15,7 @@ pub enum FirstProof {
     Link(Token),
 }
 
-impl std::fmt::Debug for FirstProof {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FirstProof(…)")
-    }
-}
+tintype_domain::opaque!(FirstProof);
 
 impl People {
     /// Whether a password is that of a person.
