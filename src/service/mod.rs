@@ -11,6 +11,7 @@ pub mod finished;
 pub mod hourly_stats;
 pub mod keyring;
 pub mod keys;
+mod limiters;
 pub mod limits;
 pub mod links;
 pub mod people;

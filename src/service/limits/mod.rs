@@ -1,16 +1,12 @@
 //! Rate limits per key and, for tasks of the studio, per person, by the generic cell rate algorithm (GCRA), with separate limits for submits and reads. Redis
 //! counts for all processes together; without Redis each process counts on its own.
 
-use std::convert::Infallible;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::time::Duration;
 
-use governor::middleware::StateInformationMiddleware;
-use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
-use quick_cache::sync::Cache;
+use governor::Quota;
 
+use super::limiters::Limiters;
 use tintype_config::{LimitSettings, RedisServer};
 use tintype_domain::key::ApiKey;
 use tintype_domain::model::Id;
@@ -35,10 +31,6 @@ pub const PAGES: u32 = 3_000;
 pub const VIEWS: u32 = 600;
 /// Views of all links of an account in that time.
 pub const VIEWS_OF_ACCOUNT: u32 = 2_400;
-/// Most limiters kept in memory. A key or a person whose limiter is evicted starts with a full allowance.
-const MAX_KEYS: usize = 100_000;
-
-type Limiter = RateLimiter<NotKeyed, InMemoryState, Clock, StateInformationMiddleware>;
 
 words! {
     /// The limit that a request counts against.
@@ -105,22 +97,15 @@ impl Allowance {
 const KEYS_PER_ACCOUNT: u32 = 10;
 
 /// The rate limits of all keys, accounts and people.
+#[derive(Debug)]
 pub struct RateLimits {
-    clock: Clock,
     submit_rate: u32,
     read_rate: u32,
     account_submit_rate: u32,
     account_read_rate: u32,
     max_suspended_keys: u32,
     shared: Option<SharedLimits>,
-    limiters: Cache<(Id, RateLimit), Arc<(u32, Limiter)>>,
-}
-
-impl std::fmt::Debug for RateLimits {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = f.debug_struct("RateLimits");
-        debug.field("shared", &self.shared).field("keys", &self.limiters.len()).finish_non_exhaustive()
-    }
+    local: Limiters<(Id, RateLimit)>,
 }
 
 impl RateLimits {
@@ -136,14 +121,13 @@ impl RateLimits {
         let (submit_rate, read_rate) = (settings.submit_rate, settings.read_rate);
         let of_account = |set: Option<u32>, of_key: u32| set.unwrap_or(of_key.saturating_mul(KEYS_PER_ACCOUNT));
         Ok(Self {
-            clock,
             submit_rate,
             read_rate,
             account_submit_rate: of_account(settings.account_submit_rate, submit_rate),
             account_read_rate: of_account(settings.account_read_rate, read_rate),
             max_suspended_keys: settings.max_suspended_keys,
             shared,
-            limiters: Cache::new(MAX_KEYS),
+            local: Limiters::new(clock),
         })
     }
 
@@ -251,22 +235,9 @@ impl RateLimits {
 
     fn count_locally(&self, id: Id, usage: RateLimit, quota: Quota) -> Allowance {
         let limit = quota.burst_size().get();
-        let entry = (id, usage);
-        let fresh = || {
-            let limiter = RateLimiter::direct_with_clock(quota, self.clock.clone()).with_middleware();
-            Arc::new((limit, limiter))
-        };
-        let mut limiter = self
-            .limiters
-            .get_or_insert_with(&entry, || Ok::<_, Infallible>(fresh()))
-            .unwrap_or_else(|never| match never {});
-        if limiter.0 != limit {
-            limiter = fresh();
-            self.limiters.insert(entry, limiter.clone());
-        }
-        match limiter.1.check() {
-            Ok(state) => Allowance::allowed(limit, state.remaining_burst_capacity()),
-            Err(refusal) => Allowance::refused(limit, refusal.wait_time_from(self.clock.elapsed())),
+        match self.local.of(&(id, usage), quota).count() {
+            Ok(remaining) => Allowance::allowed(limit, remaining),
+            Err(wait) => Allowance::refused(limit, wait),
         }
     }
 }
