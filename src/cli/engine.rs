@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::following::{save, unfinished};
 use super::library::{self, LibraryArgs};
@@ -97,163 +97,96 @@ pub(super) struct TryArgs {
     json: bool,
 }
 
-/// An engine as the command line shows it.
-#[derive(Debug, Serialize)]
-struct Shown {
-    engine: String,
-    description: String,
-    sizes: Vec<String>,
-    max_references: usize,
-    /// Whether it takes a mask for its first reference image.
-    masks: bool,
-    /// The LoRAs that presets may name: `files` of its machine, or those of its `server`.
-    loras: Option<&'static str>,
-    /// Whether presets may choose how it reads prompts.
-    weighted_prompts: bool,
-    /// Whether presets may choose a quality.
-    quality: bool,
-    /// The settings that callers and presets may give.
-    settings: Vec<&'static str>,
-    /// The fields that the operator adds to every call.
-    extra: Vec<String>,
-    slots: usize,
-}
-
-impl Shown {
-    fn new(engine: &NamedEngine, info: &EngineInfo) -> Self {
-        let sizes = match &info.sizes {
-            Sizes::Any => vec!["any".into()],
-            Sizes::Of(sizes) => sizes.iter().map(|(width, height)| format!("{width}x{height}")).collect(),
-        };
-        let slots = engine.slots.map_or(info.slots, usize::from);
-        let extra = engine.settings.engine_extra.iter().flat_map(|extra| extra.0.keys().cloned()).collect();
-        let (engine, description) = (engine.name.clone(), info.description.clone());
-        let settings = info.settings.iter().map(|setting| setting.as_str()).collect();
-        let loras = match info.loras {
+/// What is known of an engine without asking it, as JSON.
+fn known_json(engine: &NamedEngine, info: &EngineInfo) -> Value {
+    json!({
+        "engine": engine.name,
+        "description": info.description,
+        "sizes": sizes(info),
+        "max_references": info.max_references,
+        "masks": info.masks,
+        "loras": match info.loras {
             LoraSource::Nowhere => None,
             LoraSource::Files => Some("files"),
             LoraSource::Server => Some("server"),
-        };
-        let EngineInfo { max_references, masks, weighted_prompts, quality, .. } = *info;
-        Self {
-            engine,
-            description,
-            sizes,
-            max_references,
-            masks,
-            loras,
-            weighted_prompts,
-            quality,
-            settings,
-            extra,
-            slots,
-        }
-    }
-
-    fn text(&self) -> String {
-        let Self { engine, description, sizes, max_references, settings, extra, slots, .. } = self;
-        let extra = if extra.is_empty() { String::new() } else { format!("; always: {}", extra.join(", ")) };
-        let masks = if self.masks { " with masks" } else { "" };
-        let loras = match self.loras {
-            None => "none",
-            Some("files") => "files of this machine",
-            Some(_) => "those of its server",
-        };
-        let sizes = sizes.join(", ");
-        let of_presets = [("prompt", self.weighted_prompts), ("quality", self.quality)];
-        let of_presets = of_presets.into_iter().filter_map(|(name, taken)| taken.then_some(name));
-        let settings: Vec<_> = settings.iter().copied().chain(of_presets).collect();
-        let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
-        format!(
-            "{engine}\n  {description}\n  sizes: {sizes}; reference images: {max_references}{masks}; tasks at a time: {slots}\n  settings: {settings}; LoRAs: {loras}{extra}"
-        )
-    }
+        },
+        "weighted_prompts": info.weighted_prompts,
+        "quality": info.quality,
+        "settings": info.settings.iter().map(|setting| setting.as_str()).collect::<Vec<_>>(),
+        "extra": extra(engine),
+        "slots": engine.slots.map_or(info.slots, usize::from),
+    })
 }
 
-/// The engines of the settings, and all kinds.
-#[derive(Debug, Serialize)]
-struct Listed {
-    configured: Vec<Shown>,
-    known: &'static [&'static str],
+/// What is known of an engine without asking it.
+fn known_text(engine: &NamedEngine, info: &EngineInfo) -> String {
+    let always = match extra(engine) {
+        extra if extra.is_empty() => String::new(),
+        extra => format!("; always: {}", extra.join(", ")),
+    };
+    let masks = if info.masks { " with masks" } else { "" };
+    let loras = match info.loras {
+        LoraSource::Nowhere => "none",
+        LoraSource::Files => "files of this machine",
+        LoraSource::Server => "those of its server",
+    };
+    let of_presets = [("prompt", info.weighted_prompts), ("quality", info.quality)];
+    let of_presets = of_presets.into_iter().filter_map(|(name, taken)| taken.then_some(name));
+    let settings: Vec<_> = info.settings.iter().map(|setting| setting.as_str()).chain(of_presets).collect();
+    let settings = if settings.is_empty() { "none".to_owned() } else { settings.join(", ") };
+    format!(
+        "{}\n  {}\n  sizes: {}; reference images: {}{masks}; tasks at a time: {}\n  settings: {settings}; LoRAs: {loras}{always}",
+        engine.name,
+        info.description,
+        sizes(info).join(", "),
+        info.max_references,
+        engine.slots.map_or(info.slots, usize::from)
+    )
 }
 
-/// A device of an engine.
-#[derive(Debug, Serialize)]
-struct ShownDevice {
-    name: String,
-    memory_bytes: Option<u64>,
-    free_memory_bytes: Option<u64>,
-    used_memory_bytes: Option<u64>,
-}
-
-impl From<Device> for ShownDevice {
-    fn from(Device { name, memory, free_memory, used_memory }: Device) -> Self {
-        Self { name, memory_bytes: memory, free_memory_bytes: free_memory, used_memory_bytes: used_memory }
+fn sizes(info: &EngineInfo) -> Vec<String> {
+    match &info.sizes {
+        Sizes::Any => vec!["any".into()],
+        Sizes::Of(sizes) => sizes.iter().map(|(width, height)| format!("{width}x{height}")).collect(),
     }
 }
 
-impl ShownDevice {
-    fn text(&self) -> String {
-        let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
-        let memory = self.memory_bytes.map(|bytes| format!(", {:.1} GiB of memory", gib(bytes))).unwrap_or_default();
-        let free = self.free_memory_bytes.map(|bytes| format!(", {:.1} GiB free", gib(bytes))).unwrap_or_default();
-        let used = self.used_memory_bytes.map(|bytes| format!(", {:.1} GiB of memory used", gib(bytes)));
-        format!("\n  device: {}{memory}{free}{}", self.name, used.unwrap_or_default())
-    }
+/// The fields that the operator adds to every call.
+fn extra(engine: &NamedEngine) -> Vec<&str> {
+    engine.settings.engine_extra.iter().flat_map(|extra| extra.0.keys().map(String::as_str)).collect()
 }
 
-fn devices_text(devices: &[ShownDevice]) -> String {
+fn devices_json(devices: &[Device]) -> Value {
+    let device = |device: &Device| {
+        json!({
+            "name": device.name,
+            "memory_bytes": device.memory,
+            "free_memory_bytes": device.free_memory,
+            "used_memory_bytes": device.used_memory,
+        })
+    };
+    devices.iter().map(device).collect()
+}
+
+fn devices_text(devices: &[Device]) -> String {
     if devices.is_empty() {
         return "\n  device: not reported".into();
     }
-    devices.iter().map(ShownDevice::text).collect()
+    let part = |(bytes, words): (Option<u64>, &str)| Some(format!(", {:.1} GiB {words}", gib(bytes?)));
+    let text = |device: &Device| {
+        let memory =
+            [(device.memory, "of memory"), (device.free_memory, "free"), (device.used_memory, "of memory used")];
+        let memory: String = memory.into_iter().filter_map(part).collect();
+        format!("\n  device: {}{memory}", device.name)
+    };
+    devices.iter().map(text).collect()
 }
 
-/// The outcome of a check.
-#[derive(Debug, Serialize)]
-struct Checked {
-    #[serde(flatten)]
-    shown: Shown,
-    ok: bool,
-    /// The reason why the engine takes no work.
-    error: Option<String>,
-    seconds: f64,
-    devices: Vec<ShownDevice>,
-}
-
-impl Checked {
-    fn text(&self) -> String {
-        let outcome = match &self.error {
-            None => format!("ready (answered in {:.0} ms)", self.seconds * 1e3),
-            Some(error) => format!("not ready: {error}"),
-        };
-        format!("{}\n  {outcome}{}", self.shown.text(), devices_text(&self.devices))
-    }
-}
-
-/// A picture that was rendered, and the seconds that each stage took.
-#[derive(Debug, Serialize)]
-struct Tried {
-    engine: String,
-    file: PathBuf,
-    /// The size that the engine returned.
-    rendered: String,
-    /// The size of the file.
-    size: String,
-    bytes: usize,
-    render_seconds: f64,
-    resize_seconds: f64,
-    encode_seconds: f64,
-    /// The devices, with their memory right after the render.
-    devices: Vec<ShownDevice>,
-    /// The parts of the render, of an engine that measures them.
-    measured: Option<ShownMeasured>,
-    /// The picture in other numbers, with `--compare`.
-    compared: Option<Compared>,
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
 }
 
 /// A picture in 8 bits beside the same one in 32 bits, or the other way round.
-#[derive(Debug, Serialize)]
 struct Compared {
     /// The parts of the model before the picture: the prompt's embedding and the first answer.
     relative: Distance,
@@ -262,24 +195,29 @@ struct Compared {
     /// Largest difference of a channel, of 255.
     largest_difference: u8,
     /// The render of the other picture.
-    other: Option<ShownMeasured>,
+    other: Option<Measured>,
 }
 
 impl Compared {
     /// Compares two pictures of the same size.
-    fn new(one: &Picture, other: &Picture, relative: Distance, measured: Option<Measured>) -> Self {
-        let differences = one.as_rgb().iter().zip(other.as_rgb()).map(|(a, b)| a.abs_diff(*b));
+    fn new(one: &Picture, picture: &Picture, relative: Distance, other: Option<Measured>) -> Self {
+        let differences = one.as_rgb().iter().zip(picture.as_rgb()).map(|(a, b)| a.abs_diff(*b));
         let sum: u64 = differences.clone().map(u64::from).sum();
-        Self {
-            relative,
-            mean_difference: sum as f64 / one.as_rgb().len().max(1) as f64,
-            largest_difference: differences.max().unwrap_or(0),
-            other: measured.map(ShownMeasured::from),
-        }
+        let mean_difference = sum as f64 / one.as_rgb().len().max(1) as f64;
+        Self { relative, mean_difference, largest_difference: differences.max().unwrap_or(0), other }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "relative": self.relative,
+            "mean_difference": self.mean_difference,
+            "largest_difference": self.largest_difference,
+            "other": self.other.as_ref().map(measured_json),
+        })
     }
 
     fn text(&self) -> String {
-        let other = self.other.as_ref().map(ShownMeasured::text).unwrap_or_default();
+        let other = self.other.as_ref().map(measured_text).unwrap_or_default();
         let Distance { prompt, first_answer } = self.relative;
         format!(
             "\n  in other numbers the embedding of the prompt differs by {:.2} % of its size, the model's first answer by {:.2} %, and each channel of the picture by {:.2} of 255 on average, by {} at most:{other}",
@@ -291,44 +229,35 @@ impl Compared {
     }
 }
 
+fn decode_seconds(measured: &Measured) -> f64 {
+    measured.decodes.iter().map(Duration::as_secs_f64).sum()
+}
+
+/// The parts of a render on this machine, as JSON.
+fn measured_json(measured: &Measured) -> Value {
+    json!({
+        "processor": measured.processor,
+        "encode_seconds": measured.encode.as_secs_f64(),
+        "step_seconds": measured.steps.iter().map(Duration::as_secs_f64).collect::<Vec<_>>(),
+        "decode_seconds": decode_seconds(measured),
+        "peak_memory_bytes": measured.usage.peak_bytes,
+        "own_memory_bytes": measured.usage.own_bytes,
+    })
+}
+
 /// The parts of a render on this machine.
-#[derive(Debug, Serialize)]
-struct ShownMeasured {
-    processor: String,
-    encode_seconds: f64,
-    step_seconds: Vec<f64>,
-    decode_seconds: f64,
-    peak_memory_bytes: u64,
-    own_memory_bytes: u64,
-}
-
-impl From<Measured> for ShownMeasured {
-    fn from(measured: Measured) -> Self {
-        let Measured { processor, encode, steps, decodes, usage } = measured;
-        Self {
-            processor,
-            encode_seconds: encode.as_secs_f64(),
-            step_seconds: steps.iter().map(Duration::as_secs_f64).collect(),
-            decode_seconds: decodes.iter().map(Duration::as_secs_f64).sum(),
-            peak_memory_bytes: usage.peak_bytes,
-            own_memory_bytes: usage.own_bytes,
-        }
-    }
-}
-
-impl ShownMeasured {
-    fn text(&self) -> String {
-        let Self { processor, encode_seconds, decode_seconds, .. } = self;
-        let steps: Vec<_> = self.step_seconds.iter().map(|seconds| format!("{seconds:.2}")).collect();
-        let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
-        format!(
-            "\n  encoding {encode_seconds:.2} s; steps {} s; decoding {decode_seconds:.2} s\n  \
-             memory: {:.2} GiB at most with the weights, {:.2} GiB of its own\n  processor: {processor}",
-            steps.join(", "),
-            gib(self.peak_memory_bytes),
-            gib(self.own_memory_bytes)
-        )
-    }
+fn measured_text(measured: &Measured) -> String {
+    let steps: Vec<_> = measured.steps.iter().map(|step| format!("{:.2}", step.as_secs_f64())).collect();
+    format!(
+        "\n  encoding {:.2} s; steps {} s; decoding {:.2} s\n  \
+         memory: {:.2} GiB at most with the weights, {:.2} GiB of its own\n  processor: {}",
+        measured.encode.as_secs_f64(),
+        steps.join(", "),
+        decode_seconds(measured),
+        gib(measured.usage.peak_bytes),
+        gib(measured.usage.own_bytes),
+        measured.processor
+    )
 }
 
 pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
@@ -342,13 +271,16 @@ pub(super) async fn run(command: EngineCommand, data: &Path) -> Outcome {
 }
 
 fn list(args: &ListArgs, data: &Path) -> Outcome {
-    let shown = |engine: &NamedEngine| Ok(Shown::new(engine, &chosen(engine, data)?.info));
-    let configured =
-        tintype_engines::configured(&args.engine, data)?.iter().map(shown).collect::<Result<Vec<_>, Failure>>()?;
-    let listed = Listed { configured, known: &tintype_engines::KNOWN };
-    show(args.json, &listed, || {
-        let configured: Vec<_> = listed.configured.iter().map(Shown::text).collect();
-        format!("{}\n\nThis release knows: {}", configured.join("\n"), listed.known.join(", "))
+    let mut listed = Vec::new();
+    let mut texts = Vec::new();
+    for engine in tintype_engines::configured(&args.engine, data)? {
+        let info = chosen(&engine, data)?.info;
+        listed.push(known_json(&engine, &info));
+        texts.push(known_text(&engine, &info));
+    }
+    let known = tintype_engines::KNOWN;
+    show(args.json, &json!({ "configured": listed, "known": known }), || {
+        format!("{}\n\nThis release knows: {}", texts.join("\n"), known.join(", "))
     })
 }
 
@@ -370,15 +302,19 @@ async fn check(args: CheckArgs, data: &Path) -> Outcome {
         Some(name) => vec![args.engine.engine_named(name)?],
         None => tintype_engines::configured(&args.engine, data)?,
     };
-    let mut all = Vec::new();
+    let (mut checked, mut texts, mut all_ready) = (Vec::new(), Vec::new(), true);
     for engine in &engines {
-        all.push(check_one(engine, data).await?);
+        let (json, text, is_ready) = check_one(engine, data).await?;
+        checked.push(json);
+        texts.push(text);
+        all_ready &= is_ready;
     }
-    show(args.json, &all, || all.iter().map(Checked::text).collect::<Vec<_>>().join("\n"))?;
-    Ok(if all.iter().all(|checked| checked.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    show(args.json, &checked, || texts.join("\n"))?;
+    Ok(if all_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure> {
+/// Checks an engine: the outcome as JSON and as text, and whether it takes work.
+async fn check_one(named: &NamedEngine, data: &Path) -> Result<(Value, String, bool), Failure> {
     let choice = chosen(named, data)?;
     let engine = choice.build(EngineContext { quotes_server: true, keeps: owns(data), ..EngineContext::default() })?;
     let clock = Clock::system();
@@ -391,8 +327,19 @@ async fn check_one(named: &NamedEngine, data: &Path) -> Result<Checked, Failure>
         Err(_) => Some(format!("no answer within {} s", PROBE_LIMIT.as_secs())),
     };
     let seconds = (clock.elapsed() - begun).as_secs_f64();
-    let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
-    Ok(Checked { shown: Shown::new(named, &choice.info), ok: error.is_none(), error, seconds, devices })
+    let devices = engine.devices().await;
+    let outcome = match &error {
+        None => format!("ready (answered in {:.0} ms)", seconds * 1e3),
+        Some(error) => format!("not ready: {error}"),
+    };
+    let text = format!("{}\n  {outcome}{}", known_text(named, &choice.info), devices_text(&devices));
+    let is_ready = error.is_none();
+    let mut json = known_json(named, &choice.info);
+    json["ok"] = is_ready.into();
+    json["error"] = error.into();
+    json["seconds"] = seconds.into();
+    json["devices"] = devices_json(&devices);
+    Ok((json, text, is_ready))
 }
 
 async fn try_out(args: TryArgs, data: &Path) -> Outcome {
@@ -403,16 +350,8 @@ async fn try_out(args: TryArgs, data: &Path) -> Outcome {
     let stages = Stages::new(!args.json);
     let tried = paint(&args, &out, data, (width, height), &stages).await;
     stages.end();
-    let tried = tried?;
-    show(args.json, &tried, || {
-        let Tried { rendered, size, bytes, render_seconds, resize_seconds, encode_seconds, .. } = &tried;
-        let file = out.display();
-        let device = tried.measured.as_ref().map_or_else(|| devices_text(&tried.devices), ShownMeasured::text);
-        let compared = tried.compared.as_ref().map(Compared::text).unwrap_or_default();
-        format!(
-            "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared}"
-        )
-    })
+    let (tried, text) = tried?;
+    show(args.json, &tried, || text)
 }
 
 /// The first of `try.png`, `try-2.png` and so on that does not exist.
@@ -447,13 +386,14 @@ fn owns(data: &Path) -> bool {
     std::fs::metadata(data).is_ok_and(|found| found.uid() == geteuid().as_raw())
 }
 
+/// Renders one picture: the outcome as JSON and as text.
 async fn paint(
     args: &TryArgs,
     out: &Path,
     data: &Path,
     (width, height): (u32, u32),
     stages: &Stages,
-) -> Result<Tried, Failure> {
+) -> Result<(Value, String), Failure> {
     let named = args.engine.engine_named(&args.name)?;
     stages.begin(&format!("starting the engine {}", named.name));
     let (engine, info) = ready(&named, data, args.timeout).await?;
@@ -463,9 +403,9 @@ async fn paint(
     let seconds = |begun: Duration| (clock.elapsed() - begun).as_secs_f64();
     let begun = clock.elapsed();
     let picture = one_picture(args, &engine, (native_width, native_height), stages).await?;
-    let (render_seconds, native) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
-    let devices = engine.devices().await.into_iter().map(ShownDevice::from).collect();
-    let measured = engine.measured().map(ShownMeasured::from);
+    let (render_seconds, rendered) = (seconds(begun), format!("{}x{}", picture.width(), picture.height()));
+    let devices = engine.devices().await;
+    let measured = engine.measured();
     // Two models may not fit into the memory.
     drop(engine);
     let compared = if args.compare { Some(compare(args, named.clone(), data, &picture, stages).await?) } else { None };
@@ -476,19 +416,26 @@ async fn paint(
     let png = picture.to_png();
     let encode_seconds = seconds(begun);
     save(out, &png).map_err(|error| format!("cannot write {}: {error}", out.display()))?;
-    Ok(Tried {
-        engine: named.name,
-        file: out.to_owned(),
-        rendered: native,
-        size: format!("{width}x{height}"),
-        bytes: png.len(),
-        render_seconds,
-        resize_seconds,
-        encode_seconds,
-        devices,
-        measured,
-        compared,
-    })
+    let (file, size, bytes) = (out.display(), format!("{width}x{height}"), png.len());
+    let device = measured.as_ref().map_or_else(|| devices_text(&devices), measured_text);
+    let compared_text = compared.as_ref().map(Compared::text).unwrap_or_default();
+    let text = format!(
+        "{file}: {size}, {bytes} bytes\n  rendered as {rendered} in {render_seconds:.2} s, resized in {resize_seconds:.3} s, encoded in {encode_seconds:.3} s{device}{compared_text}"
+    );
+    let json = json!({
+        "engine": named.name,
+        "file": out.display().to_string(),
+        "rendered": rendered,
+        "size": size,
+        "bytes": bytes,
+        "render_seconds": render_seconds,
+        "resize_seconds": resize_seconds,
+        "encode_seconds": encode_seconds,
+        "devices": devices_json(&devices),
+        "measured": measured.as_ref().map(measured_json),
+        "compared": compared.as_ref().map(Compared::json),
+    });
+    Ok((json, text))
 }
 
 async fn one_picture(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{print_line, show, show_once};
@@ -102,43 +103,32 @@ pub(super) struct RotateArgs {
     overlap: Duration,
 }
 
-/// A key without its secret.
+/// A key without its secret, with the name of its account.
 #[derive(Debug, Serialize)]
 struct ShownKey<'a> {
     #[serde(flatten)]
     key: &'a ApiKey,
-    /// Name of the account.
     account: &'a str,
     state: KeyState,
     /// The use of its budget.
     #[serde(flatten)]
-    used: Option<UsedBudget>,
+    used: Option<Value>,
 }
 
-#[derive(Debug, Serialize)]
-struct UsedBudget {
-    spent: i64,
-    left: i64,
-    resets_at: Timestamp,
+fn used_json(allowance: Allowance) -> Value {
+    json!({ "spent": allowance.spent, "left": allowance.left(), "resets_at": allowance.resets_at })
 }
 
-impl From<Allowance> for UsedBudget {
-    fn from(allowance: Allowance) -> Self {
-        Self { spent: allowance.spent, left: allowance.left(), resets_at: allowance.resets_at }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct NewShownKey<'a> {
-    id: Id,
-    /// Absent if it was printed before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
-    account_id: Id,
-    name: &'a str,
-    budget: Option<Budget>,
-    expires_at: Option<Timestamp>,
-    state: KeyState,
+/// A new key without its secret.
+fn new_json(key: &ApiKey, now: Timestamp) -> Value {
+    json!({
+        "id": key.id,
+        "account_id": key.account_id,
+        "name": key.name,
+        "budget": key.budget,
+        "expires_at": key.expires_at,
+        "state": key.state(now),
+    })
 }
 
 pub(super) async fn run(command: KeyCommand, data: &DataSettings) -> Outcome {
@@ -169,27 +159,14 @@ async fn create(args: CreateArgs, data: &DataSettings) -> Outcome {
         ..NewKey::new(&secret)
     };
     let key = store.create_key(account.id, new).await?.ok_or("the account no longer exists")?;
-    let (now, shown) = (store.now(), secret.reveal());
-    let printed = show_once(args.json, &NewShownKey::new(&key, Some(shown), now), shown, &introduction(&key))?;
+    let mut shown = new_json(&key, store.now());
+    shown["key"] = secret.reveal().into();
+    let printed = show_once(args.json, &shown, secret.reveal(), &introduction(&key))?;
     if let Err(error) = printed {
         store.change_key(key.id, KeyChange::Revoke).await?;
         return Err(Failure(format!("the new key could not be printed, so it was revoked: {error}")));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-impl<'a> NewShownKey<'a> {
-    fn new(key: &'a ApiKey, secret: Option<&'a str>, now: Timestamp) -> Self {
-        Self {
-            id: key.id,
-            key: secret,
-            account_id: key.account_id,
-            name: &key.name,
-            budget: key.budget,
-            expires_at: key.expires_at,
-            state: key.state(now),
-        }
-    }
 }
 
 /// The text below a new key.
@@ -234,7 +211,7 @@ async fn show_one(args: OneKeyArgs, data: &DataSettings) -> Outcome {
     let key = store.find_key(args.id).await?.ok_or_else(|| no_such_key(args.id))?;
     let account = owner_name(&*store, key.account_id).await?;
     let (now, allowance) = (store.now(), store.find_allowance(key.id).await?);
-    let used = allowance.map(UsedBudget::from);
+    let used = allowance.map(used_json);
     show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
         let rate = |rate: Option<u32>| match rate {
             None => "server default".to_owned(),
@@ -293,7 +270,7 @@ async fn change(args: OneKeyArgs, change: KeyChange, data: &DataSettings) -> Out
         KeyChange::Budget(_) => store.find_allowance(key.id).await?,
         _ => None,
     };
-    let used = allowance.map(UsedBudget::from);
+    let used = allowance.map(used_json);
     show(args.json, &ShownKey { key: &key, account: &account, state: key.state(now), used }, || {
         let name = format!("Key {} ({}) of {account}", key.id, key.hint);
         match (change, allowance) {
@@ -325,7 +302,7 @@ async fn rotate(args: RotateArgs, data: &DataSettings) -> Outcome {
     let key =
         store.rotate_key(id, secret.hash(), &secret.hint(), args.overlap).await.map_err(|error| unused(&error))?;
     let key = key.ok_or_else(|| unused(&revoked().0))?;
-    let rest = serde_json::to_string_pretty(&NewShownKey::new(&key, None, store.now()))?;
+    let rest = serde_json::to_string_pretty(&new_json(&key, store.now()))?;
     let rest = rest.strip_prefix("{\n").unwrap_or(&rest);
     print_line(&if json { terminal::visible_json(rest) } else { format!("\n{}", introduction(&key)) });
     Ok(ExitCode::SUCCESS)

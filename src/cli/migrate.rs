@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
 use super::{Failure, Outcome, describe, existing_file, progress, show};
 use tintype_config::{DataSettings, DatabaseUrl};
@@ -35,16 +35,6 @@ pub(super) struct MigrateArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Moved<'a> {
-    from: String,
-    accounts: u64,
-    tasks: u64,
-    entries: u64,
-    #[serde(skip)]
-    books: &'a Audit,
 }
 
 pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
@@ -81,14 +71,15 @@ pub(super) async fn run(args: MigrateArgs, data: &DataSettings) -> Outcome {
     }
     match imported?? {
         Import::Done(books) => {
-            let moved = Moved {
-                from: from.display().to_string(),
-                accounts: books.accounts,
-                tasks: books.tasks,
-                entries: books.entries,
-                books: &books,
-            };
-            show(args.json, &moved, || text(&moved))
+            let from = from.display().to_string();
+            let Audit { accounts, tasks, entries, .. } = books;
+            let moved = json!({ "from": from, "accounts": accounts, "tasks": tasks, "entries": entries });
+            show(args.json, &moved, || {
+                format!(
+                    "Moved {}; all balances match. From now on use --database postgres://…; every command refuses {from}.",
+                    contents(&books)
+                )
+            })
         }
         Import::NotEmpty => Err(Failure(
             "the PostgreSQL database already has accounts: set --to to an empty database or to a separate schema"
@@ -111,7 +102,7 @@ fn take_back(database: &Path, json: bool) -> Outcome {
     let _lock = lock(database)?;
     let was_moved = sqlite::take_back(database)?;
     let path = database.display().to_string();
-    show(json, &serde_json::json!({ "from": path, "was_moved": was_moved }), || {
+    show(json, &json!({ "from": path, "was_moved": was_moved }), || {
         if was_moved {
             format!(
                 "{path} can be used again. Stop every process that uses the PostgreSQL database first: the two are not kept in step."
@@ -120,14 +111,6 @@ fn take_back(database: &Path, json: bool) -> Outcome {
             format!("{path} was not moved, so nothing was changed.")
         }
     })
-}
-
-fn text(moved: &Moved<'_>) -> String {
-    format!(
-        "Moved {}; all balances match. From now on use --database postgres://…; every command refuses {}.",
-        contents(moved.books),
-        moved.from
-    )
 }
 
 fn contents(books: &Audit) -> String {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::printing::JsonArgs;
 use super::progress::Transfer;
@@ -323,42 +324,23 @@ struct Listed<'a> {
     shown: Option<Shown<'a>>,
 }
 
-/// A model of the catalogue that is not installed.
-#[derive(Debug, Serialize)]
-struct Available {
-    name: &'static str,
-    family: &'static str,
-    pipeline: &'static str,
-    repository: &'static str,
-    commit: &'static str,
-    licence: &'static str,
-    licence_url: &'static str,
-    commercial: bool,
-    disk_bytes: u64,
-    memory_bytes: u64,
-    steps: u32,
-    max_references: usize,
-    usable: bool,
-}
-
-impl From<&'static CatalogueModel> for Available {
-    fn from(model: &'static CatalogueModel) -> Self {
-        Self {
-            name: &model.name,
-            family: &model.family,
-            pipeline: &model.pipeline,
-            repository: &model.repository,
-            commit: &model.commit,
-            licence: &model.licence.name,
-            licence_url: &model.licence.url,
-            commercial: model.licence.commercial,
-            disk_bytes: model.disk_bytes(),
-            memory_bytes: model.memory_bytes(),
-            steps: model.steps,
-            max_references: model.max_references,
-            usable: is_usable(&model.pipeline),
-        }
-    }
+/// A model of the catalogue, as JSON.
+fn catalogue_json(model: &CatalogueModel) -> Value {
+    json!({
+        "name": model.name,
+        "family": model.family,
+        "pipeline": model.pipeline,
+        "repository": model.repository,
+        "commit": model.commit,
+        "licence": model.licence.name,
+        "licence_url": model.licence.url,
+        "commercial": model.licence.commercial,
+        "disk_bytes": model.disk_bytes(),
+        "memory_bytes": model.memory_bytes(),
+        "steps": model.steps,
+        "max_references": model.max_references,
+        "usable": is_usable(&model.pipeline),
+    })
 }
 
 fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
@@ -378,14 +360,13 @@ fn list(args: JsonArgs, data: &DataSettings) -> Outcome {
     let begun = unfinished.iter().filter(|name| !entries.iter().any(|entry| entry.name == **name));
     installed.extend(begun.map(|name| Listed { name, state: "unfinished", reason: None, shown: None }));
     let is_there = |model: &&CatalogueModel| entries.iter().any(|entry| entry.name == model.name);
-    let available: Vec<_> = catalogue::models().iter().filter(|model| !is_there(model)).map(Available::from).collect();
-    show(args.json, &serde_json::json!({ "installed": installed, "available": available }), || {
-        text(&installed, &available)
-    })
+    let available: Vec<_> = catalogue::models().iter().filter(|model| !is_there(model)).collect();
+    let available_json: Value = available.iter().copied().map(catalogue_json).collect();
+    show(args.json, &json!({ "installed": installed, "available": available_json }), || text(&installed, &available))
 }
 
 /// The lists for people.
-fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
+fn text(installed: &[Listed<'_>], available: &[&CatalogueModel]) -> String {
     let state = |listed: &Listed<'_>| match &listed.shown {
         Some(Shown { unusable: Some(reason), .. }) => format!("unusable: {reason}"),
         _ => listed.reason.map_or_else(|| listed.state.to_owned(), |reason| format!("damaged: {reason}")),
@@ -396,18 +377,18 @@ fn text(installed: &[Listed<'_>], available: &[Available]) -> String {
         let licence = licence.map_or_else(|| "-".into(), |licence| licence.name.clone());
         [listed.name.to_owned(), size, licence, state(listed)]
     };
-    let offered = |model: &Available| {
-        let commercial = if model.commercial { "" } else { " (no commercial use)" };
-        let usable = match model.usable {
+    let offered = |model: &&CatalogueModel| {
+        let commercial = if model.licence.commercial { "" } else { " (no commercial use)" };
+        let usable = match is_usable(&model.pipeline) {
             true => "",
-            false if is_decoder(model.pipeline) => "; for --engine-vae",
+            false if is_decoder(&model.pipeline) => "; for --engine-vae",
             false => "; not with this release",
         };
         [
-            model.name.to_owned(),
-            format!("{}", ByteSize(model.disk_bytes)),
-            format!("{}", ByteSize(model.memory_bytes)),
-            format!("{}{commercial}", model.licence),
+            model.name.clone(),
+            ByteSize(model.disk_bytes()).to_string(),
+            ByteSize(model.memory_bytes()).to_string(),
+            format!("{}{commercial}", model.licence.name),
             format!("{}{usable}", model.family),
         ]
     };
@@ -524,7 +505,7 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
     if !removed {
         return Err(not_installed(&name));
     }
-    show(json, &serde_json::json!({ "removed": name }), || {
+    show(json, &json!({ "removed": name }), || {
         let again =
             catalogue::find(&name).map(|model| format!("; `tintype model pull {}` fetches it again", model.name));
         format!("{name} is removed{}.", again.unwrap_or_default())

@@ -1,12 +1,12 @@
 //! `tintype queue` stops and resumes the claims of all workers, and shows the queue.
 
 use clap::Subcommand;
-use serde::Serialize;
+use serde_json::json;
 
 use super::printing::JsonArgs;
 use super::{Outcome, open_store, show};
 use tintype_config::DataSettings;
-use tintype_store::{QueueDepth, Store, StoreError, WaitingForEngine};
+use tintype_store::{QueueDepth, Store, WaitingForEngine};
 use tintype_system::clock::Timestamp;
 
 /// Consequence of a pause that outlasts the tasks, for operators.
@@ -24,35 +24,6 @@ in the database: it survives restarts, backups and migrations, until `tintype qu
     Resume(JsonArgs),
     /// Show how many tasks are waiting and running, and whether the queue is paused
     Show(JsonArgs),
-}
-
-/// The state of the queue.
-#[derive(Debug, Serialize)]
-struct ShownQueue {
-    paused_at: Option<Timestamp>,
-    waiting: u64,
-    leased: u64,
-    oldest_submitted_at: Option<Timestamp>,
-    /// Waiting tasks whose model stands for an engine.
-    waiting_for_engines: Vec<WaitingForEngine>,
-}
-
-impl ShownQueue {
-    async fn read(store: &dyn Store) -> Result<Self, StoreError> {
-        let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
-        let waiting_for_engines = store.waiting_for_engines().await?;
-        Ok(Self { paused_at, waiting, leased, oldest_submitted_at: oldest, waiting_for_engines })
-    }
-
-    fn text(&self) -> String {
-        let oldest =
-            self.oldest_submitted_at.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
-        let mut text = format!("{} waiting, {} running{oldest}", self.waiting, self.leased);
-        for WaitingForEngine { engine, tasks, .. } in &self.waiting_for_engines {
-            text.push_str(&format!("\n{tasks} waiting for the engine {engine}"));
-        }
-        text
-    }
 }
 
 pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
@@ -76,7 +47,7 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
             print(&*store, args.json, |_| said).await
         }
         QueueCommand::Show(args) => {
-            print(&*store, args.json, |queue| match queue.paused_at {
+            print(&*store, args.json, |paused_at| match paused_at {
                 Some(since) => format!("Paused since {since}: {TASKS_EXPIRE}. `tintype queue resume` ends the pause."),
                 None => "Not paused.".into(),
             })
@@ -85,8 +56,23 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
     }
 }
 
-/// Prints the state of the queue, after a sentence for people.
-async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(&ShownQueue) -> String) -> Outcome {
-    let queue = ShownQueue::read(store).await?;
-    show(json, &queue, || format!("{}\n{}", sentence(&queue), queue.text()))
+/// Prints the state of the queue, after a sentence for people on whether it is paused.
+async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
+    let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
+    let for_engines = store.waiting_for_engines().await?;
+    let queue = json!({
+        "paused_at": paused_at,
+        "waiting": waiting,
+        "leased": leased,
+        "oldest_submitted_at": oldest,
+        "waiting_for_engines": for_engines,
+    });
+    show(json, &queue, || {
+        let since = oldest.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
+        let mut text = format!("{}\n{waiting} waiting, {leased} running{since}", sentence(paused_at));
+        for WaitingForEngine { engine, tasks, .. } in &for_engines {
+            text.push_str(&format!("\n{tasks} waiting for the engine {engine}"));
+        }
+        text
+    })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::owners::{Owners, find_only, readable_name};
 use super::values::whole_number;
@@ -11,11 +11,10 @@ use super::{Failure, Outcome, open_store, show, table};
 use crate::metrics::Metrics;
 use crate::service::endings::{Endings, STOPPED};
 use tintype_config::DataSettings;
-use tintype_domain::model::{FailureCause, Id, Status, Surface, Task, TaskId};
-use tintype_domain::request::GenerateRequest;
+use tintype_domain::model::{FailureCause, Id, Status, Task, TaskId};
 use tintype_domain::text;
 use tintype_store::TaskRecord;
-use tintype_system::clock::{Clock, Timestamp};
+use tintype_system::clock::Clock;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TaskCommand {
@@ -59,54 +58,30 @@ pub(super) struct FailArgs {
     reason: String,
 }
 
-/// A task as the operator sees it.
-#[derive(Debug, Serialize)]
-struct ShownTask {
-    task_id: TaskId,
-    account_id: Id,
-    /// Name of the account.
-    account: String,
-    surface: Surface,
-    status: &'static str,
-    files: Vec<String>,
-    /// Why it failed, such as `policy` or `reference:0:too-large`.
-    cause: Option<String>,
-    error: Option<String>,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-}
-
-/// A task and its request.
-#[derive(Debug, Serialize)]
-struct ShownRecord {
-    #[serde(flatten)]
-    task: ShownTask,
-    request: GenerateRequest,
-    /// The seed of each image.
-    seeds: Vec<u32>,
-    /// The person who created it in the studio.
-    person_id: Option<Id>,
-    request_id: Option<String>,
-    lost_leases: Option<u32>,
-    removed_at: Option<Timestamp>,
-}
-
 fn task_id(text: &str) -> Result<Id, tintype_domain::model::InvalidId> {
     text.parse().map(|TaskId(id)| id).or_else(|_| text.parse())
 }
 
-impl ShownTask {
-    fn new(task: Task, account: String) -> Self {
-        let (task_id, created_at, status) = (task.task_id(), task.created_at(), task.status.as_str());
-        let (files, failure) = match task.status {
-            Status::Processing => (Vec::new(), None),
-            Status::Completed(files) => (files, None),
-            Status::Failed(failure) => (Vec::new(), Some(failure)),
-        };
-        let (cause, error) = failure.map(|failure| (failure.cause.to_string(), failure.sentence)).unzip();
-        let Task { account_id, surface, updated_at, .. } = task;
-        Self { task_id, account_id, account, surface, status, files, cause, error, created_at, updated_at }
-    }
+/// A task as the operator sees it, with the name of its account.
+fn task_json(task: &Task, account: &str) -> Value {
+    let (files, failure) = match &task.status {
+        Status::Processing => (&[][..], None),
+        Status::Completed(files) => (&files[..], None),
+        Status::Failed(failure) => (&[][..], Some(failure)),
+    };
+    json!({
+        "task_id": task.task_id(),
+        "account_id": task.account_id,
+        "account": account,
+        "surface": task.surface,
+        "status": task.status.as_str(),
+        "files": files,
+        // Such as `policy` or `reference:0:too-large`.
+        "cause": failure.map(|failure| failure.cause.to_string()),
+        "error": failure.map(|failure| &failure.sentence),
+        "created_at": task.created_at(),
+        "updated_at": task.updated_at,
+    })
 }
 
 pub(super) async fn run(command: TaskCommand, data: &DataSettings) -> Outcome {
@@ -122,20 +97,21 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let account = find_only(&*store, args.account.as_deref()).await?;
     let tasks = store.recent_tasks(account, args.limit).await?;
     let owners = Owners::readable(&*store).await;
-    let shown = |task: Task| {
-        let account = owners.name_or_id(task.account_id);
-        ShownTask::new(task, account)
-    };
-    let tasks: Vec<ShownTask> = tasks.into_iter().map(shown).collect();
-    show(args.json, &tasks, || {
+    let account = |task: &Task| owners.name_or_id(task.account_id);
+    let listed: Value = tasks.iter().map(|task| task_json(task, &account(task))).collect();
+    show(args.json, &listed, || {
         let rows = tasks.iter().map(|task| {
+            let error = match &task.status {
+                Status::Failed(failure) => failure.sentence.clone(),
+                Status::Processing | Status::Completed(_) => String::new(),
+            };
             [
-                task.task_id.to_string(),
-                task.status.to_owned(),
+                task.task_id().to_string(),
+                task.status.as_str().to_owned(),
                 task.surface.as_str().to_owned(),
-                task.account.clone(),
-                task.created_at.to_string(),
-                task.error.clone().unwrap_or_default(),
+                account(task),
+                task.created_at().to_string(),
+                error,
             ]
         });
         table(["TASK", "STATUS", "SURFACE", "ACCOUNT", "CREATED", "ERROR"], rows)
@@ -146,13 +122,15 @@ async fn show_one(args: OneTaskArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let record = store.inspect_task(args.id).await?.ok_or_else(|| no_such_task(args.id))?;
     let TaskRecord { task, request, person_id, lost_leases, removed_at } = record;
-    let request_id = request.request_id.clone();
-    let account = readable_name(&*store, task.account_id).await;
-    let task = ShownTask::new(task, account);
-    let seeds = request.seeds(args.id).collect();
-    let record = ShownRecord { task, request, seeds, person_id, request_id, lost_leases, removed_at };
+    let mut shown = task_json(&task, &readable_name(&*store, task.account_id).await);
+    shown["request"] = serde_json::to_value(&request)?;
+    shown["seeds"] = request.seeds(args.id).collect();
+    shown["person_id"] = json!(person_id);
+    shown["request_id"] = json!(request.request_id);
+    shown["lost_leases"] = json!(lost_leases);
+    shown["removed_at"] = json!(removed_at);
     // JSON is the most readable layout for nested values.
-    show(true, &record, String::new)
+    show(true, &shown, String::new)
 }
 
 async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
@@ -166,8 +144,8 @@ async fn fail(args: FailArgs, data: &DataSettings) -> Outcome {
         return Err(Failure(format!("task {} is already {}", TaskId(id), record.task.status.as_str())));
     }
     let account = readable_name(&*store, record.task.account_id).await;
-    let shown = ShownTask::new(record.task, account);
-    show(args.task.json, &shown, || format!("Task {} was failed and refunded.", shown.task_id))
+    let shown = task_json(&record.task, &account);
+    show(args.task.json, &shown, || format!("Task {} was failed and refunded.", TaskId(id)))
 }
 
 fn no_such_task(id: Id) -> Failure {

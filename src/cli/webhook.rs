@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::owners::{ListArgs, open_account, owner_name};
 use super::printing::{show, show_once};
@@ -111,90 +111,52 @@ pub(super) struct ReplayArgs {
     json: bool,
 }
 
-/// An endpoint with its secret.
-#[derive(Serialize)]
-struct NewShownEndpoint<'a> {
-    id: Id,
-    url: &'a EndpointUrl,
-    secret: &'a str,
+/// An endpoint without its secret, and the name of its account.
+fn endpoint_json(endpoint: &Endpoint, account: &str) -> Value {
+    json!({
+        "id": endpoint.id,
+        "account": account,
+        "url": endpoint.url,
+        "events": endpoint.events,
+        "added_by": endpoint.added_by,
+        "state": endpoint.state(),
+        "failing_since": endpoint.failing_since,
+        "disabled_at": endpoint.disabled_at,
+        "disabled_for": endpoint.disabled_for,
+        "created_at": endpoint.id.timestamp(),
+    })
 }
 
-#[derive(Debug, Serialize)]
-struct ShownEndpoint<'a> {
-    id: Id,
-    /// Name of the account.
-    account: &'a str,
-    url: &'a EndpointUrl,
-    events: &'a Subscription,
-    added_by: AddedBy,
-    state: EndpointState,
-    failing_since: Option<Timestamp>,
-    disabled_at: Option<Timestamp>,
-    disabled_for: Option<DisabledFor>,
-    created_at: Timestamp,
+fn delivery_json(delivery: &Delivery) -> Value {
+    json!({
+        "id": delivery.id,
+        "webhook_id": webhook_id(delivery.event_id),
+        "type": delivery.kind,
+        "state": delivery.state(),
+        "attempts": delivery.attempts,
+        "status": delivery.status,
+        "trouble": delivery.trouble,
+        "created_at": delivery.id.timestamp(),
+        "next_attempt_at": next_attempt_at(delivery),
+        "delivered_at": delivery.delivered_at,
+    })
 }
 
-impl<'a> ShownEndpoint<'a> {
-    fn new(endpoint: &'a Endpoint, account: &'a str) -> Self {
-        Self {
-            id: endpoint.id,
-            account,
-            url: &endpoint.url,
-            events: &endpoint.events,
-            added_by: endpoint.added_by,
-            state: endpoint.state(),
-            failing_since: endpoint.failing_since,
-            disabled_at: endpoint.disabled_at,
-            disabled_for: endpoint.disabled_for,
-            created_at: endpoint.id.timestamp(),
+/// The time of the next attempt. A delivery that goes before all others has none of its own.
+fn next_attempt_at(delivery: &Delivery) -> Option<Timestamp> {
+    delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp()))
+}
+
+/// The last outcome of a delivery in words.
+fn last_outcome(delivery: &Delivery) -> String {
+    match (delivery.status, delivery.trouble) {
+        (Some(status), _) => format!("status {status}"),
+        (None, Some(Trouble::Timeout)) => "no answer in time".into(),
+        (None, Some(Trouble::Unreachable)) => {
+            "no connection or no HTTP response: check its name, port and certificate".into()
         }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct ShownDelivery {
-    id: Id,
-    webhook_id: String,
-    r#type: EventType,
-    state: DeliveryState,
-    attempts: u32,
-    status: Option<u16>,
-    trouble: Option<Trouble>,
-    created_at: Timestamp,
-    next_attempt_at: Option<Timestamp>,
-    delivered_at: Option<Timestamp>,
-}
-
-impl From<&Delivery> for ShownDelivery {
-    fn from(delivery: &Delivery) -> Self {
-        Self {
-            id: delivery.id,
-            webhook_id: webhook_id(delivery.event_id),
-            r#type: delivery.kind,
-            state: delivery.state(),
-            attempts: delivery.attempts,
-            status: delivery.status,
-            trouble: delivery.trouble,
-            created_at: delivery.id.timestamp(),
-            // One that goes before all others has no time of its own.
-            next_attempt_at: delivery.next_attempt_at.map(|at| at.max(delivery.id.timestamp())),
-            delivered_at: delivery.delivered_at,
-        }
-    }
-}
-
-impl ShownDelivery {
-    /// The last outcome in words.
-    fn outcome(&self) -> String {
-        match (self.status, self.trouble) {
-            (Some(status), _) => format!("status {status}"),
-            (None, Some(Trouble::Timeout)) => "no answer in time".into(),
-            (None, Some(Trouble::Unreachable)) => {
-                "no connection or no HTTP response: check its name, port and certificate".into()
-            }
-            (None, Some(Trouble::Address)) => "its address is in no network of --webhook-network".into(),
-            (None, None) => "-".into(),
-        }
+        (None, Some(Trouble::Address)) => "its address is in no network of --webhook-network".into(),
+        (None, None) => "-".into(),
     }
 }
 
@@ -249,17 +211,18 @@ fn show_secret(json: bool, endpoint: &Endpoint, secret: &SigningSecret, note: &s
     let secret = secret.reveal();
     let note =
         format!("Signing secret of endpoint {}. It will not be shown again: store it safely.{note}", endpoint.id);
-    show_once(json, &NewShownEndpoint { id: endpoint.id, url: &endpoint.url, secret }, secret, &note)
+    let with_secret = json!({ "id": endpoint.id, "url": endpoint.url, "secret": secret });
+    show_once(json, &with_secret, secret, &note)
 }
 
 async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     let (store, owners) = args.open(data).await?;
     let endpoints = store.list_endpoints(owners.only).await?;
     let account = |endpoint: &Endpoint| owners.name(endpoint.account_id);
-    let shown: Vec<_> = endpoints.iter().map(|endpoint| ShownEndpoint::new(endpoint, account(endpoint))).collect();
-    show(args.json, &shown, || {
-        let rows = endpoints.iter().zip(&shown).map(|(endpoint, shown)| {
-            let (account, url) = (shown.account.to_owned(), endpoint.url.as_str().to_owned());
+    let listed: Value = endpoints.iter().map(|endpoint| endpoint_json(endpoint, account(endpoint))).collect();
+    show(args.json, &listed, || {
+        let rows = endpoints.iter().map(|endpoint| {
+            let (account, url) = (account(endpoint).to_owned(), endpoint.url.as_str().to_owned());
             [endpoint.id.to_string(), account, state(endpoint), endpoint.events.to_string(), url]
         });
         table(["ID", "ACCOUNT", "STATE", "EVENTS", "URL"], rows)
@@ -282,7 +245,7 @@ async fn change(args: OneEndpointArgs, change: EndpointChange, data: &DataSettin
     let store = open_store(data).await?;
     let endpoint = store.change_endpoint(args.id, change).await?.ok_or_else(|| no_such_endpoint(args.id))?;
     let account = owner_name(&*store, endpoint.account_id).await?;
-    show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
+    show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is {}.", endpoint.id, state(&endpoint))
     })
 }
@@ -307,7 +270,7 @@ async fn remove(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let store = open_store(data).await?;
     let endpoint = store.remove_endpoint(args.id).await?.ok_or_else(|| no_such_endpoint(args.id))?;
     let account = owner_name(&*store, endpoint.account_id).await?;
-    show(args.json, &ShownEndpoint::new(&endpoint, &account), || {
+    show(args.json, &endpoint_json(&endpoint, &account), || {
         format!("Endpoint {} of {account} is removed, and its deliveries with it.", endpoint.id)
     })
 }
@@ -320,20 +283,20 @@ async fn test(args: OneEndpointArgs, data: &DataSettings) -> Outcome {
     let delivery = loop {
         let found = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
         if found.state() != DeliveryState::Waiting || waited >= TEST_PATIENCE {
-            break ShownDelivery::from(&found);
+            break found;
         }
         tokio::time::sleep(TEST_PAUSE).await;
         waited += TEST_PAUSE;
     };
-    show(args.json, &delivery, || match delivery.state {
-        DeliveryState::Delivered => format!("Delivered: {}.", delivery.outcome()),
-        DeliveryState::Failed => format!("Not delivered: {}.", delivery.outcome()),
+    show(args.json, &delivery_json(&delivery), || match delivery.state() {
+        DeliveryState::Delivered => format!("Delivered: {}.", last_outcome(&delivery)),
+        DeliveryState::Failed => format!("Not delivered: {}.", last_outcome(&delivery)),
         DeliveryState::Waiting => format!(
             "It waits until a running server sends it; `tintype webhook deliveries {}` shows the result.",
             args.id
         ),
     })?;
-    Ok(if delivery.state == DeliveryState::Delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if delivery.state() == DeliveryState::Delivered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
@@ -341,17 +304,17 @@ async fn deliveries(args: DeliveriesArgs, data: &DataSettings) -> Outcome {
     let id = args.endpoint.id;
     store.find_endpoint(id).await?.ok_or_else(|| no_such_endpoint(id))?;
     let deliveries = store.list_deliveries(id, None, args.limit).await?;
-    let shown: Vec<_> = deliveries.iter().map(ShownDelivery::from).collect();
-    show(args.endpoint.json, &shown, || {
-        let rows = shown.iter().map(|delivery| {
+    let listed: Value = deliveries.iter().map(delivery_json).collect();
+    show(args.endpoint.json, &listed, || {
+        let rows = deliveries.iter().map(|delivery| {
             [
                 delivery.id.to_string(),
-                delivery.r#type.to_string(),
-                delivery.state.as_str().to_owned(),
+                delivery.kind.to_string(),
+                delivery.state().as_str().to_owned(),
                 delivery.attempts.to_string(),
-                delivery.outcome(),
-                or_dash(delivery.next_attempt_at),
-                delivery.webhook_id.clone(),
+                last_outcome(delivery),
+                or_dash(next_attempt_at(delivery)),
+                webhook_id(delivery.event_id),
             ]
         });
         table(["ID", "TYPE", "STATE", "ATTEMPTS", "LAST", "NEXT", "WEBHOOK-ID"], rows)
@@ -367,7 +330,7 @@ async fn replay(args: ReplayArgs, data: &DataSettings) -> Outcome {
         return Err(cannot_send(&*store, found.endpoint_id).await?);
     };
     let delivery = store.find_delivery(id).await?.ok_or("the endpoint was removed meanwhile")?;
-    show(args.json, &ShownDelivery::from(&delivery), || {
+    show(args.json, &delivery_json(&delivery), || {
         format!("Delivery {id} is sent now: `tintype webhook deliveries {}` shows the result.", delivery.endpoint_id)
     })
 }
