@@ -144,79 +144,50 @@ impl EngineSettings {
 
     /// The first setting that is given and that other engines than the built-in one would ignore without a word.
     pub fn built_in_only(&self) -> Option<&'static str> {
-        let given = [
-            ("engine-lora", !self.engine_lora.is_empty()),
-            ("engine-embedding", !self.engine_embedding.is_empty()),
-            ("engine-vae", self.engine_vae.is_some()),
-            ("engine-prompt", self.engine_prompt.is_some()),
-            ("engine-steps", self.engine_steps.is_some()),
-            ("engine-precision", self.engine_precision.is_some()),
-            ("engine-runtime", self.engine_runtime.is_some()),
-            ("engine-batch", self.engine_batch.is_some()),
-            ("engine-device-memory", self.engine_device_memory.is_some()),
+        let built_in = [
+            "engine-lora",
+            "engine-embedding",
+            "engine-vae",
+            "engine-prompt",
+            "engine-steps",
+            "engine-precision",
+            "engine-runtime",
+            "engine-batch",
+            "engine-device-memory",
         ];
-        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+        let given = self.given();
+        built_in.into_iter().find(|name| given.iter().any(|given| given == name))
     }
 
     /// Refuses settings that would have no effect, because a table has its own.
     fn refuse_flags(&self) -> Result<(), String> {
-        let Self {
-            engine: _,
-            engine_profile,
-            model,
-            engine_memory,
-            engine_device_memory,
-            engine_steps,
-            engine_batch,
-            engine_precision,
-            engine_runtime,
-            engine_lora,
-            engine_embedding,
-            engine_vae,
-            engine_prompt,
-            engine_key,
-            engine_key_file,
-            engine_ca,
-            engine_sizes,
-            engine_references,
-            engine_workflow,
-            engine_workflow_nodes,
-            engine_program,
-            engine_args,
-            engine_devices,
-            engine_extra: _,
-            engine_table: _,
-        } = self;
-        let given = [
-            ("engine-profile", engine_profile.is_some()),
-            ("model", model.is_some()),
-            ("engine-memory", engine_memory.is_some()),
-            ("engine-device-memory", engine_device_memory.is_some()),
-            ("engine-steps", engine_steps.is_some()),
-            ("engine-batch", engine_batch.is_some()),
-            ("engine-precision", engine_precision.is_some()),
-            ("engine-runtime", engine_runtime.is_some()),
-            ("engine-lora", !engine_lora.is_empty()),
-            ("engine-embedding", !engine_embedding.is_empty()),
-            ("engine-vae", engine_vae.is_some()),
-            ("engine-prompt", engine_prompt.is_some()),
-            ("engine-key", engine_key.is_some()),
-            ("engine-key-file", engine_key_file.is_some()),
-            ("engine-ca", engine_ca.is_some()),
-            ("engine-sizes", !engine_sizes.is_empty()),
-            ("engine-references", engine_references.is_some()),
-            ("engine-workflow", engine_workflow.is_some()),
-            ("engine-workflow-nodes", engine_workflow_nodes.is_some()),
-            ("engine-program", engine_program.as_os_str() != DEFAULT_PROGRAM),
-            ("engine-args", !engine_args.is_empty()),
-            ("engine-devices", !engine_devices.is_empty()),
-        ];
-        match given.iter().find(|(_, given)| *given) {
+        match self.given().first() {
             None => Ok(()),
-            Some((name, _)) => Err(format!(
+            Some(name) => Err(format!(
                 "{name} has no effect on the tables [engine.NAME] of the config file: set {} in the table, or give --engine KIND[:URL]",
                 name.strip_prefix(PREFIX).unwrap_or(name)
             )),
         }
+    }
+
+    /// The flags that are given, besides `--engine`.
+    fn given(&self) -> Vec<String> {
+        macro_rules! given {
+            (options: $($option:ident),+; lists: $($list:ident),+) => {{
+                let Self { engine: _, engine_extra: _, engine_table: _, engine_program, $($option,)+ $($list,)+ } = self;
+                [
+                    $((stringify!($option), $option.is_some()),)+
+                    $((stringify!($list), !$list.is_empty()),)+
+                    ("engine-program", engine_program.as_os_str() != DEFAULT_PROGRAM),
+                ]
+            }};
+        }
+        let all = given!(
+            options: engine_profile, model, engine_memory, engine_device_memory, engine_steps, engine_batch,
+                engine_precision, engine_runtime, engine_vae, engine_prompt, engine_key, engine_key_file, engine_ca,
+                engine_references, engine_workflow, engine_workflow_nodes;
+            lists: engine_lora, engine_embedding, engine_sizes, engine_args, engine_devices
+        );
+        all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name.replace('_', "-")).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Access to environment variables beyond those that clap reads for flags.
 
+#![expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,7 +12,6 @@ use std::time::Duration;
 ///
 /// # Errors
 /// A sentence for the operator: the value is not UTF-8.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
     if let Some(value) = ADOPTED.get().and_then(|adopted| adopted.get(name)) {
         return Ok(Some(value.clone()));
@@ -40,14 +41,12 @@ pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
 
 /// Whether an environment variable is set to the empty string, which counts as absent. Compose files and unit files
 /// that pass a variable through set it to the empty string when it is not set outside.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn is_empty_variable(name: &OsStr) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
 
 /// A variable with this beginning whose value ends with a line break, as secrets do that `echo` wrote. A path would name
 /// another file.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub(super) fn variable_with_line_break(prefix: &str) -> Option<String> {
     let ends = |name: &String| std::env::var_os(name).is_some_and(|value| ends_line(value.as_encoded_bytes()));
     variables_with(prefix).into_iter().find(ends)
@@ -104,7 +103,6 @@ pub fn architecture() -> &'static str {
 }
 
 /// The command that runs this program again: its name if the search path leads to it, otherwise its path.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn program() -> PathBuf {
     let Ok(path) = std::env::current_exe() else { return PathBuf::from("tintype") };
     let name = path.file_name().map(PathBuf::from).unwrap_or_default();
@@ -125,7 +123,6 @@ pub enum Graphics {
 
 /// The protocol of the terminal that this process runs in, by the variables that terminals set. A multiplexer between
 /// passes no images on.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn terminal_graphics() -> Option<Graphics> {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let (term, program) = (variable("TERM"), variable("TERM_PROGRAM"));
@@ -138,20 +135,17 @@ pub fn terminal_graphics() -> Option<Graphics> {
 }
 
 /// Whether the terminal of this process, if it has one, is to show colours (<https://no-color.org>).
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn terminal_has_colours() -> bool {
     let variable = |name: &str| std::env::var_os(name).unwrap_or_default();
     variable("NO_COLOR").is_empty() && variable("TERM") != "dumb"
 }
 
 /// The socket at which systemd waits for the state of this process.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn notify_socket() -> Option<PathBuf> {
     std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// The time after which systemd restarts this process if it does not say that it is alive.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn watchdog_interval() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
     // Those of another process, such as a shell that started this one, do not count.
@@ -173,13 +167,11 @@ pub fn arguments() -> Vec<OsString> {
 pub const STARTED_AGAIN: &str = "TINTYPE_STARTED_AGAIN";
 
 /// Whether this process has started its own program again.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn was_started_again() -> bool {
     std::env::var_os(STARTED_AGAIN).is_some()
 }
 
 /// The value of a variable that other software reads, or a default.
-#[expect(clippy::disallowed_methods, reason = "config is the only module that reads the environment")]
 pub fn variable_or(name: &str, default: &str) -> OsString {
     std::env::var_os(name).unwrap_or_else(|| default.into())
 }
