@@ -11,146 +11,130 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::output;
+use tintype_domain::words;
 
-/// Defines the enum, the list of all effects and their names from one table.
-macro_rules! effects {
-    ($($(#[$doc:meta])* $effect:ident = $name:literal,)+) => {
-        /// An operation whose result outlives the process.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Effect {
-            $($(#[$doc])* $effect,)+
-        }
-
-        impl Effect {
-            /// All effects.
-            pub const ALL: &[Self] = &[$(Self::$effect,)+];
-
-            fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$effect => $name,)+
-                }
-            }
-        }
-    };
+words! {
+    /// An operation whose result outlives the process.
+    pub enum Effect: "effect" {
+        /// An account is created.
+        CreateAccount = "create-account",
+        /// The first account and its key are created.
+        CreateFirstAccount = "create-first-account",
+        /// An account is enabled, disabled or deleted.
+        ChangeAccount = "change-account",
+        /// A key is added.
+        CreateKey = "create-key",
+        /// A key is enabled, disabled or revoked.
+        ChangeKey = "change-key",
+        /// A key is replaced by a new one.
+        RotateKey = "rotate-key",
+        /// The last uses of keys are recorded.
+        TouchKeys = "touch-keys",
+        /// A person is added, changed or removed.
+        ChangePerson = "change-person",
+        /// Someone opens an account in the studio.
+        SignUp = "sign-up",
+        /// The counts of sign-ups of earlier days are deleted.
+        DeleteSignUps = "delete-sign-ups",
+        /// A person gets or loses an identity at a provider.
+        LinkIdentity = "link-identity",
+        /// A sign-in link is made, or a session begins or goes on.
+        SignIn = "sign-in",
+        /// Sessions end.
+        SignOut = "sign-out",
+        /// Old entries of the audit log are deleted.
+        DeleteAuditEntries = "delete-audit-entries",
+        /// An upload begins.
+        BeginUpload = "begin-upload",
+        /// An upload gets its file.
+        FinishUpload = "finish-upload",
+        /// Uploads are removed, or deleted with their files.
+        RemoveUploads = "remove-uploads",
+        /// A repeated call takes over the task of the attempt before.
+        AttachCall = "attach-call",
+        /// A call has delivered its answer, or its caller has hung up.
+        EndCall = "end-call",
+        /// Old calls are deleted.
+        DeleteCalls = "delete-calls",
+        /// Tasks get stars or places on boards, or lose them.
+        MarkTasks = "mark-tasks",
+        /// A board is made, renamed or removed.
+        ChangeBoard = "change-board",
+        /// A shared link is made, seen, revoked or deleted.
+        ChangeSharedLink = "change-shared-link",
+        /// Tasks are deleted by their owner, which hides them.
+        DeleteTasks = "delete-tasks",
+        /// Deleted tasks come back.
+        RestoreTasks = "restore-tasks",
+        /// Deleted tasks are erased, or forgotten with their files.
+        EraseTasks = "erase-tasks",
+        /// Prompts are indexed for the search.
+        IndexPrompts = "index-prompts",
+        /// An endpoint is added, changed or removed.
+        ChangeEndpoint = "change-endpoint",
+        /// A delivery is written that tries an endpoint or repeats another delivery.
+        AddDelivery = "add-delivery",
+        /// Attempts at deliveries begin.
+        ClaimDelivery = "claim-delivery",
+        /// An attempt at a delivery ends.
+        EndDelivery = "end-delivery",
+        /// Old deliveries are deleted.
+        TrimDeliveries = "trim-deliveries",
+        /// Credits are granted.
+        Grant = "grant",
+        /// A task is charged and queued.
+        Submit = "submit",
+        /// Tasks are leased.
+        Claim = "claim",
+        /// Leases are renewed.
+        Renew = "renew",
+        /// The progress of attempts is written down.
+        ReportProgress = "report-progress",
+        /// A lease is given back without using up an attempt.
+        Release = "release",
+        /// A failed attempt is queued again.
+        Retry = "retry",
+        /// A task is completed.
+        Complete = "complete",
+        /// A task is failed and refunded by its worker.
+        Fail = "fail",
+        /// A task is refused and refunded, and its key gets a strike.
+        Refuse = "refuse",
+        /// A task is failed and refunded by the operator.
+        FailUnleased = "fail-unleased",
+        /// A waiting task is failed and refunded by its owner.
+        Cancel = "cancel",
+        /// Expired leases are taken away.
+        Rescue = "rescue",
+        /// Overdue tasks are failed and refunded.
+        Expire = "expire",
+        /// Tasks that no engine can do are failed and refunded.
+        FailBeyond = "fail-beyond",
+        /// Tasks whose engine nobody has are failed and refunded.
+        FailUnmatched = "fail-unmatched",
+        /// Grants that have expired lapse.
+        LapseGrants = "lapse-grants",
+        /// Tasks past the retention are removed.
+        RemoveTasks = "remove-tasks",
+        /// A batch of writes is committed. Only the database driver knows when.
+        Commit = "commit",
+        /// The write-ahead log is checkpointed into the database.
+        Checkpoint = "checkpoint",
+        /// A result file is written.
+        WriteFile = "write-file",
+        /// A result file is removed.
+        RemoveFile = "remove-file",
+    }
 }
 
-effects! {
-    /// An account is created.
-    CreateAccount = "create-account",
-    /// The first account and its key are created.
-    CreateFirstAccount = "create-first-account",
-    /// An account is enabled, disabled or deleted.
-    ChangeAccount = "change-account",
-    /// A key is added.
-    CreateKey = "create-key",
-    /// A key is enabled, disabled or revoked.
-    ChangeKey = "change-key",
-    /// A key is replaced by a new one.
-    RotateKey = "rotate-key",
-    /// The last uses of keys are recorded.
-    TouchKeys = "touch-keys",
-    /// A person is added, changed or removed.
-    ChangePerson = "change-person",
-    /// Someone opens an account in the studio.
-    SignUp = "sign-up",
-    /// The counts of sign-ups of earlier days are deleted.
-    DeleteSignUps = "delete-sign-ups",
-    /// A person gets or loses an identity at a provider.
-    LinkIdentity = "link-identity",
-    /// A sign-in link is made, or a session begins or goes on.
-    SignIn = "sign-in",
-    /// Sessions end.
-    SignOut = "sign-out",
-    /// Old entries of the audit log are deleted.
-    DeleteAuditEntries = "delete-audit-entries",
-    /// An upload begins.
-    BeginUpload = "begin-upload",
-    /// An upload gets its file.
-    FinishUpload = "finish-upload",
-    /// Uploads are removed, or deleted with their files.
-    RemoveUploads = "remove-uploads",
-    /// A repeated call takes over the task of the attempt before.
-    AttachCall = "attach-call",
-    /// A call has delivered its answer, or its caller has hung up.
-    EndCall = "end-call",
-    /// Old calls are deleted.
-    DeleteCalls = "delete-calls",
-    /// Tasks get stars or places on boards, or lose them.
-    MarkTasks = "mark-tasks",
-    /// A board is made, renamed or removed.
-    ChangeBoard = "change-board",
-    /// A shared link is made, seen, revoked or deleted.
-    ChangeSharedLink = "change-shared-link",
-    /// Tasks are deleted by their owner, which hides them.
-    DeleteTasks = "delete-tasks",
-    /// Deleted tasks come back.
-    RestoreTasks = "restore-tasks",
-    /// Deleted tasks are erased, or forgotten with their files.
-    EraseTasks = "erase-tasks",
-    /// Prompts are indexed for the search.
-    IndexPrompts = "index-prompts",
-    /// An endpoint is added, changed or removed.
-    ChangeEndpoint = "change-endpoint",
-    /// A delivery is written that tries an endpoint or repeats another delivery.
-    AddDelivery = "add-delivery",
-    /// Attempts at deliveries begin.
-    ClaimDelivery = "claim-delivery",
-    /// An attempt at a delivery ends.
-    EndDelivery = "end-delivery",
-    /// Old deliveries are deleted.
-    TrimDeliveries = "trim-deliveries",
-    /// Credits are granted.
-    Grant = "grant",
-    /// A task is charged and queued.
-    Submit = "submit",
-    /// Tasks are leased.
-    Claim = "claim",
-    /// Leases are renewed.
-    Renew = "renew",
-    /// The progress of attempts is written down.
-    ReportProgress = "report-progress",
-    /// A lease is given back without using up an attempt.
-    Release = "release",
-    /// A failed attempt is queued again.
-    Retry = "retry",
-    /// A task is completed.
-    Complete = "complete",
-    /// A task is failed and refunded by its worker.
-    Fail = "fail",
-    /// A task is refused and refunded, and its key gets a strike.
-    Refuse = "refuse",
-    /// A task is failed and refunded by the operator.
-    FailUnleased = "fail-unleased",
-    /// A waiting task is failed and refunded by its owner.
-    Cancel = "cancel",
-    /// Expired leases are taken away.
-    Rescue = "rescue",
-    /// Overdue tasks are failed and refunded.
-    Expire = "expire",
-    /// Tasks that no engine can do are failed and refunded.
-    FailBeyond = "fail-beyond",
-    /// Tasks whose engine nobody has are failed and refunded.
-    FailUnmatched = "fail-unmatched",
-    /// Grants that have expired lapse.
-    LapseGrants = "lapse-grants",
-    /// Tasks past the retention are removed.
-    RemoveTasks = "remove-tasks",
-    /// A batch of writes is committed. Only the database driver knows when.
-    Commit = "commit",
-    /// The write-ahead log is checkpointed into the database.
-    Checkpoint = "checkpoint",
-    /// A result file is written.
-    WriteFile = "write-file",
-    /// A result file is removed.
-    RemoveFile = "remove-file",
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
-    /// The effect has not begun.
-    Before,
-    /// The effect is durable, but its caller does not know yet.
-    After,
+words! {
+    /// When a fault occurs.
+    enum Side: "side" {
+        /// The effect has not begun.
+        Before = "before",
+        /// The effect is durable, but its caller does not know yet.
+        After = "after",
+    }
 }
 
 /// A point in the code where a fault can be injected, written like `before-submit`.
@@ -173,42 +157,31 @@ impl Point {
 
     /// The points before and after every effect.
     pub fn all() -> impl Iterator<Item = Self> {
-        Effect::ALL.iter().flat_map(|effect| [Self::before(*effect), Self::after(*effect)])
+        Effect::ALL.into_iter().flat_map(|effect| [Self::before(effect), Self::after(effect)])
     }
 }
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = match self.side {
-            Side::Before => "before",
-            Side::After => "after",
-        };
-        write!(f, "{side}-{}", self.effect.as_str())
+        write!(f, "{}-{}", self.side, self.effect)
     }
 }
 
-/// Effect of a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
-    /// The operation reports an error.
-    Error,
-    /// The thread panics.
-    Panic,
-    /// The operation takes [`DELAY`] longer.
-    Delay,
-    /// The process sends itself SIGKILL.
-    Kill,
-    /// The process sends itself SIGSTOP; a test resumes it with SIGCONT.
-    Stop,
+words! {
+    /// Effect of a fault.
+    enum Action: "action" {
+        /// The operation reports an error.
+        Error = "error",
+        /// The thread panics.
+        Panic = "panic",
+        /// The operation takes [`DELAY`] longer.
+        Delay = "delay",
+        /// The process sends itself SIGKILL.
+        Kill = "kill",
+        /// The process sends itself SIGSTOP; a test resumes it with SIGCONT.
+        Stop = "stop",
+    }
 }
-
-const ACTIONS: [(&str, Action); 5] = [
-    ("error", Action::Error),
-    ("panic", Action::Panic),
-    ("delay", Action::Delay),
-    ("kill", Action::Kill),
-    ("stop", Action::Stop),
-];
 
 /// Duration of [`Action::Delay`]: long enough for concurrent operations to overtake.
 const DELAY: Duration = Duration::from_millis(50);
@@ -243,8 +216,8 @@ fn parse_fault(text: &str) -> Option<PlannedFault> {
     let (point, rest) = text.split_once('=')?;
     let (action, occurrence) = rest.split_once('@').unwrap_or((rest, "1"));
     let point = Point::all().find(|known| known.to_string() == point)?;
-    let (_, action) = ACTIONS.into_iter().find(|(name, _)| *name == action)?;
-    Some(PlannedFault { point, action, occurrence: occurrence.parse().ok()?, times_reached: AtomicU64::new(0) })
+    let (action, occurrence) = (action.parse().ok()?, occurrence.parse().ok()?);
+    Some(PlannedFault { point, action, occurrence, times_reached: AtomicU64::new(0) })
 }
 
 fn invalid(text: &str) -> String {
