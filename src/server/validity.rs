@@ -1,17 +1,13 @@
-//! Parses the validity period of a certificate, the only part of it that the server needs.
+//! The validity period of a certificate.
 
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use std::time::Duration;
+
 use tokio_rustls::rustls::pki_types::CertificateDer;
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+use x509_cert::time::Time;
 
 use tintype_system::clock::Timestamp;
-
-// Tags of DER.
-const SEQUENCE: u8 = 0x30;
-const VERSION: u8 = 0xa0;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
 
 /// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,57 +17,17 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// Parses the period (RFC 5280, section 4.1); `None` if the bytes are not a certificate.
+    /// Reads the period; `None` if the bytes are not a certificate.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let (_, certificate, _) = element(certificate)?;
-        let (SEQUENCE, mut fields, _) = element(certificate)? else { return None };
-        if fields.first() == Some(&VERSION) {
-            (_, _, fields) = element(fields)?;
-        }
-        // Serial number, algorithm and issuer.
-        for _ in 0..3 {
-            (_, _, fields) = element(fields)?;
-        }
-        let (SEQUENCE, times, _) = element(fields)? else { return None };
-        let (tag, from, rest) = element(times)?;
-        let from = time(tag, from)?;
-        let (tag, until, _) = element(rest)?;
-        Some(Self { from, until: time(tag, until)? })
+        let validity = Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
+        let time = |time: Time| i64::try_from(time.to_unix_duration().as_millis()).ok().map(Timestamp::from_millis);
+        Some(Self { from: time(validity.not_before)?, until: time(validity.not_after)? })
     }
 
     /// Total length of the period.
     pub(super) fn length(&self) -> Duration {
         self.until.since(self.from)
     }
-}
-
-/// Tag and content of the first element, and the bytes after it.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = bytes.split_first()?;
-    let (first, rest) = rest.split_first()?;
-    let (length, rest) = match first {
-        0..=0x7f => (usize::from(*first), rest),
-        0x81..=0x84 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first - 0x80))?;
-            (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((*tag, content, rest))
-}
-
-/// Parses a time. In the short form the years are 1950 to 2049.
-fn time(tag: u8, text: &[u8]) -> Option<Timestamp> {
-    let text = std::str::from_utf8(text).ok()?;
-    let text = match tag {
-        UTC_TIME if text < "50" => format!("20{text}"),
-        UTC_TIME => format!("19{text}"),
-        GENERALIZED_TIME => text.to_owned(),
-        _ => return None,
-    };
-    let time = DateTime::strptime("%Y%m%d%H%M%SZ", text).ok()?.to_zoned(TimeZone::UTC).ok()?;
-    Some(Timestamp::from_millis(time.timestamp().as_millisecond()))
 }
 
 #[cfg(test)]
