@@ -1,8 +1,6 @@
 //! The lines that a server prints when it is ready, and the first key of a new installation.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +14,7 @@ use tintype_domain::key::KeySecret;
 use tintype_engines::models;
 use tintype_engines::models::catalogue::{self, is_usable};
 use tintype_store::{NewKey, Store};
+use tintype_system::data_dir::write_private;
 
 /// Name of the account that the first start creates.
 const FIRST_ACCOUNT: &str = "default";
@@ -27,44 +26,53 @@ const FIRST_KEY: &str = "first-key";
 const FIRST_LINK: &str = "first-sign-in-link";
 const PROMPT: &str = "A red fox in the snow at dawn";
 
-/// How the operator gets the first key.
-#[derive(Debug)]
-pub(super) enum FirstKey {
+/// How the operator gets a secret of a new installation.
+enum Handover {
     /// On the terminal.
-    Shown(KeySecret),
+    Shown(String),
     /// In a file that only its owner can read.
     Saved(PathBuf),
     /// Not at all: the file could not be written.
     Lost(PathBuf, io::Error),
 }
 
+impl Handover {
+    /// Shows a secret on a terminal. Otherwise standard output may be a journal that others read, so it goes into a file,
+    /// in place of one that an earlier installation left.
+    fn of(secret: &str, data: &Path, file: &str, shown: bool) -> io::Result<Self> {
+        if shown {
+            return Ok(Self::Shown(secret.to_owned()));
+        }
+        let path = std::path::absolute(data)?.join(file);
+        Ok(match write_private(&path, format!("{secret}\n").as_bytes()) {
+            Ok(()) => Self::Saved(path),
+            Err(error) => Self::Lost(path, error),
+        })
+    }
+}
+
+/// The first key.
+pub(super) struct FirstKey(Handover);
+
 impl FirstKey {
-    /// Creates an account with some credits and a key if the database has no account. The key is shown on a terminal.
-    /// Otherwise standard output may be a journal that others read, so it goes into a file.
+    /// Creates an account with some credits and a key if the database has no account.
     pub(super) async fn create(store: &dyn Store, data: &Path, shown: bool) -> Result<Option<Self>, Failure> {
         let secret = KeySecret::random();
         let key = NewKey { name: "first key".into(), ..NewKey::new(&secret) };
         if store.create_first_account(FIRST_ACCOUNT, FIRST_CREDITS, key).await?.is_none() {
             return Ok(None);
         }
-        if shown {
-            return Ok(Some(Self::Shown(secret)));
-        }
-        let path = std::path::absolute(data)?.join(FIRST_KEY);
-        Ok(Some(match save(&path, secret.reveal()) {
-            Ok(()) => Self::Saved(path),
-            Err(error) => Self::Lost(path, error),
-        }))
+        Ok(Some(Self(Handover::of(secret.reveal(), data, FIRST_KEY, shown)?)))
     }
 
     /// Writes where the key is as an event of the log.
     pub(super) fn log(&self) {
-        match self {
-            Self::Shown(_) => {}
-            Self::Saved(path) => {
+        match &self.0 {
+            Handover::Shown(_) => {}
+            Handover::Saved(path) => {
                 tracing::info!(account = FIRST_ACCOUNT, file = %path.display(), "saved the first API key")
             }
-            Self::Lost(path, error) => {
+            Handover::Lost(path, error) => {
                 let file = path.display();
                 tracing::error!(account = FIRST_ACCOUNT, %file, %error, "could not save the first API key: create another one with `tintype key create`")
             }
@@ -75,13 +83,12 @@ impl FirstKey {
     pub(super) fn announce(&self, url: &str) {
         let account = format!("the account \"{FIRST_ACCOUNT}\" with {FIRST_CREDITS} credits");
         let program = quoted(&program());
-        let key = match self {
-            Self::Shown(secret) => {
-                let key = secret.reveal();
+        let key = match &self.0 {
+            Handover::Shown(key) => {
                 say(&format!("\nThis is your first API key, for {account}. It will not be shown again:\n\n  {key}"));
-                key.to_owned()
+                key.clone()
             }
-            Self::Saved(path) => {
+            Handover::Saved(path) => {
                 say(&format!(
                     "\nYour first API key, for {account}, is in a file that only its owner can read:\n\n  {}\n\n\
                      Keep the key in a safe place, and delete the file.",
@@ -89,7 +96,7 @@ impl FirstKey {
                 ));
                 format!("$(cat {})", quoted(path))
             }
-            Self::Lost(path, error) => {
+            Handover::Lost(path, error) => {
                 say(&format!(
                     "\nYour first API key, for {account}, could not be saved in {}: {error}.\nCreate another one: \
                      {program} key create --account {FIRST_ACCOUNT} --data {}",
@@ -135,12 +142,8 @@ pub(super) fn towards_real_pictures(settings: &EngineSettings, data: &Path) -> O
 }
 
 /// The link by which the operator of a new installation signs in to the studio.
-#[derive(Debug)]
 pub(super) struct FirstLink {
-    /// On the terminal, or else in a file that only its owner can read.
-    link: Result<String, PathBuf>,
-    /// Why the file could not be written.
-    lost: Option<io::Error>,
+    link: Handover,
     /// The command for another one.
     again: String,
 }
@@ -152,28 +155,23 @@ impl FirstLink {
         let (link, _) = link_of_account(store, &account, url).await?;
         let (program, place) = (quoted(&program()), from_anywhere(data));
         let again = format!("{program} account link {FIRST_ACCOUNT} --data {place} --public-url {url}");
-        if shown {
-            return Ok(Self { link: Ok(link), lost: None, again });
-        }
-        let path = std::path::absolute(data)?.join(FIRST_LINK);
-        let lost = save(&path, &link).err();
-        Ok(Self { link: Err(path), lost, again })
+        Ok(Self { link: Handover::of(&link, data, FIRST_LINK, shown)?, again })
     }
 
     /// The link, or where it is.
     pub(super) fn announce(&self) {
         let (again, minutes) = (&self.again, LINK_LIFE.as_secs() / 60);
-        match (&self.link, &self.lost) {
-            (Ok(link), _) => say(&format!(
+        match &self.link {
+            Handover::Shown(link) => say(&format!(
                 "\nTo make images in the browser, open this link within {minutes} minutes; it works once:\n\n  {link}\n\n\
                  Another one: {again}"
             )),
-            (Err(path), None) => say(&format!(
+            Handover::Saved(path) => say(&format!(
                 "\nTo make images in the browser, open the link in this file within {minutes} minutes; it works once:\n\n  \
                  {}\n\nAnother one: {again}",
                 path.display()
             )),
-            (Err(path), Some(error)) => say(&format!(
+            Handover::Lost(path, error) => say(&format!(
                 "\nThe link to the studio could not be saved in {}: {error}.\nGet one: {again}",
                 path.display()
             )),
@@ -182,27 +180,14 @@ impl FirstLink {
 
     /// Writes where the link is as an event of the log.
     pub(super) fn log(&self) {
-        match (&self.link, &self.lost) {
-            (Ok(_), _) => {}
-            (Err(path), None) => tracing::info!(file = %path.display(), "saved the first sign-in link"),
-            (Err(path), Some(error)) => {
+        match &self.link {
+            Handover::Shown(_) => {}
+            Handover::Saved(path) => tracing::info!(file = %path.display(), "saved the first sign-in link"),
+            Handover::Lost(path, error) => {
                 tracing::error!(file = %path.display(), %error, again = self.again, "could not save the first sign-in link")
             }
         }
     }
-}
-
-/// Writes a file that only its owner can read, in place of one that an earlier installation left.
-fn save(path: &Path, key: &str) -> io::Result<()> {
-    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        writeln!(file, "{key}")?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
 }
 
 /// Two lines on how to get into an installation whose key and link were shown at an earlier start.

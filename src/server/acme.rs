@@ -1,9 +1,8 @@
 //! Certificates from an ACME authority (RFC 8555), validated by TLS-ALPN-01 (RFC 8737): the authority connects to the
 //! HTTPS port of this server, so no other port is needed.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use super::validity::Validity;
 use tintype_config::AcmeSettings;
 use tintype_outbound::{Proxies, client_builder};
 use tintype_system::clock::Clock;
+use tintype_system::data_dir::write_private;
 
 /// File in the data directory with the account and the certificate.
 const KEPT: &str = "acme.json";
@@ -193,17 +193,7 @@ impl Authority {
 
     /// Replaces the stored state durably; only the owner can read it.
     fn write(&self, kept: &Kept) -> Result<(), AnyError> {
-        let fresh = self.path.with_extension("new");
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(kept)?)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &self.path)?;
-        let directory = self.path.parent().ok_or("the file has no parent directory")?;
-        Ok(File::open(directory)?.sync_all()?)
+        Ok(write_private(&self.path, &serde_json::to_vec_pretty(kept)?)?)
     }
 }
 

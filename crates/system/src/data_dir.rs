@@ -1,8 +1,8 @@
 //! The data directory. Only its owner can read it, and one server at a time locks it.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,6 +30,26 @@ const BACKUP_LOCK: &str = "backup.lock";
 #[derive(Debug)]
 pub struct DataLock {
     _files: [File; 2],
+}
+
+/// Writes a file that only its owner can read, durably, in place of one that is there.
+///
+/// # Errors
+/// An error of the file system.
+pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        File::open(directory_of(path))?.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&unfinished)))
 }
 
 /// Creates the directory unless it exists, readable by its owner only, and syncs it and its ancestors.
