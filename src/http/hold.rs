@@ -12,6 +12,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
+use crate::http::mcp::memory::AnswerMemory;
 use crate::http::state::ApiState;
 use crate::service::encoder::Encoded;
 use crate::service::waiters::WaitSlot;
@@ -59,7 +60,9 @@ impl Hold {
 
     /// `response`, which ends the hold when the connection takes its last part.
     pub(super) fn deliver(self, response: Response) -> Response {
-        response.map(|body| Body::new(Delivery { body, hold: Some(self) }))
+        let memory = AnswerMemory::default();
+        memory.end_with(self);
+        response.map(|body| Body::new(memory.with(body)))
     }
 
     /// Records the end, even if nobody waits for that.
@@ -110,7 +113,10 @@ impl HttpBody for Pieces {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Polled>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
@@ -123,37 +129,5 @@ impl HttpBody for Pieces {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.iter().map(|piece| piece.len() as u64).sum())
-    }
-}
-
-/// The body of an answer that ends a hold.
-struct Delivery {
-    body: Body,
-    hold: Option<Hold>,
-}
-
-type Polled = std::result::Result<Frame<Bytes>, axum::Error>;
-
-impl HttpBody for Delivery {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Polled>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(polled, Poll::Ready(Some(Ok(_))))
-            && self.body.is_end_stream()
-            && let Some(hold) = self.hold.take()
-        {
-            hold.deliver_last();
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

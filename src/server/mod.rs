@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use axum::Router;
 use futures::FutureExt as _;
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::{Request, StatusCode, header};
@@ -33,7 +34,7 @@ use tower_service::Service as _;
 use crate::http::{ConnectionInfo, EnvelopeStream, NoAnswer};
 use connection_slots::{ConnectionSlot, ConnectionSlots};
 use listener::Accepted;
-use pace::{AnswerBody, Stage, TimedStream};
+use pace::{Exchange, Stage, TimedStream};
 use socket::{Ending, ReturnedStream, Socket};
 use tintype_config::{ConnectionLimits, MAX_HEADER, MAX_HEADER_FIELDS, RESERVED_FILE_DESCRIPTORS, TrustedProxy};
 use tintype_domain::source::Peer;
@@ -295,7 +296,13 @@ impl ListenerState {
                 if answer.status() == StatusCode::UNAUTHORIZED {
                     answer.headers_mut().remove(header::ALLOW);
                 }
-                Ok::<_, NoAnswer>(answer.map(|body| AnswerBody::new(body, stage)))
+                // The body holds the exchange until it has been sent.
+                let exchange = Exchange(stage);
+                let holding = move |error: axum::Error| {
+                    let _ = &exchange;
+                    error
+                };
+                Ok::<_, NoAnswer>(answer.map(|body| body.map_err(holding)))
             })
         });
         let connection = http1::Builder::new()

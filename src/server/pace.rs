@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
-use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -67,42 +65,13 @@ impl Stage {
     }
 }
 
-/// The body of a response, whose end completes the exchange.
+/// An exchange in progress; dropping it completes the exchange.
 #[derive(Debug)]
-pub(super) struct AnswerBody {
-    body: Body,
-    stage: Arc<Stage>,
-}
+pub(super) struct Exchange(pub(super) Arc<Stage>);
 
-impl AnswerBody {
-    pub(super) fn new(body: Body, stage: Arc<Stage>) -> Self {
-        Self { body, stage }
-    }
-}
-
-impl Drop for AnswerBody {
+impl Drop for Exchange {
     fn drop(&mut self) {
-        self.stage.end_exchange();
-    }
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.0.end_exchange();
     }
 }
 

@@ -13,7 +13,7 @@ use tintype_system::locked::Locked as _;
 
 /// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AnswerMemory {
+pub(in crate::http) struct AnswerMemory {
     held: Arc<Mutex<Vec<Share>>>,
     hold: Arc<Mutex<Option<Hold>>>,
 }
@@ -26,7 +26,7 @@ impl AnswerMemory {
 
     /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its
     /// call.
-    pub(super) fn end_with(&self, hold: Hold) {
+    pub(in crate::http) fn end_with(&self, hold: Hold) {
         *self.hold.locked() = Some(hold);
     }
 
@@ -37,13 +37,13 @@ impl AnswerMemory {
     }
 
     /// `body` in parts, which hold the memory.
-    pub(super) fn with(self, body: Body) -> ReservedBody {
+    pub(in crate::http) fn with(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }
 }
 
 /// A body that holds memory until all of it has been sent.
-pub(super) struct ReservedBody {
+pub(in crate::http) struct ReservedBody {
     body: Body,
     rest: Bytes,
     memory: AnswerMemory,

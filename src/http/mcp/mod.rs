@@ -29,7 +29,7 @@ use crate::studio::Written;
 
 mod definitions;
 mod forms;
-mod memory;
+pub(in crate::http) mod memory;
 mod tools;
 
 /// Longest sentence of the transport that callers see.
