@@ -4,23 +4,16 @@ use askama::Template;
 use axum::body::Body;
 use axum::extract::Query;
 use axum::http::Response;
-use serde::Deserialize;
 
 use super::error::PageError;
 use super::failures;
-use super::page::{Frame, html, last_of_page};
+use super::page::{Frame, Place, html, last_of_page};
 use super::session::Visitor;
 use tintype_domain::model::{Id, Status, Surface};
 use tintype_store::TaskRecord;
 
 /// Tasks of one page.
 const PAGE: u32 = 50;
-
-/// The place in the list.
-#[derive(Debug, Deserialize)]
-pub struct OlderQuery {
-    before: Option<String>,
-}
 
 #[derive(Template)]
 #[template(path = "activity.html")]
@@ -42,8 +35,8 @@ impl ActivityPage<'_> {
 }
 
 /// The page.
-pub async fn activity(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
-    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+pub async fn activity(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+    let before = place.before()?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut tasks = studio.shared.store.list_records(account, Surface::Api, before, PAGE + 1).await?;
     let older = last_of_page(&mut tasks, PAGE).map(|record| record.task.id);

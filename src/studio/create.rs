@@ -17,7 +17,7 @@ use super::cards::{Card, PicturePage, TaskDetails, card, latest};
 use super::error::PageError;
 use super::live::{Mark, Marks};
 use super::masks::{self, MaskFault};
-use super::page::{Frame, html, is_of_script, secured};
+use super::page::{Frame, Place, html, is_of_script, secured};
 use super::references::{Chip, lines};
 use super::session::{Fields, Form, Visitor};
 use super::settings::{self, PresetOption, SettingField};
@@ -156,12 +156,6 @@ pub struct From {
     board: Option<String>,
 }
 
-/// The place in the list of pictures.
-#[derive(Debug, Deserialize)]
-pub struct OlderQuery {
-    before: Option<String>,
-}
-
 /// What the script shows of a task: its tile, which can be chosen in the gallery, or its details.
 #[derive(Debug, Deserialize)]
 pub struct Shown {
@@ -246,9 +240,8 @@ async fn page(visitor: &Visitor, filled: FormValues, refusal: Option<String>) ->
 }
 
 /// Older pictures, for the end of a page; without a place in the list the newest ones, for a page that has missed some.
-pub async fn older(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
-    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
-    let (cards, older) = latest(&visitor, before).await?;
+pub async fn older(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+    let (cards, older) = latest(&visitor, place.before()?).await?;
     Ok(html(OlderCards { t: visitor.texts, cards, older }.render()?))
 }
 
@@ -350,14 +343,14 @@ async fn read(
     filled: &mut FormValues,
 ) -> Result<Result<Wanted, String>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
-    let wanted = json!({
+    let body = json!({
         "prompt": fields.text("prompt"),
         "aspect_ratio": fields.text("shape"),
         "n": fields.text("n").parse().unwrap_or(0_u8),
         "reference_images": lines(fields.text("references")).collect::<Vec<_>>(),
     });
     // The parser of the API, so that both surfaces have the same rules.
-    let parsed = GenerateRequest::parse_of_person(wanted.to_string().as_bytes(), &studio.settings.reference_ports)
+    let parsed = GenerateRequest::parse_of_person(body.to_string().as_bytes(), &studio.settings.reference_ports)
         .map_err(|invalid| failures::refusal(t, &invalid))
         .and_then(|request| Ok((request, settings::choose(visitor, fields)?)));
     let (request, Chosen { mut engine, mut settings, .. }) = match parsed {

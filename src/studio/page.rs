@@ -9,12 +9,13 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use serde::Deserialize;
 
-use super::error::Written;
+use super::error::{PageError, Written};
 use super::session::{Fields, Form, Visitor};
 use super::texts::Texts;
 use tintype_domain::ledger::OPENING_NOTE;
-use tintype_domain::model::{EntryKind, LedgerEntry};
+use tintype_domain::model::{EntryKind, Id, LedgerEntry};
 use tintype_domain::person::Role;
 use tintype_store::Result;
 use tintype_system::clock::Timestamp;
@@ -48,6 +49,19 @@ pub(super) fn written(status: StatusCode, body: String) -> Response<Body> {
     *response.status_mut() = status;
     response.extensions_mut().insert(Written);
     response
+}
+
+/// The place in a list: the last item of the page before.
+#[derive(Debug, Deserialize)]
+pub struct Place {
+    before: Option<String>,
+}
+
+impl Place {
+    /// The item before which the page begins.
+    pub(super) fn before(&self) -> std::result::Result<Option<Id>, PageError> {
+        self.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())
+    }
 }
 
 /// Keeps the first `page` of what was found, of which one more was asked for. The last of them, if there are more.

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::Studio;
 use super::error::{PageError, Written};
 use super::image_bodies::{ImageBody, Stopped, announced};
-use super::page::{Frame, html, is_of_script, last_of_page, secured};
+use super::page::{Frame, Place, html, is_of_script, last_of_page, secured};
 use super::references::{self, Found};
 use super::session::{Fields, Form, PROOF, Sender, Visitor};
 use crate::files::FileName;
@@ -294,15 +294,9 @@ struct UploadsPage<'a> {
     most: i64,
 }
 
-/// The place in the list of uploads.
-#[derive(Debug, Deserialize)]
-pub struct OlderQuery {
-    before: Option<String>,
-}
-
 /// The uploads of the account.
-pub async fn uploads(visitor: Visitor, Query(before): Query<OlderQuery>) -> Result<Response<Body>, PageError> {
-    let before = before.before.as_deref().map(str::parse).transpose().map_err(|_| PageError::bad_request())?;
+pub async fn uploads(visitor: Visitor, Query(place): Query<Place>) -> Result<Response<Body>, PageError> {
+    let before = place.before()?;
     let (studio, account) = (&visitor.studio, visitor.session.person.account_id);
     let mut found = studio.shared.store.list_uploads(account, Surface::Web, before, PAGE + 1).await?;
     let older = last_of_page(&mut found, PAGE).map(|upload| upload.id);

@@ -5,12 +5,11 @@ use axum::body::Body;
 use axum::extract::{Path, Query};
 use axum::http::{Response, StatusCode};
 use axum::response::{IntoResponse as _, Redirect};
-use serde::Deserialize;
 
 use super::action::{WebhookAction, action};
 use super::error::PageError;
 use super::overlap::Overlap;
-use super::page::{Draft, Frame, answer, last_of_page, secured, text_with_time, time};
+use super::page::{Draft, Frame, Place, answer, last_of_page, secured, text_with_time, time};
 use super::secret::{self, Secret};
 use super::session::{Fields, Form, Visitor};
 use crate::service::webhooks::endpoints::{self, EndpointRefusal};
@@ -174,22 +173,15 @@ async fn own(visitor: &Visitor, id: &str) -> Result<Endpoint, PageError> {
     found.filter(|endpoint| endpoint.account_id == visitor.session.person.account_id).ok_or_else(PageError::not_found)
 }
 
-/// The place in the list of deliveries.
-#[derive(Debug, Deserialize)]
-pub struct PageQuery {
-    before: Option<String>,
-}
-
 /// The page of one endpoint, with its deliveries.
 pub async fn webhook(
     visitor: Visitor,
     Path(id): Path<String>,
-    Query(place): Query<PageQuery>,
+    Query(place): Query<Place>,
 ) -> Result<Response<Body>, PageError> {
     visitor.needs(Role::Owner)?;
     let endpoint = own(&visitor, &id).await?;
-    let before = place.before.map(|id| id.parse()).transpose().map_err(|_| PageError::bad_request())?;
-    endpoint_page(&visitor, endpoint, before, None).await
+    endpoint_page(&visitor, endpoint, place.before()?, None).await
 }
 
 async fn endpoint_page(
