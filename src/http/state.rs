@@ -18,8 +18,8 @@ use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::studio::{Studio, StudioParts, StudioSettings};
 use tintype_config::{
-    AllowedOrigins, ConnectionLimits, FileLinks, LimitSettings, ModelAliases, RedisServer, RequiredFor, ServerSettings,
-    SignUpSettings, TrustedProxy,
+    AllowedOrigins, ConnectionLimits, LimitSettings, ModelAliases, RedisServer, ServerSettings, SignUpSettings,
+    TrustedProxy,
 };
 use tintype_outbound::identity_provider::{IdentityProvider, Registration};
 use tintype_system::sandbox::Decoder;
@@ -27,8 +27,8 @@ use tintype_system::sandbox::Decoder;
 /// The settings that the API consults.
 #[derive(Debug, Clone)]
 pub struct ApiSettings {
-    /// Whether API calls must come over HTTPS.
-    pub require_https: bool,
+    /// The settings that the studio consults too.
+    pub studio: StudioSettings,
     /// Whether responses tell browsers to use only HTTPS.
     pub production: bool,
     /// Peers whose `X-Forwarded-Proto` and `X-Forwarded-For` are trusted.
@@ -44,24 +44,12 @@ pub struct ApiSettings {
     pub limits: LimitSettings,
     /// The Redis that counts rate limits for all processes.
     pub redis: Option<RedisServer>,
-    /// The host of `--public-url`, with its port if it is not the usual one.
-    pub public_host: Option<String>,
     /// The host of the address that it listens on, or of its certificate from ACME.
     pub listening_host: Option<String>,
-    /// The URLs of result files.
-    pub file_links: FileLinks,
-    /// How long deleted tasks stay in the bin of the studio.
-    pub in_bin: Duration,
-    /// Ports allowed in reference image URLs.
-    pub reference_ports: Vec<u16>,
     /// Origins of web pages that may call the API.
     pub origins: Arc<AllowedOrigins>,
     /// Names of models that stand for an engine.
     pub model_aliases: Arc<ModelAliases>,
-    /// Open sign-up.
-    pub sign_up: SignUpSettings,
-    /// The people who must have a second factor.
-    pub second_factor: Option<RequiredFor>,
     /// The OpenID Connect provider at which people may sign in.
     pub provider: Option<Registration>,
     /// The program that decodes uploads.
@@ -83,8 +71,17 @@ impl ApiSettings {
         if settings.proxy_protocol && balancers.is_empty() {
             return Err("--proxy-protocol needs --trusted-proxy with the addresses of the balancers".into());
         }
+        let bin_retention = settings.retention.bin_retention;
         Ok(Self {
-            require_https: settings.production || settings.serves_https(),
+            studio: StudioSettings {
+                require_https: settings.production || settings.serves_https(),
+                public_host: settings.public_url.as_deref().and_then(host_of),
+                reference_ports: settings.worker.reference_ports.clone(),
+                file_links: settings.file_urls.links(&settings.files, public_url)?,
+                in_bin: settings.retention.retention.map_or(bin_retention, |retention| retention.min(bin_retention)),
+                sign_up: terms(settings.sign_up),
+                second_factor: settings.second_factor.require_second_factor,
+            },
             production: settings.production,
             log_clients: settings.log_clients,
             trusted_proxies: trusted_proxies.into_iter().cloned().collect(),
@@ -96,18 +93,9 @@ impl ApiSettings {
             },
             limits: settings.limits.clone(),
             redis: settings.redis.server()?,
-            public_host: settings.public_url.as_deref().and_then(host_of),
             listening_host: host_of(listening_url),
-            in_bin: settings
-                .retention
-                .retention
-                .map_or(settings.retention.bin_retention, |retention| retention.min(settings.retention.bin_retention)),
-            file_links: settings.file_urls.links(&settings.files, public_url)?,
-            reference_ports: settings.worker.reference_ports.clone(),
             origins: Arc::new(settings.origins.allowed()?),
             model_aliases: Arc::new(settings.models.aliases()?),
-            sign_up: settings.sign_up,
-            second_factor: settings.second_factor.require_second_factor,
             provider: registration(settings, public_url)?,
             picture_decoder: settings.worker.test_picture_decoder.clone(),
             retention: settings.retention.retention,
@@ -182,18 +170,7 @@ impl ApiState {
         let tasks = Tasks::open(shared.clone(), max_unfinished, max_failed_tasks).await;
         let tasks = tasks.map_err(|error| error.to_string())?;
         let (tasks, failures) = (Arc::new(tasks), Arc::new(Failures::new(clock.clone())));
-        let links = Arc::new(Links::open(settings.file_links.clone(), shared.clone()).await?);
-        let of_studio = StudioSettings {
-            require_https: settings.require_https,
-            public_host: settings.public_host.clone(),
-            reference_ports: settings.reference_ports.clone(),
-            file_links: settings.file_links.clone(),
-            in_bin: settings.in_bin,
-            sign_up: terms(settings.sign_up),
-            second_factor: settings.second_factor,
-            body_total: settings.connections.body_total,
-            body_idle: settings.connections.body_idle,
-        };
+        let links = Arc::new(Links::open(settings.studio.file_links.clone(), shared.clone()).await?);
         let decoder = Decoder::new(&settings.picture_decoder);
         let uploads = Uploads::new(shared.clone(), decoder.clone());
         let limits = Arc::new(RateLimits::open(&settings.limits, settings.redis.as_ref(), clock.clone()).await?);
@@ -207,9 +184,10 @@ impl ApiState {
             document: openapi(),
             uploads: uploads.clone(),
             thumbnails: Thumbnails::new(shared.clone(), decoder),
+            connections: settings.connections,
         };
         Ok(Arc::new(Self {
-            studio: Studio::new(shared.clone(), parts, of_studio),
+            studio: Studio::new(shared.clone(), parts, settings.studio.clone()),
             uploads,
             encoder: Encoder::new(shared.clone()),
             previews: Previews::new(shared.clone()),

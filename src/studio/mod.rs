@@ -73,7 +73,7 @@ use crate::service::tasks::Tasks;
 use crate::service::thumbnails::Thumbnails;
 use crate::service::uploads::Uploads;
 use crate::service::usage::UsageCache;
-use tintype_config::{FileLinks, RequiredFor};
+use tintype_config::{ConnectionLimits, FileLinks, RequiredFor};
 use tintype_domain::model::Id;
 use tintype_domain::signed_tokens::TokenSigner;
 use tintype_domain::source::Source;
@@ -170,6 +170,7 @@ pub struct Studio {
     live: live::Live,
     hours: HourlyStats,
     usage: UsageCache,
+    connections: ConnectionLimits,
     settings: StudioSettings,
 }
 
@@ -190,10 +191,6 @@ pub struct StudioSettings {
     pub sign_up: Option<SignUpTerms>,
     /// The people who must have a second factor.
     pub second_factor: Option<RequiredFor>,
-    /// Longest time for the body of a request to arrive.
-    pub body_total: Duration,
-    /// Longest pause within the body of a request.
-    pub body_idle: Duration,
 }
 
 /// The parts of the service that the studio uses.
@@ -215,12 +212,15 @@ pub struct StudioParts {
     pub uploads: Arc<Uploads>,
     /// Makes thumbnails.
     pub thumbnails: Thumbnails,
+    /// Limits on connections.
+    pub connections: ConnectionLimits,
 }
 
 impl Studio {
     /// Builds the studio.
     pub fn new(shared: Arc<Shared>, parts: StudioParts, settings: StudioSettings) -> Arc<Self> {
-        let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails } = parts;
+        let StudioParts { tasks, limits, links, failures, provider, document, uploads, thumbnails, connections } =
+            parts;
         Arc::new(Self {
             live: live::Live::new(shared.clone(), tasks.clone()),
             tasks,
@@ -241,6 +241,7 @@ impl Studio {
             hours: HourlyStats::default(),
             usage: UsageCache::default(),
             downloads: Admission::new(downloads::MAX_DOWNLOADS, usize::MAX),
+            connections,
             settings,
             shared,
         })

@@ -44,11 +44,7 @@ pub struct Visitor {
     pub(super) studio: Arc<Studio>,
 }
 
-impl std::fmt::Debug for Visitor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Visitor").field("session", &self.session.id).finish_non_exhaustive()
-    }
-}
+tintype_domain::opaque!(Visitor);
 
 impl Visitor {
     /// The name of the person.
@@ -188,28 +184,35 @@ pub(super) fn lacks_factor(required: Option<RequiredFor>, session: &Session) -> 
 #[derive(Debug)]
 pub struct Unready<T>(pub(super) T);
 
-/// For a request without a body. A handler of any other one takes a [`Form`], or reads the body as a [`Sender`].
-impl<S> FromRequestParts<S> for Visitor
+/// The state of a router that has the studio in it.
+pub trait HasStudio: Send + Sync {
+    /// The studio.
+    fn studio(&self) -> Arc<Studio>;
+}
+
+impl<S: Send + Sync> HasStudio for S
 where
-    S: Send + Sync,
     Arc<Studio>: FromRef<S>,
 {
-    type Rejection = PageError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
-        Self::without_body(parts, &Arc::<Studio>::from_ref(state), Need::Factor).await
+    fn studio(&self) -> Arc<Studio> {
+        FromRef::from_ref(self)
     }
 }
 
-impl<S> FromRequestParts<S> for Unready<Visitor>
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+/// For a request without a body. A handler of any other one takes a [`Form`], or reads the body as a [`Sender`].
+impl<S: HasStudio> FromRequestParts<S> for Visitor {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
-        Visitor::without_body(parts, &Arc::<Studio>::from_ref(state), Need::Nothing).await.map(Self)
+        Self::without_body(parts, &state.studio(), Need::Factor).await
+    }
+}
+
+impl<S: HasStudio> FromRequestParts<S> for Unready<Visitor> {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> std::result::Result<Self, PageError> {
+        Visitor::without_body(parts, &state.studio(), Need::Nothing).await.map(Self)
     }
 }
 
@@ -293,27 +296,19 @@ pub struct Form {
     pub(super) headers: HeaderMap,
 }
 
-impl<S> FromRequest<S> for Form
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+impl<S: HasStudio> FromRequest<S> for Form {
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
-        Self::read(request, Arc::<Studio>::from_ref(state), Need::Factor).await
+        Self::read(request, state.studio(), Need::Factor).await
     }
 }
 
-impl<S> FromRequest<S> for Unready<Form>
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+impl<S: HasStudio> FromRequest<S> for Unready<Form> {
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> std::result::Result<Self, PageError> {
-        Form::read(request, Arc::<Studio>::from_ref(state), Need::Nothing).await.map(Self)
+        Form::read(request, state.studio(), Need::Nothing).await.map(Self)
     }
 }
 
@@ -350,7 +345,7 @@ impl Fields {
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(form) {
             return Err(PageError::bad_request());
         }
-        let body = tokio::time::timeout(studio.settings.body_total, axum::body::to_bytes(body, most)).await;
+        let body = tokio::time::timeout(studio.connections.body_total, axum::body::to_bytes(body, most)).await;
         let body = body.ok().and_then(std::result::Result::ok).ok_or_else(PageError::bad_request)?;
         Ok(Self(url::form_urlencoded::parse(&body).into_owned().collect()))
     }

@@ -84,7 +84,7 @@ impl From<Stopped> for PageError {
 
 /// A body from a page, as it arrives.
 fn arriving(studio: &Studio, body: Body) -> ImageBody {
-    ImageBody::new(body, studio.settings.body_idle, &studio.shared.clock)
+    ImageBody::new(body, studio.connections.body_idle, &studio.shared.clock)
 }
 
 /// What an upload is for.

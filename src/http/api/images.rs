@@ -321,7 +321,7 @@ pub async fn generate(
     let body = read_json(request, &api.settings.connections).await?;
     let arrived = api.shared.clock.elapsed();
     caller.check_again(&api).await?;
-    let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.reference_ports)
+    let (mut request, ignored) = GenerateRequest::parse_noting(&body, &api.settings.studio.reference_ports)
         .map_err(|fault| ApiError::invalid_request(fault.to_string()))?;
     request.request_id = Some(request_id.to_string());
     let mut origin = Origin { call: attempt, ..caller.origin() };

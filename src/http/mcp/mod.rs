@@ -88,7 +88,7 @@ fn is_own(origin: &str, api: &ApiState, headers: &HeaderMap) -> bool {
     let Some((_, host)) = origin.split_once("://") else { return false };
     let is = |own: &str| own.eq_ignore_ascii_case(host);
     let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    [&api.settings.public_host, &api.settings.listening_host].into_iter().flatten().any(|own| is(own))
+    [&api.settings.studio.public_host, &api.settings.listening_host].into_iter().flatten().any(|own| is(own))
         || named.is_some_and(|named| is(named) && is_address(named))
 }
 

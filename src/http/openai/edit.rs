@@ -74,7 +74,7 @@ pub(super) async fn read(
         }
     };
     let fields = tokio::time::timeout(UPLOAD_TIME_LIMIT, reading).await.unwrap_or_else(|_| Err(too_slow()))?;
-    let call = ImagesCall::of_fields(CallKind::Edit, fields, &api.settings.reference_ports, &pictures.sent())?;
+    let call = ImagesCall::of_fields(CallKind::Edit, fields, &api.settings.studio.reference_ports, &pictures.sent())?;
     Ok((call, pictures))
 }
 

@@ -139,7 +139,7 @@ async fn answer_call(
         CallKind::Generation => {
             let body = read_json(request, &api.settings.connections).await?;
             caller.check_again(&api).await?;
-            (ImagesCall::parse(kind, &body, &api.settings.reference_ports)?, Pictures::none())
+            (ImagesCall::parse(kind, &body, &api.settings.studio.reference_ports)?, Pictures::none())
         }
         CallKind::Edit => match edit::read(request, repeat.may_repeat(), &api, &caller).await {
             Ok(read) => read,
@@ -170,13 +170,13 @@ async fn answer_call(
     let Some(task_id) = task_of(&mut call, pictures, (attempt, chosen), &api, &caller, arrived).await? else {
         return Ok(NoAnswer.into_response());
     };
-    let wanted = AnswerOptions::of(&call);
+    let options = AnswerOptions::of(&call);
     drop(call);
     let mut hold = Hold::of(&attempt, task_id, &api);
     let awaited = |slot| PendingCall { task_id, api: api.clone(), readiness, caller, slot: Arc::new(slot) };
     let answered = match slot.map(awaited) {
-        Some(awaited) if wanted.stream.is_some() => events::begin(wanted, awaited, &mut hold).await,
-        Some(awaited) => finished(&wanted, &awaited).await,
+        Some(awaited) if options.stream.is_some() => events::begin(options, awaited, &mut hold).await,
+        Some(awaited) => finished(&options, &awaited).await,
         None => background::accepted(TaskId(task_id), preferred, &api, &caller).await,
     };
     Ok(naming_task(task_id, naming(ignored, settled(answered, hold).await)))
@@ -308,9 +308,9 @@ async fn task_of(
 }
 
 /// The answer to a call, once its task has ended.
-async fn finished(wanted: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
+async fn finished(options: &AnswerOptions, awaited: &PendingCall) -> Result<Response, ApiError> {
     let task = awaited.completed().await?;
-    answer::completed(wanted, &task, awaited).await
+    answer::completed(options, &task, awaited).await
 }
 
 impl PendingCall {

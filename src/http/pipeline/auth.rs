@@ -147,7 +147,7 @@ fn request_context(api: &ApiState, request: &Request) -> RequestContext {
 /// The key that a request sends, and the limit of its route; `None` without a route. A handler whose route is missing
 /// from the table refuses every request, because it takes a [`Caller`].
 fn credentials(api: &Arc<ApiState>, request: &Request) -> Result<Option<(KeySecret, Option<RateLimit>)>, ApiError> {
-    if api.settings.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
+    if api.settings.studio.require_https && !proxy::arrived_over_https(&api.settings.trusted_proxies, request) {
         return Err(ApiError::unauthorized());
     }
     if let Some(query) = request.uri().query()

@@ -7,9 +7,7 @@ mod overview;
 mod people;
 mod strikes;
 
-use std::sync::Arc;
-
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 
 pub use self::accounts::{account, accounts, change as change_account, change_key, change_person, grant};
@@ -17,10 +15,9 @@ pub use self::audit::audit;
 pub use self::overview::{change_queue, overview};
 pub use self::people::people;
 pub use self::strikes::strikes;
-use super::Studio;
 use super::confirmation::CONFIRMATION;
 use super::error::PageError;
-use super::session::{Form, Visitor};
+use super::session::{Form, HasStudio, Visitor};
 
 /// A signed-in operator. Anyone else gets the answer of a page that does not exist.
 #[derive(Debug)]
@@ -32,11 +29,7 @@ async fn operator(visitor: Visitor) -> Result<Visitor, PageError> {
     if operator { Ok(Visitor { operator, ..visitor }) } else { Err(PageError::not_found()) }
 }
 
-impl<S> FromRequestParts<S> for Operator
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+impl<S: HasStudio> FromRequestParts<S> for Operator {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
@@ -53,11 +46,7 @@ pub struct OperatorForm(pub(super) Form);
 #[derive(Debug)]
 pub struct ReversibleForm(pub(super) Form);
 
-impl<S> FromRequest<S> for ReversibleForm
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+impl<S: HasStudio> FromRequest<S> for ReversibleForm {
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {
@@ -67,11 +56,7 @@ where
     }
 }
 
-impl<S> FromRequest<S> for OperatorForm
-where
-    S: Send + Sync,
-    Arc<Studio>: FromRef<S>,
-{
+impl<S: HasStudio> FromRequest<S> for OperatorForm {
     type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, PageError> {

@@ -98,7 +98,7 @@ async fn signed_links_are_refused_without_permanent_bucket_credentials() {
     let settings = ServerSettings::from_flags(["--file-urls", "signed"]).expect("valid flags");
     let build = async |files| {
         let shared = Shared::new(&settings, service.clock.clone(), service.shared.store.clone(), files, Vec::new());
-        let links = ApiSettings::new(&settings, "http://127.0.0.1:1").expect("valid settings").file_links;
+        let links = ApiSettings::new(&settings, "http://127.0.0.1:1").expect("valid settings").studio.file_links;
         Links::open(links, shared).await.expect_err("a refusal")
     };
     let on_disk = tintype::files::Files::on_disk(service.directory.path()).expect("files");
