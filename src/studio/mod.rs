@@ -6,53 +6,53 @@
 //! and says of each request where it came from ([`RequestContext`]).
 
 mod action;
-mod activity;
-mod bin;
-mod boards;
+pub(crate) mod activity;
+pub(crate) mod bin;
+pub(crate) mod boards;
 mod cards;
 mod chart;
-mod compare;
+pub(crate) mod compare;
 mod confirmation;
 mod cookies;
-mod create;
-mod credits;
-mod docs;
-mod downloads;
+pub(crate) mod create;
+pub(crate) mod credits;
+pub(crate) mod docs;
+pub(crate) mod downloads;
 mod error;
-mod events;
+pub(crate) mod events;
 mod failures;
-mod gallery;
+pub(crate) mod gallery;
 pub(crate) mod image_bodies;
-mod invitations;
+pub(crate) mod invitations;
 mod joining;
-mod keys;
-mod language;
+pub(crate) mod keys;
+pub(crate) mod language;
 mod live;
 mod masks;
-mod not_found;
-mod oidc;
-mod operator;
+pub(crate) mod not_found;
+pub(crate) mod oidc;
+pub(crate) mod operator;
 mod overlap;
 mod page;
-mod people;
+pub(crate) mod people;
 mod picture_files;
-mod presets;
-mod previews;
+pub(crate) mod presets;
+pub(crate) mod previews;
 mod references;
 mod search;
-mod second_factor;
-mod secret;
+pub(crate) mod second_factor;
+pub(crate) mod secret;
 mod session;
-mod sessions;
+pub(crate) mod sessions;
 mod settings;
-mod shared_links;
-mod sign_in;
-mod sign_up;
+pub(crate) mod shared_links;
+pub(crate) mod sign_in;
+pub(crate) mod sign_up;
 mod snippets;
 mod texts;
-mod uploads;
-mod usage;
-mod webhooks;
+pub(crate) mod uploads;
+pub(crate) mod usage;
+pub(crate) mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,47 +84,6 @@ pub use self::live::MAX_WATCHERS_OF_PERSON;
 pub use self::session::check_https;
 pub use self::snippets::TEMPLATES as SNIPPETS;
 pub use self::texts::Texts;
-
-/// The handlers, which `crate::http` puts into its table of routes.
-pub mod handlers {
-    pub use super::activity::activity;
-    pub use super::bin::{bin, change_bin};
-    pub use super::boards::{boards, change_board, cover, create_board};
-    pub use super::compare::compare;
-    pub use super::create::{cancel, create, older, picture, submit};
-    pub use super::credits::{credits, csv};
-    pub use super::docs::docs;
-    pub use super::downloads::{picture as download, zip, zip_chosen};
-    pub use super::events::events;
-    pub use super::gallery::{change as change_chosen, gallery};
-    pub use super::invitations::{invitation, invite, join, revoke as revoke_invitation};
-    pub use super::keys::{change as change_key, create as create_key, keys};
-    pub use super::language::choose as choose_language;
-    pub use super::not_found::{form_not_found, page_not_found};
-    pub use super::oidc::{begin_oidc, begin_oidc_link, link_identity, oidc_callback, unlink_identity};
-    pub use super::operator::{
-        account as operator_account, accounts as operator_accounts, audit as operator_audit,
-        change_account as operator_change_account, change_key as operator_change_key,
-        change_person as operator_change_person, change_queue as operator_change_queue, grant as operator_grant,
-        overview as operator_overview, people as operator_people, strikes as operator_strikes,
-    };
-    pub use super::people::{add as add_person, change as change_person, people};
-    pub use super::presets::sample as preset_sample;
-    pub use super::previews::preview;
-    pub use super::second_factor::{
-        by_code, new_recovery_codes, second_factor, turn_off as turn_off_factor, turn_on as turn_on_factor,
-    };
-    pub use super::secret::{put_away as put_secret_away, secret};
-    pub use super::sessions::{end as end_session, end_others as end_other_sessions, sessions, set_password};
-    pub use super::shared_links::{links, revoke as revoke_link, share, shared, shared_file, shared_thumbnail};
-    pub use super::sign_in::{by_link, by_password, link, sign_in, sign_out};
-    pub use super::sign_up::{sign_up, submit as submit_sign_up};
-    pub use super::uploads::{remove as remove_upload, result_thumbnail, upload, upload_thumbnail, uploads};
-    pub use super::usage::{usage, usage_csv};
-    pub use super::webhooks::{
-        change as change_webhook, create as create_webhook, replay as replay_delivery, webhook, webhooks,
-    };
-}
 
 /// The first page.
 pub const HOME: &str = "/studio";
