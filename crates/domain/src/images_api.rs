@@ -61,16 +61,6 @@ pub struct LoraRequest {
     pub scale: f64,
 }
 
-/// The answer to a generation or an edit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct ImagesAnswer<'a> {
-    /// Time of the answer in seconds since 1970.
-    pub created: i64,
-    /// The pictures.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub data: Vec<ImageData<'a>>,
-}
-
 /// One picture: its file in base64, or the URL of its file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ImageData<'a> {

@@ -6,50 +6,27 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{self, HeaderValue};
 use axum::response::Response;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{AnswerOptions, PendingCall};
 use crate::http::hold::Pieces;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::encoder::EncodeError;
-use tintype_domain::images_api::{ImageData, ImagesAnswer};
+use tintype_domain::images_api::ImageData;
 use tintype_domain::model::{Status, Task};
 
 /// No picture is transparent.
 pub(super) const BACKGROUND: &str = "opaque";
 
-/// The body of an answer.
-#[derive(Serialize)]
-struct ImagesResponse<'a> {
-    #[serde(flatten)]
-    images: ImagesAnswer<'a>,
-    background: &'static str,
-    output_format: &'static str,
-    size: String,
-    usage: Usage,
-}
-
-/// The cost of a call in credits, where OpenAI counts tokens.
-#[derive(Serialize)]
-pub(super) struct Usage {
-    input_tokens: i64,
-    input_tokens_details: InputTokens,
-    output_tokens: i64,
-    total_tokens: i64,
-}
-
-#[derive(Serialize)]
-struct InputTokens {
-    image_tokens: i64,
-    text_tokens: i64,
-}
-
-impl Usage {
-    /// The cost of a task in credits.
-    pub(super) fn of(credits: i64) -> Self {
-        let input_tokens_details = InputTokens { image_tokens: 0, text_tokens: 0 };
-        Self { input_tokens: 0, input_tokens_details, output_tokens: credits, total_tokens: credits }
-    }
+/// A cost in credits, where OpenAI counts tokens.
+pub(super) fn usage(credits: i64) -> Value {
+    json!({
+        "input_tokens": 0,
+        "input_tokens_details": { "image_tokens": 0, "text_tokens": 0 },
+        "output_tokens": credits,
+        "total_tokens": credits,
+    })
 }
 
 /// A response with this JSON.
@@ -75,23 +52,26 @@ pub(super) fn names(task: &Task) -> &[String] {
 
 /// The answer to a call whose task has completed. It keeps its slot and its pictures until it has been sent.
 pub(super) async fn completed(
-    wanted: &AnswerOptions,
+    options: &AnswerOptions,
     task: &Task,
     awaited: &PendingCall,
 ) -> Result<Response, ApiError> {
     let (api, names) = (&awaited.api, names(task));
     let created = task.updated_at.as_millis().div_euclid(1_000);
-    let answer = |data| ImagesResponse {
-        images: ImagesAnswer { created, data },
-        background: BACKGROUND,
-        output_format: wanted.format.as_str(),
-        size: wanted.size(),
-        usage: Usage::of(wanted.cost),
+    let answer = |data: Vec<ImageData<'_>>| {
+        json!({
+            "created": created,
+            "data": data,
+            "background": BACKGROUND,
+            "output_format": options.format.as_str(),
+            "size": options.size(),
+            "usage": usage(options.cost),
+        })
     };
-    if wanted.as_urls {
+    if options.as_urls {
         return Ok(json(&answer(urls(names, api).await?)));
     }
-    let encoded = api.encoder.pictures(awaited.caller.account_id, wanted.format, names).await?;
+    let encoded = api.encoder.pictures(awaited.caller.account_id, options.format, names).await?;
     let empty = ImageData { b64_json: Some("".into()), url: None };
     let frame = serde_json::to_vec(&answer(vec![empty; names.len()])).expect("our own types are always JSON");
     let rest = filled(frame, encoded.pictures());

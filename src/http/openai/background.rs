@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::Response;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::answer;
 use crate::http::api::hints::{with_place, with_poll_hint};
@@ -16,7 +16,6 @@ use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
 use crate::service::tasks::PolledTask;
-use tintype_domain::images_api::{ErrorObject, ImagesAnswer};
 use tintype_domain::images_api_request::{ImagesCall, InvalidCall, OutputFormat};
 use tintype_domain::model::{Status, Surface, Task, TaskId};
 
@@ -24,31 +23,6 @@ use tintype_domain::model::{Status, Surface, Task, TaskId};
 const POLL_SECONDS: u64 = 3;
 
 static PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-
-/// A task, in the shape that gateways in front of OpenAI's API have given it.
-#[derive(Debug, Serialize)]
-struct TaskBody {
-    id: String,
-    task_id: String,
-    object: &'static str,
-    status: &'static str,
-    created_at: i64,
-    /// Absent if the service keeps tasks for ever.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<i64>,
-    poll_url: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    completed_at: Option<i64>,
-    /// The status that a call would have that waits for the task.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    http_status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    image_url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<ImagesAnswer<'static>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorObject>,
-}
 
 /// Whether the query asks for an answer at once, as some gateways have it. Python writes `True`.
 ///
@@ -128,37 +102,38 @@ fn path(task_id: TaskId) -> String {
     format!("/v1/images/tasks/{task_id}")
 }
 
-async fn body(task: &Task, api: &ApiState) -> Result<TaskBody, ApiError> {
+/// A task, in the shape that gateways in front of OpenAI's API have given it.
+async fn body(task: &Task, api: &ApiState) -> Result<Value, ApiError> {
     let created_at = task.created_at().as_millis().div_euclid(1_000);
-    let retention = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok());
-    let mut body = TaskBody {
-        id: task.task_id().to_string(),
-        task_id: task.task_id().to_string(),
-        object: "image.generation.task",
-        status: task.status.as_str(),
-        created_at,
-        expires_at: retention.map(|seconds| created_at + seconds),
-        poll_url: path(task.task_id()),
-        completed_at: None,
-        http_status: None,
-        image_url: None,
-        result: None,
-        error: None,
-    };
-    let ended_at = task.updated_at.as_millis().div_euclid(1_000);
+    let mut body = json!({
+        "id": task.task_id(),
+        "task_id": task.task_id(),
+        "object": "image.generation.task",
+        "status": task.status.as_str(),
+        "created_at": created_at,
+        "poll_url": path(task.task_id()),
+    });
+    // Absent if the service keeps tasks for ever.
+    if let Some(seconds) = api.settings.retention.and_then(|retention| i64::try_from(retention.as_secs()).ok()) {
+        body["expires_at"] = (created_at + seconds).into();
+    }
+    // The status is the one that a call would have that waits for the task.
     match &task.status {
         Status::Processing => {}
         Status::Failed(failure) => {
             let error = ApiError::failed_task(failure);
-            body.http_status = Some(error.dialect_status().as_u16());
-            body.error = Some(error.object());
+            body["http_status"] = error.dialect_status().as_u16().into();
+            body["error"] = json!(error.object());
         }
         Status::Completed(names) => {
+            let ended_at = task.updated_at.as_millis().div_euclid(1_000);
             let data = answer::urls(names, api).await?;
-            body.image_url = data.first().and_then(|image| image.url.as_deref().map(str::to_owned));
-            body.result = Some(ImagesAnswer { created: ended_at, data });
-            body.http_status = Some(StatusCode::OK.as_u16());
-            body.completed_at = Some(ended_at);
+            body["completed_at"] = ended_at.into();
+            body["http_status"] = StatusCode::OK.as_u16().into();
+            if let Some(image) = data.first() {
+                body["image_url"] = json!(image.url);
+            }
+            body["result"] = json!({ "created": ended_at, "data": data });
         }
     }
     Ok(body)

@@ -10,15 +10,14 @@ use std::task::Poll;
 use axum::body::{Body, Bytes};
 use axum::http::header::{self, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::answer::{self, Usage};
+use super::answer;
 use super::{AnswerOptions, PendingCall};
 use crate::http::hold::{Hold, next_part};
 use crate::http::pipeline::error::{ApiError, NoAnswer};
 use crate::service::encoder::{Encoded, in_base64};
 use crate::service::previews::Watch;
-use tintype_domain::images_api::ErrorObject;
 use tintype_domain::images_api_request::CallKind;
 use tintype_domain::model::{CREDITS_PER_IMAGE, Task};
 use tintype_store::CallEnd;
@@ -29,35 +28,9 @@ const HEARTBEAT: Bytes = Bytes::from_static(b": ping\n\n");
 /// The wait for the task.
 type Completed = Pin<Box<dyn Future<Output = Result<Arc<Task>, ApiError>> + Send>>;
 
-/// An event with a picture. Their names and fields are OpenAI's.
-#[derive(Serialize)]
-struct PictureEvent {
-    r#type: &'static str,
-    /// Empty: the picture is put there afterwards.
-    b64_json: &'static str,
-    created_at: i64,
-    /// The size of the finished picture.
-    size: String,
-    quality: &'static str,
-    background: &'static str,
-    output_format: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    partial_image_index: Option<u8>,
-    /// The cost of this picture.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-}
-
-/// The event of an error after the task was made, which ends the stream.
-#[derive(Serialize)]
-struct ErrorEvent {
-    r#type: &'static str,
-    error: ErrorObject,
-}
-
 /// A stream in the course of its answer.
 struct Events {
-    wanted: AnswerOptions,
+    options: AnswerOptions,
     awaited: PendingCall,
     /// Ends with the last part of the answer.
     hold: Option<Hold>,
@@ -78,7 +51,7 @@ struct Events {
 
 /// Begins a stream, which takes the hold along. An error that is known by then is one of the call.
 pub(super) async fn begin(
-    wanted: AnswerOptions,
+    options: AnswerOptions,
     awaited: PendingCall,
     hold: &mut Option<Hold>,
 ) -> Result<Response, ApiError> {
@@ -96,10 +69,10 @@ pub(super) async fn begin(
         return Ok(NoAnswer.into_response());
     }
     let caller = awaited.caller;
-    let partial_images = wanted.stream.filter(|wanted| *wanted > 0 && ended.is_none());
+    let partial_images = options.stream.filter(|most| *most > 0 && ended.is_none());
     let previews = partial_images.map(|most| awaited.api.previews.watch(caller.account_id, awaited.task_id, most));
     let mut events = Events {
-        wanted,
+        options,
         awaited,
         hold: hold.take(),
         completed: Some(completed).filter(|_| ended.is_none()),
@@ -182,7 +155,7 @@ impl Events {
     /// Sends a picture.
     async fn picture(&mut self, name: String) -> Result<(), ApiError> {
         let PendingCall { api, caller, .. } = &self.awaited;
-        let encoded = api.encoder.pictures(caller.account_id, self.wanted.format, &[name]).await?;
+        let encoded = api.encoder.pictures(caller.account_id, self.options.format, &[name]).await?;
         let file = encoded.pictures().first().cloned().unwrap_or_default();
         self.encoded = Some(encoded);
         self.send(file, self.created_at, None);
@@ -191,7 +164,7 @@ impl Events {
 
     /// Sends a preview. One that cannot be encoded is left out.
     fn partial_image(&mut self, png: &Bytes) {
-        let Ok(image) = in_base64(self.wanted.format, png) else { return };
+        let Ok(image) = in_base64(self.options.format, png) else { return };
         let now = self.awaited.api.shared.store.now().as_millis().div_euclid(1_000);
         let index = self.partial_images;
         self.partial_images += 1;
@@ -199,23 +172,26 @@ impl Events {
     }
 
     fn send(&mut self, file: Bytes, created_at: i64, partial_image_index: Option<u8>) {
-        let name = match (self.wanted.kind, partial_image_index) {
+        let name = match (self.options.kind, partial_image_index) {
             (CallKind::Generation, None) => "image_generation.completed",
             (CallKind::Generation, Some(_)) => "image_generation.partial_image",
             (CallKind::Edit, None) => "image_edit.completed",
             (CallKind::Edit, Some(_)) => "image_edit.partial_image",
         };
-        let event = PictureEvent {
-            r#type: name,
-            b64_json: "",
-            created_at,
-            size: self.wanted.size(),
-            quality: "auto",
-            background: answer::BACKGROUND,
-            output_format: self.wanted.format.as_str(),
-            partial_image_index,
-            usage: partial_image_index.is_none().then(|| Usage::of(CREDITS_PER_IMAGE)),
-        };
+        // The picture is put into `b64_json` afterwards. The size is that of the finished picture.
+        let mut event = json!({
+            "type": name,
+            "b64_json": "",
+            "created_at": created_at,
+            "size": self.options.size(),
+            "quality": "auto",
+            "background": answer::BACKGROUND,
+            "output_format": self.options.format.as_str(),
+        });
+        match partial_image_index {
+            Some(index) => event["partial_image_index"] = index.into(),
+            None => event["usage"] = answer::usage(CREDITS_PER_IMAGE),
+        }
         self.rest = answer::filled(framed(name, &event), &[file]);
     }
 
@@ -232,7 +208,7 @@ impl Events {
         }
         self.files.clear();
         let error = error.after_the_charge().object();
-        self.rest = VecDeque::from([framed("error", &ErrorEvent { r#type: "error", error }).into()]);
+        self.rest = VecDeque::from([framed("error", &json!({ "type": "error", "error": error })).into()]);
     }
 }
 
@@ -244,7 +220,7 @@ async fn shown(previews: &mut Option<Watch>) -> Bytes {
     }
 }
 
-fn framed(name: &str, data: &impl Serialize) -> Vec<u8> {
+fn framed(name: &str, data: &Value) -> Vec<u8> {
     let mut event = format!("event: {name}\ndata: ").into_bytes();
     serde_json::to_writer(&mut event, data).expect("our own types are always JSON");
     event.extend_from_slice(b"\n\n");

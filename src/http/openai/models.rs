@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::answer::json;
+use super::answer;
 use crate::http::pipeline::auth::Caller;
 use crate::http::pipeline::error::ApiError;
 use crate::http::state::ApiState;
@@ -18,23 +18,8 @@ const MAX_NAME: usize = 800;
 /// Models have no date here; 0 would be shown as 1970. This is 21 November 2026, 12:00 UTC.
 const CREATED: i64 = 1_795_262_400;
 
-#[derive(Serialize)]
-struct Model<'a> {
-    id: &'a str,
-    object: &'static str,
-    /// Seconds since 1970.
-    created: i64,
-    owned_by: &'static str,
-}
-
-#[derive(Serialize)]
-struct Models<'a> {
-    object: &'static str,
-    data: Vec<Model<'a>>,
-}
-
-fn model(id: &str) -> Model<'_> {
-    Model { id, object: "model", created: CREATED, owned_by: "tintype" }
+fn model(id: &str) -> Value {
+    json!({ "id": id, "object": "model", "created": CREATED, "owned_by": "tintype" })
 }
 
 /// `GET /v1/models`
@@ -43,8 +28,8 @@ pub(in crate::http) async fn list(State(api): State<Arc<ApiState>>, caller: Call
     let presets = api.shared.presets.all();
     let aliases = api.settings.model_aliases.keys().map(String::as_str);
     let presets = presets.iter().map(|preset| preset.name.as_str());
-    let data = std::iter::once(MODEL_NAME).chain(presets).chain(aliases).map(model).collect();
-    Ok(json(&Models { object: "list", data }))
+    let data = std::iter::once(MODEL_NAME).chain(presets).chain(aliases).map(model).collect::<Value>();
+    Ok(answer::json(&json!({ "object": "list", "data": data })))
 }
 
 /// `GET /v1/models/{id}`: every name may be used, so every name is a model, also one with a slash.
@@ -55,5 +40,5 @@ pub(in crate::http) async fn find(
 ) -> Result<Response, ApiError> {
     caller.check_again(&api).await?;
     let id = id.ok().map(|Path(id)| id).filter(|id| id.len() <= MAX_NAME).ok_or_else(ApiError::not_found)?;
-    Ok(json(&model(&id)))
+    Ok(answer::json(&model(&id)))
 }
