@@ -94,6 +94,6 @@ impl AnyName<'_> {
 
 /// Whether the text has the format of `2026-11-21`.
 pub(super) fn is_day(text: &str) -> bool {
-    let fits = |byte: u8, wanted: u8| if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
-    text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, wanted)| fits(byte, wanted))
+    let fits = |byte: u8, expected: u8| if expected == b'0' { byte.is_ascii_digit() } else { byte == expected };
+    text.len() == DAY_LENGTH && text.bytes().zip(*b"0000-00-00").all(|(byte, expected)| fits(byte, expected))
 }

@@ -26,10 +26,10 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let mut any = false;
     for member in lines.flat_map(|line| line.split(',')) {
         let (coding, weight) = member.split_once(';').unwrap_or((member, ""));
-        let wanted = !is_zero(weight);
+        let accepted = !is_zero(weight);
         match coding.trim() {
-            coding if coding.eq_ignore_ascii_case("gzip") || coding.eq_ignore_ascii_case("x-gzip") => return wanted,
-            "*" => any = wanted,
+            coding if coding.eq_ignore_ascii_case("gzip") || coding.eq_ignore_ascii_case("x-gzip") => return accepted,
+            "*" => any = accepted,
             _ => {}
         }
     }

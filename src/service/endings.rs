@@ -85,7 +85,7 @@ words! {
 pub struct Endings {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
-    told: broadcast::Sender<Ending>,
+    sender: broadcast::Sender<Ending>,
     /// Callers that wait for the end of a task.
     pub waiters: Waiters,
     /// Another process has ended tasks, or may have.
@@ -95,8 +95,8 @@ pub struct Endings {
 impl Endings {
     /// Ends tasks of this store.
     pub fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        let (told, waiters) = (broadcast::Sender::new(MAX_WAITING), Waiters::default());
-        Self { store, metrics, told, waiters, elsewhere: Notify::new() }
+        let (sender, waiters) = (broadcast::Sender::new(MAX_WAITING), Waiters::default());
+        Self { store, metrics, sender, waiters, elsewhere: Notify::new() }
     }
 
     /// The endings that this process commits from now on, each once. A subscriber that falls behind loses the oldest of
@@ -107,7 +107,7 @@ impl Endings {
     /// to check its tasks now and then. Webhook events survive this process: they are written in the transaction of the
     /// ending.
     pub fn subscribe(&self) -> broadcast::Receiver<Ending> {
-        self.told.subscribe()
+        self.sender.subscribe()
     }
 
     /// Completes a task with its files; `took` is the time since its claim.
@@ -291,7 +291,7 @@ impl Endings {
         let Ended { task_id, account_id, surface } = ended;
         self.metrics.task_ended(kind.as_str());
         // An error means that there is no subscriber.
-        drop(self.told.send(Ending { task_id, account_id, surface, kind }));
+        drop(self.sender.send(Ending { task_id, account_id, surface, kind }));
         self.waiters.wake(task_id);
         self.store.announce_ending(task_id);
     }

@@ -187,7 +187,7 @@ impl Presets {
         let engines = self.engines.locked();
         let known = engines.by_name.iter().map(|(name, takes)| (name.as_str(), takes.masks.max_references));
         let others = reported.iter().map(|other| (other.name.as_str(), other.max_references as usize));
-        let mut most = known.chain(others).filter(|(name, _)| engine.is_none_or(|wanted| wanted == *name)).peekable();
+        let mut most = known.chain(others).filter(|(name, _)| engine.is_none_or(|named| named == *name)).peekable();
         most.peek().is_none() || most.any(|(_, most)| most > 0)
     }
 

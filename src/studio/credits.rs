@@ -81,17 +81,17 @@ struct CreditsPage<'a> {
     grants: Vec<ExpiringGrant>,
     entries: Vec<LedgerEntry>,
     older: Option<String>,
-    wanted: &'a PeriodQuery,
+    query: &'a PeriodQuery,
     /// The balance below which the event `credits.low` is sent.
     low_balance: Option<i64>,
 }
 
 /// The page.
-pub async fn credits(visitor: Visitor, Query(wanted): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
+pub async fn credits(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
     let account = visitor.session.person.account_id;
-    let filter = wanted.filter()?;
+    let filter = query.filter()?;
     let cursors = &visitor.studio.tasks.cursors;
-    let before = match wanted.before.as_str() {
+    let before = match query.before.as_str() {
         "" => None,
         cursor => Some(cursors.open_entry(account, cursor).ok_or_else(PageError::bad_request)?),
     };
@@ -101,13 +101,13 @@ pub async fn credits(visitor: Visitor, Query(wanted): Query<PeriodQuery>) -> Res
     let older = last_of_page(&mut entries, PAGE).map(|entry| cursors.seal_entry(account, entry.id));
     let page = CreditsPage {
         frame: Frame::new("credits", &visitor).await?,
-        chart: chart(&visitor, wanted.days()).await?,
+        chart: chart(&visitor, query.days()).await?,
         periods: PERIODS,
         kinds: EntryKind::ALL,
         grants,
         older,
         entries,
-        wanted: &wanted,
+        query: &query,
         low_balance: visitor.account().await?.and_then(|account| account.low_balance),
     };
     Ok(html(page.render()?))
@@ -131,9 +131,9 @@ async fn chart(visitor: &Visitor, days: u32) -> Result<Chart, PageError> {
 
 /// The ledger as CSV (RFC 4180), newest first, with the filters of the page. It is read while it is sent, as long as the
 /// session lasts.
-pub async fn csv(visitor: Visitor, Query(wanted): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
+pub async fn csv(visitor: Visitor, Query(query): Query<PeriodQuery>) -> Result<Response<Body>, PageError> {
     visitor.refuse_if(visitor.studio.limits.count_report(visitor.session.person.id).await)?;
-    let filter = wanted.filter()?;
+    let filter = query.filter()?;
     let head = format!("{BYTE_ORDER_MARK}time,kind,amount,balance,task_id,note\r\n");
     let head = stream::iter([io::Result::Ok(head)]);
     let rest = stream::try_unfold((visitor, Some(None)), move |(visitor, from)| async move {

@@ -179,7 +179,7 @@ pub struct DownloadQuery {
 pub async fn picture(
     visitor: Visitor,
     Path((task, number)): Path<(String, String)>,
-    Query(wanted): Query<DownloadQuery>,
+    Query(query): Query<DownloadQuery>,
 ) -> Result<Response<Body>, PageError> {
     let (account, shared) = (visitor.session.person.account_id, &visitor.studio.shared);
     let (task, number): (Id, usize) = task.parse().ok().zip(number.parse().ok()).ok_or_else(PageError::not_found)?;
@@ -187,7 +187,7 @@ pub async fn picture(
     let picture = number.checked_sub(1).and_then(|index| pictures.get(index)).ok_or_else(PageError::not_found)?;
     let name = FileName::parse(&picture.stored).ok_or_else(PageError::not_found)?;
     let (mut head, mut from) = (Vec::new(), 0);
-    if wanted.details.is_some() {
+    if query.details.is_some() {
         from = PNG_HEADER;
         let header = shared.files.open(name, Some(GetRange::Bounded(0..from))).await?;
         let header = header.ok_or_else(PageError::not_found)?.bytes().await.map_err(PageError::caused_by)?;

@@ -225,10 +225,10 @@ pub(super) fn enter(
     let person = &signed_in.session.person;
     studio.sign_in_attempts.signed_in(&person.name, context.source);
     tracing::info!(person = %person.id, account = %person.account_id, session = %signed_in.session.id, "a person signed in");
-    let wanted = landing(headers, context);
-    let response = secured(Redirect::to(wanted.as_deref().unwrap_or(HOME)).into_response());
+    let page = landing(headers, context);
+    let response = secured(Redirect::to(page.as_deref().unwrap_or(HOME)).into_response());
     let response = with_session(response, context, &signed_in.token);
-    if wanted.is_some() { WANTED.remove(response, context) } else { response }
+    if page.is_some() { WANTED.remove(response, context) } else { response }
 }
 
 /// Waits out the delay of a failed attempt.

@@ -77,7 +77,7 @@ struct UsagePage<'a> {
     /// The credits of each day, if the rows are days.
     chart: Option<Chart>,
     periods: [u32; 3],
-    wanted: &'a UsageQuery,
+    query: &'a UsageQuery,
     /// The first day of the period and the last one, which is today.
     days: String,
 }
@@ -101,7 +101,7 @@ impl UsagePage<'_> {
 
     /// Whether these are the rows that are shown.
     fn is_shown(&self, by: &str) -> bool {
-        self.wanted.word() == by
+        self.query.word() == by
     }
 
     /// The groups to choose from: their words in URLs, and their texts.
@@ -111,30 +111,27 @@ impl UsagePage<'_> {
 }
 
 /// The rows of the visitor's account.
-async fn lines(visitor: &Visitor, wanted: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
+async fn lines(visitor: &Visitor, query: &UsageQuery) -> Result<Vec<UsageLine>, PageError> {
     visitor.needs(Role::Owner)?;
     let studio = &visitor.studio;
     visitor.refuse_if(studio.limits.count_report(visitor.session.person.id).await)?;
     let store = &visitor.studio.shared.store;
-    let filter = UsageFilter {
-        account_id: Some(visitor.session.person.account_id),
-        from: wanted.from(store.now()),
-        until: None,
-    };
-    Ok(usage::lines(&**store, wanted.by(), filter).await?)
+    let filter =
+        UsageFilter { account_id: Some(visitor.session.person.account_id), from: query.from(store.now()), until: None };
+    Ok(usage::lines(&**store, query.by(), filter).await?)
 }
 
 /// The page.
-pub async fn usage(visitor: Visitor, Query(wanted): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
-    let mut lines = lines(&visitor, &wanted).await?;
+pub async fn usage(visitor: Visitor, Query(query): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
+    let mut lines = lines(&visitor, &query).await?;
     let total = UsageLine::total(&lines);
     lines.reverse();
     let now = visitor.studio.shared.store.now();
-    let from = wanted.from(now).unwrap_or(now);
-    let chart = (wanted.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, wanted.days()));
+    let from = query.from(now).unwrap_or(now);
+    let chart = (query.by() == UsageBy::Day).then(|| chart(visitor.texts, &lines, from, query.days()));
     let days = format!("{} – {}", day(visitor.texts, from), day(visitor.texts, now));
     let frame = Frame::new("usage", &visitor).await?;
-    Ok(html(UsagePage { frame, lines, total, chart, periods: PERIODS, wanted: &wanted, days }.render()?))
+    Ok(html(UsagePage { frame, lines, total, chart, periods: PERIODS, query: &query, days }.render()?))
 }
 
 /// The credits of each day of the period, also of those without a row.
@@ -146,9 +143,9 @@ fn chart(t: &'static Texts, lines: &[UsageLine], from: Timestamp, days: u32) -> 
 }
 
 /// The rows as CSV.
-pub async fn usage_csv(visitor: Visitor, Query(wanted): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
-    let lines = lines(&visitor, &wanted).await?;
-    let csv = format!("{BYTE_ORDER_MARK}{}", usage::csv(wanted.by(), &lines));
+pub async fn usage_csv(visitor: Visitor, Query(query): Query<UsageQuery>) -> Result<Response<Body>, PageError> {
+    let lines = lines(&visitor, &query).await?;
+    let csv = format!("{BYTE_ORDER_MARK}{}", usage::csv(query.by(), &lines));
     let mut response = secured(Response::new(Body::from(csv)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8"));

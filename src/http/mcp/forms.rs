@@ -18,7 +18,7 @@ impl Forms {
     /// Reads the header `Accept`; `None` if it allows neither form. Without one, any is allowed.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
-        let ranges: Vec<String> = lines.flat_map(|line| line.split(',')).filter_map(wanted).collect();
+        let ranges: Vec<String> = lines.flat_map(|line| line.split(',')).filter_map(media_range).collect();
         if ranges.is_empty()
             && !headers.get_all(header::ACCEPT).iter().any(|line| !line.as_bytes().trim_ascii().is_empty())
         {
@@ -37,7 +37,7 @@ impl Forms {
 }
 
 /// The media range of one entry, unless its weight is 0.
-fn wanted(entry: &str) -> Option<String> {
+fn media_range(entry: &str) -> Option<String> {
     let mut parts = entry.split(';').map(str::trim);
     let range = parts.next().filter(|range| !range.is_empty())?.to_ascii_lowercase();
     let refused = parts.any(|part| {

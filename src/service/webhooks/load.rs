@@ -95,8 +95,8 @@ impl Load {
     }
 
     /// Whether these attempts take all slots that are free.
-    pub(super) fn is_filled_by(&self, wanted: &[(Id, u32)]) -> bool {
-        self.0.locked().all + wanted.iter().map(|(_, share)| share).sum::<u32>() >= MAX
+    pub(super) fn is_filled_by(&self, shares: &[(Id, u32)]) -> bool {
+        self.0.locked().all + shares.iter().map(|(_, share)| share).sum::<u32>() >= MAX
     }
 
     /// Counts an attempt.

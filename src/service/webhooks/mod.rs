@@ -112,19 +112,19 @@ impl Deliverer {
     /// Begins as many attempts as there is room for.
     async fn begin(&self) -> Result<Vec<Begun>> {
         let due = self.due().await?;
-        let wanted = self.load.share(&due);
-        if due.len() >= ROUND as usize && !self.load.is_filled_by(&wanted) {
+        let shares = self.load.share(&due);
+        if due.len() >= ROUND as usize && !self.load.is_filled_by(&shares) {
             // There may be more endpoints, and only their own limits left these out: the next round looks further.
             *self.served.locked() = due.last().map(|endpoint| endpoint.id);
-        } else if !wanted.is_empty() {
+        } else if !shares.is_empty() {
             // A round that could not serve all begins the next one where it stopped.
-            let left_out = wanted.len() < due.len() || due.len() == ROUND as usize;
-            *self.served.locked() = wanted.last().map(|(id, _)| *id).filter(|_| left_out);
+            let left_out = shares.len() < due.len() || due.len() == ROUND as usize;
+            *self.served.locked() = shares.last().map(|(id, _)| *id).filter(|_| left_out);
         }
-        if wanted.is_empty() {
+        if shares.is_empty() {
             return Ok(Vec::new());
         }
-        let claims = self.shared.store.claim_deliveries(&wanted, ATTEMPT_LEASE).await?;
+        let claims = self.shared.store.claim_deliveries(&shares, ATTEMPT_LEASE).await?;
         let begun = claims.into_iter().map(|claim| {
             let _ticket = self.load.enter(&claim.endpoint);
             Begun { claim, _ticket }
