@@ -25,8 +25,8 @@ async fn an_owner_sets_the_budget_of_a_key_and_sees_its_use() {
     store.submit(ada.account, Some(key.id), Surface::Api, images(3), 0).await.expect("a store");
     let page = ada.page("/studio/keys").await;
     // The script shows it in the time zone of the reader.
-    const RESETS: &str = "resets at <time datetime=\"2026-12-01T00:00:00.000Z\" data-local>2026-12-01 00:00 UTC</time>";
-    for shown in ["10 per month", "6 spent, 4 left", RESETS] {
+    let resets = "resets at <time datetime=\"2026-12-01T00:00:00.000Z\" data-local>2026-12-01 00:00 UTC</time>";
+    for shown in ["10 per month", "6 spent, 4 left", resets] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
     let budget = format!("/studio/keys/{}/budget", key.id);
