@@ -44,6 +44,11 @@ pub(super) fn sign_in_page(studio: &Studio, headers: &HeaderMap, notice: &str) -
 }
 
 impl<'a> SignInPage<'a> {
+    /// Whether name and password were refused. The form then goes on with the password, whatever the name was.
+    fn has_failed(&self) -> bool {
+        self.notice == Some("sign-in-failed")
+    }
+
     fn new(studio: &'a Studio, headers: &HeaderMap, name: &'a str, notice: Option<&'a str>) -> Self {
         let (open, provider) = (studio.settings.sign_up.is_some(), studio.provider_name());
         Self { t: Texts::of(headers), name, notice, open, provider }
