@@ -131,7 +131,9 @@ fn an_interrupted_try_leaves_no_file() {
     let (data, out) = (data(), data());
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let engine = format!("openai:http://{}/v1", server.local_addr().expect("an address"));
-    let mut command = tintype();
+    // A shell without job control has programs in the background ignore the signal, and tests among them hand that on.
+    let mut command = Command::new("env");
+    command.env_clear().args(["--default-signal=INT", TINTYPE]);
     command.args(["engine", "try", &engine, "a boat", "--out"]).arg(out.path().join("boat.png"));
     command.arg("--data").arg(data.path()).stderr(Stdio::piped());
     let trying = command.spawn().expect("the program starts");
