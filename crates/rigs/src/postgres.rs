@@ -258,8 +258,9 @@ impl Cluster {
     /// Waits until a query returns this number.
     pub async fn until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
         let waiting = async {
-            while !wanted(self.number(sql)) {
-                tokio::task::yield_now().await;
+            let session = self.session().await;
+            while !wanted(session.query_one(sql, &[]).await.expect("valid SQL").get(0)) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
         tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {sql}"));

@@ -41,6 +41,7 @@ pub use super::caller::Caller;
 use super::http::{Answer, exchange};
 use super::redis::{self, RedisServer};
 use super::s3::S3Server;
+use super::wait::until;
 pub use tintype_rigs::database::{Backend, NOON};
 
 /// The store of result files. Both kinds keep them in the directory `files` as `DAY/NAME`.
@@ -390,20 +391,24 @@ impl Service {
 
     /// Steps the worker for the calls of a program until it ends.
     pub async fn work_for(&self, program: &JoinHandle<String>) {
-        while !program.is_finished() {
-            if self.shared.endings.waiters.count() > 0 {
+        until(async || {
+            let has_ended = program.is_finished();
+            if !has_ended && self.shared.endings.waiters.count() > 0 {
                 self.work().await;
             }
-            tokio::task::yield_now().await;
-        }
+            has_ended
+        })
+        .await;
     }
 
     /// [`Service::waiting`] for the calls of a program, which has to run until then.
     pub async fn waiting_for(&self, program: &JoinHandle<String>, count: usize) {
-        while self.shared.endings.waiters.count() != count {
-            assert!(!program.is_finished(), "the program ended without waiting");
-            tokio::task::yield_now().await;
-        }
+        until(async || {
+            let are_there = self.shared.endings.waiters.count() == count;
+            assert!(are_there || !program.is_finished(), "the program ended without waiting");
+            are_there
+        })
+        .await;
     }
 
     /// Delivers webhooks until none is due.
