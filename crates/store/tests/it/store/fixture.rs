@@ -124,6 +124,36 @@ impl Fixture {
         Ok(accepted(self.store.submit(account, None, surface, request, UNLIMITED).await?))
     }
 
+    /// Adds copies of an account's latest task, which waits, with their charges. Where their number alone matters,
+    /// submits would take most of a test's time.
+    pub fn copy_task(&self, task: Id, copies: usize) {
+        let copy = |table: &str, key: &str, others: &str| {
+            let values = others.replace("balance", "balance + number * amount");
+            format!(
+                "INSERT INTO {table} ({key}{others}) WITH RECURSIVE numbers (number) AS
+                     (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {copies})
+                 SELECT substr('{task}', 1, 12) || substr(CAST(1000000000 + number AS text), 2){values}
+                 FROM {table}, numbers WHERE {key} = '{task}' ORDER BY number;"
+            )
+        };
+        let request = ", account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt";
+        let mut sql = [
+            copy("tasks", "id", request),
+            copy("queue", "task_id", ", account_id, reference_count"),
+            copy("unindexed", "task_id", ""),
+            copy("ledger", "task_id", ", account_id, kind, amount, balance, created_at"),
+        ]
+        .concat();
+        if matches!(self.backend, Backend::Sqlite) {
+            sql += &format!(
+                "UPDATE accounts SET unfinished = unfinished + {copies}, balance =
+                     (SELECT balance FROM ledger WHERE account_id = accounts.id ORDER BY id DESC LIMIT 1)
+                 WHERE id = (SELECT account_id FROM tasks WHERE id = '{task}');"
+            );
+        }
+        self.execute(&sql);
+    }
+
     /// The record that a write returns for a task that it ends.
     pub async fn ended(&self, id: Id) -> Result<Ended> {
         let Task { account_id, surface, .. } = self.task(id).await?;

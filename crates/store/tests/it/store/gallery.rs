@@ -225,8 +225,7 @@ pub async fn a_page_looks_at_a_limited_number_of_tasks_and_says_where_to_go_on(f
     let ada = fx.account("ada", 100_000).await?;
     let oldest = fx.ended_of(ada, request("a rare boat")).await?;
     fx.clock.advance(MILLISECOND);
-    let submit = || fx.store.submit(ada, None, Surface::Web, request("a boat"), UNLIMITED);
-    try_join_all((0..MANY).map(|_| submit())).await?;
+    fx.copy_task(fx.submit_request(ada, Surface::Web, request("a boat")).await?.id, MANY - 1);
     fx.index().await?;
     let failed = GalleryFilter { state: Some(TaskState::Failed), ..GalleryFilter::default() };
     for filter in [failed.clone(), GalleryFilter { state: Some(TaskState::Failed), ..text("boat") }] {
@@ -611,10 +610,9 @@ pub async fn a_search_finds_tasks_from_after_the_clock_was_set_back(fx: &Fixture
 pub async fn words_of_many_old_tasks_are_found_page_by_page(fx: &Fixture) -> Result<()> {
     const OLD: usize = 5_001;
     let ada = fx.account("ada", 100_000).await?;
-    let submit = |prompt| fx.store.submit(ada, None, Surface::Web, request(prompt), UNLIMITED);
-    try_join_all((0..OLD).map(|_| submit("a boat"))).await?;
-    fx.clock.advance(MILLISECOND);
-    try_join_all((0..1_100).map(|_| submit("a hut"))).await?;
+    for (prompt, tasks) in [("a boat", OLD), ("a hut", 1_100)] {
+        fx.copy_task(fx.submit_request(ada, Surface::Web, request(prompt)).await?.id, tasks - 1);
+    }
     fx.index().await?;
     let (mut found, mut before, mut pages) = (0, None, 0);
     loop {

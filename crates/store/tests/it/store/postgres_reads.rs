@@ -1,12 +1,11 @@
 //! Limits on the index entries that PostgreSQL reads per query, also while an old snapshot keeps dead rows.
 
-use futures::future::try_join_all;
 use tempfile::TempDir;
-use tintype_domain::model::{Id, Surface};
+use tintype_domain::model::Surface;
 use tintype_domain::request::GenerateRequest;
 use tintype_store::Result;
 
-use super::fixture::{Fixture, LEASE, MILLISECOND, UNLIMITED, images};
+use super::fixture::{Fixture, LEASE, MILLISECOND, images};
 use tintype_rigs::database::Backend;
 use tintype_rigs::postgres::{cluster, schema};
 
@@ -25,11 +24,6 @@ pub async fn entries_read(fx: &mut Fixture, tables: &str) -> i64 {
     ))
 }
 
-async fn submit_many(fx: &Fixture, account: Id, surface: Surface, tasks: usize) -> Result<()> {
-    let submits = (0..tasks).map(|_| fx.store.submit(account, None, surface, images(1), UNLIMITED));
-    try_join_all(submits).await.map(|_| ())
-}
-
 /// Updates the statistics of the planner, so that it knows that nearly all tasks belong to one account.
 fn analyze(fx: &Fixture) {
     fx.execute("ANALYZE tasks");
@@ -42,13 +36,7 @@ async fn recent_tasks_of_an_account_reads_few_index_entries() -> Result<()> {
     let mut of_ada = [fx.submit_request(ada, Surface::Web, images(1)).await?, fx.submit(ada).await?];
     of_ada.reverse();
     // With so many tasks of bob, the planner may prefer reading all tasks to the index of accounts.
-    let of_bob = fx.submit(bob).await?.id;
-    fx.execute(&format!(
-        "INSERT INTO tasks (id, account_id, surface, image_to_image, updated_at, n, aspect_ratio, reference_images, prompt)
-         SELECT left(id, 12) || lpad(i::text, 9, '0'), account_id, surface, image_to_image, updated_at, n, aspect_ratio,
-             reference_images, prompt
-         FROM tasks, generate_series(1, 20000) AS i WHERE id = '{of_bob}'"
-    ));
+    fx.copy_task(fx.submit(bob).await?.id, 20_000);
     analyze(&fx);
     let before = entries_read(&mut fx, "tasks%").await;
     for _ in 0..10 {
@@ -64,7 +52,8 @@ async fn a_removal_reads_few_index_entries_despite_an_old_snapshot() -> Result<(
     const MANY: usize = 5_000;
     let mut fx = Fixture::new(Backend::Postgres);
     let ada = fx.account("ada", 100_000).await?;
-    submit_many(&fx, ada, Surface::Api, MANY).await?;
+    fx.copy_task(fx.submit(ada).await?.id, MANY - 1);
+    fx.clock.advance(MILLISECOND);
     assert_eq!(fx.store.expire(fx.clock.now(), "too late").await?.len(), MANY);
     analyze(&fx);
     fx.clock.advance(MILLISECOND);
@@ -87,8 +76,7 @@ async fn a_claim_reads_few_index_entries_of_tasks_that_it_cannot_take() -> Resul
     let mut fx = Fixture::new(Backend::Postgres);
     let account = fx.account("ada", 100_000).await?;
     let edit = GenerateRequest { reference_images: vec!["https://pictures.example/a.png".into()], ..images(1) };
-    let submits = (0..2_000).map(|_| fx.store.submit(account, None, Surface::Api, edit.clone(), UNLIMITED));
-    try_join_all(submits).await?;
+    fx.copy_task(fx.submit_request(account, Surface::Api, edit).await?.id, 1_999);
     fx.execute("ANALYZE queue");
     let before = entries_read(&mut fx, "queue%").await;
     for _ in 0..10 {
