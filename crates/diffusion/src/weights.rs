@@ -132,10 +132,12 @@ impl Floats {
 
     /// The bytes of numbers in this type, each rounded to the nearest.
     pub fn bytes(self, numbers: &[f32]) -> Vec<u8> {
+        // Numbers as arrays, joined at no cost: one by one, bytes take several times as long.
+        let halves = |half: fn(f32) -> [u8; 2]| numbers.iter().map(|x| half(*x)).collect::<Vec<_>>().into_flattened();
         match self {
-            Self::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
-            Self::F16 => numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect(),
-            Self::Bf16 => numbers.iter().flat_map(|number| bf16::from_f32(*number).to_le_bytes()).collect(),
+            Self::F32 => numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>().into_flattened(),
+            Self::F16 => halves(|number| f16::from_f32(number).to_le_bytes()),
+            Self::Bf16 => halves(|number| bf16::from_f32(number).to_le_bytes()),
         }
     }
 }
