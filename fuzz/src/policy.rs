@@ -24,9 +24,9 @@ words = ["炸弹", "爆弾", "バクダン", "ระเบิด", "폭탄", "�
 const INVISIBLE: [char; 8] =
     ['\u{200b}', '\u{200d}', '\u{2060}', '\u{feff}', '\u{ad}', '\u{34f}', '\u{e0062}', '\u{202e}'];
 
-/// Invisible characters hide no word, though some may part two of them. The case of ASCII letters does not change the
-/// verdict, and a refused prompt is also refused between other sentences. Accepted inputs are prompts that no rule
-/// refuses.
+/// Invisible characters hide no word of a prompt that had none, though some may part two words. The case of ASCII letters
+/// does not change the verdict, and a refused prompt is also refused between other sentences. Accepted inputs are prompts
+/// that no rule refuses.
 pub fn policy(data: &[u8]) -> bool {
     static RULES: OnceLock<Rules> = OnceLock::new();
     let rules = RULES.get_or_init(|| {
@@ -37,10 +37,13 @@ pub fn policy(data: &[u8]) -> bool {
     let prompt = String::from_utf8_lossy(data);
     let found = rules.matches(&prompt);
 
+    let hides = |c: char| !c.is_alphanumeric() && !rules.matches(&format!("bo{c}mb")).is_empty();
+    let visible: String = prompt.chars().filter(|c| !hides(*c)).collect();
     let between = |(at, c): (usize, char)| [INVISIBLE[at % INVISIBLE.len()], c];
-    let stretched: String = prompt.chars().enumerate().flat_map(between).collect();
+    let stretched: String = visible.chars().enumerate().flat_map(between).collect();
     let found_stretched = rules.matches(&stretched);
-    assert!(found.iter().all(|rule| found_stretched.contains(rule)), "{prompt:?} with invisible characters");
+    let all_found = rules.matches(&visible).iter().all(|rule| found_stretched.contains(rule));
+    assert!(all_found, "{visible:?} with invisible characters");
     for cased in [prompt.to_ascii_lowercase(), prompt.to_ascii_uppercase()] {
         assert_eq!(rules.matches(&cased), found, "{prompt:?} as {cased:?}");
     }

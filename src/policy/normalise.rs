@@ -66,9 +66,22 @@ fn parted(text: &str) -> Option<String> {
     text.contains(parts).then(|| text.replace(parts, " "))
 }
 
-/// Whether the text has an invisible character, which may hide where a word ends.
+/// Whether invisible characters stand between two letters or digits, where they may hide that a word ends. Those of emoji
+/// divide nothing.
 pub(super) fn is_divided(text: &str) -> bool {
-    text.contains(is_invisible)
+    let (mut after_letter, mut hidden) = (false, false);
+    for character in text.chars() {
+        if is_invisible(character) {
+            hidden = after_letter;
+            continue;
+        }
+        let is_letter = character.is_alphanumeric() || decorates(character);
+        if hidden && is_letter {
+            return true;
+        }
+        (after_letter, hidden) = (is_letter, false);
+    }
+    false
 }
 
 /// The text without signs of emphasis, such as `(word:1.3)`, which some engines remove: the parts of a word that the signs

@@ -143,6 +143,12 @@ fn invisible_characters_do_not_hide_where_words_end() {
     let spaces = ["see\u{200b}landmine", "see\u{2060}landmine", "pipe\u{2800}bomb", "(pipe)\u{200b}bomb"];
     assert_refused(&["pipe bomb", "landmine"], &spaces);
     assert_passed(&["pipe bomb"], &["pipebomb", "pipebomb\n"]);
+    // Emoji and marks at the ends of words hide nothing.
+    assert_passed(
+        &["9/11", "the rapist"],
+        &["a Porsche 911 \u{1f3ce}\u{fe0f}", "a therapist \u{1f469}\u{200d}\u{2695}\u{fe0f}"],
+    );
+    assert_passed(&["the rapist"], &["\u{feff}a therapist\u{200e}"]);
     // A word with soft hyphens or joiners is one word.
     assert_passed(&["ass", "می"], &["Kultur\u{ad}ass\u{ad}istent", "می\u{200c}کشم"]);
     assert_refused(
