@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -57,14 +57,17 @@ impl Hosts {
         drop(self.url_file.set(url_file));
     }
 
-    /// The configuration of a host, with the password that the file has now if it names the same user. A file that
-    /// cannot be read changes nothing: a server that began as root may not read it any more.
+    /// The configuration of a host, with the password that the file has now if its URL differs in nothing else that
+    /// matters. Another one is for the next start. A file that cannot be read changes nothing: a server that began as
+    /// root may not read it any more.
     async fn current(&self, host: &Config) -> Config {
         let mut host = host.clone();
         if let Some(file) = self.url_file.get().cloned()
-            && let Ok(Ok(url)) = self.runtime.spawn_blocking(|| std::fs::read_to_string(file)).await
+            && let Ok(Some(url)) = self.runtime.spawn_blocking(move || text_of(&file)).await
             && let Ok((found, _)) = configuration(url.trim())
-            && let Some(password) = found.get_password().filter(|_| found.get_user() == host.get_user())
+            && (found.get_user(), found.get_dbname()) == (host.get_user(), host.get_dbname())
+            && host.get_hosts().iter().all(|host| found.get_hosts().contains(host))
+            && let Some(password) = found.get_password()
         {
             host.password(password);
         }
@@ -124,6 +127,11 @@ impl Hosts {
         }
         last.connect(self.tls.clone()).await
     }
+}
+
+/// The text of a file that can be read again, unlike a pipe.
+fn text_of(path: &Path) -> Option<String> {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file()).then(|| std::fs::read_to_string(path).ok()).flatten()
 }
 
 /// One configuration for each address of a host. A name that cannot be looked up stays, and fails with the reason.
