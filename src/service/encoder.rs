@@ -141,6 +141,9 @@ impl Encoder {
     }
 
     /// Memory for copies of pictures in the answer to an account.
+    ///
+    /// # Errors
+    /// [`EncodeError::Crowded`].
     pub async fn room_for_copies(&self, account_id: Id, bytes: usize) -> Result<Share, EncodeError> {
         room(&self.copies, account_id, bytes).await
     }

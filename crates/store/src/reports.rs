@@ -204,7 +204,8 @@ pub struct StruckKey {
     pub key: ApiKey,
     /// The name of its account.
     pub account: String,
-    /// Its strikes. Those that are too old to count go with its next one.
+    /// Its strikes, with those of the keys that it was rotated from and to. Those that are too old to count go with the
+    /// next one.
     pub strikes: u64,
 }
 
@@ -423,9 +424,11 @@ impl Reports for SqlStore {
     async fn struck_keys(&self, limit: u32) -> Result<Vec<StruckKey>> {
         let sql = format!(
             "SELECT {KEY}, (SELECT name FROM accounts a WHERE a.id = account_id) AS account,
-                 (SELECT count(*) FROM strikes s WHERE s.key_id = api_keys.id) AS strikes
+                 (SELECT count(*) FROM strikes s JOIN api_keys k ON k.id = s.key_id
+                  WHERE k.first_id = api_keys.first_id) AS strikes
              FROM api_keys WHERE revoked_at IS NULL
-             AND (suspended_at IS NOT NULL OR id IN (SELECT key_id FROM strikes))
+             AND (suspended_at IS NOT NULL
+                  OR first_id IN (SELECT k.first_id FROM strikes s JOIN api_keys k ON k.id = s.key_id))
              ORDER BY suspended_at DESC NULLS LAST, id DESC LIMIT $1"
         );
         let struck = |row: &Row| {

@@ -233,6 +233,12 @@ pub async fn strikes_of_an_old_key_count_with_those_of_the_new_one(fx: &Fixture)
         assert_eq!(strike(fx, account, Some(old), THREE_AN_HOUR).await?, NOT_SUSPENDED, "{strikes}");
         keys.push(rotated(fx, keys[keys.len() - 1]).await?.id);
     }
+    let listed = fx.store.struck_keys(10).await?;
+    assert_eq!(
+        listed.iter().map(|struck| struck.strikes).collect::<Vec<_>>(),
+        [2; 3],
+        "of the line, for each of its keys"
+    );
     // Each key of the line has used up what all of them had together.
     for key in keys.iter().rev() {
         assert_eq!(strike(fx, account, Some(*key), THREE_AN_HOUR).await?, Refusal::Done { suspended: Some(*key) });
