@@ -491,7 +491,7 @@ async fn remove(args: RemoveArgs, data: &DataSettings) -> Outcome {
     if !models::is_name(&name) {
         return Err(Failure(format!("{name:?} is not a model name")));
     }
-    if !models::is_taken(&data.data, &name) {
+    if !models::can_remove(&data.data, &name) {
         return Err(not_installed(&name));
     }
     let confirmed = || ask(&format!("Remove the model {name}?"), json);

@@ -113,7 +113,7 @@ fn a_folder_that_is_no_model_is_not_added() {
     let (data, (directory, folder)) = (data(), folder());
     let empty = directory.path().join("empty");
     fs::create_dir(&empty).expect("a folder");
-    for (folder, reason) in [(empty.as_path(), "model_index.json"), (Path::new("/no/such"), "No such file")] {
+    for (folder, reason) in [(empty.as_path(), "model_index.json"), (Path::new("/no/such"), "is not on this machine")] {
         let said = refused(data.path(), &["model", "add", folder.to_str().expect("text")]);
         assert!(said.contains(reason), "{said}");
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, TryLockError};
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::manifest::{MANIFEST, open};
 use super::{directory, is_name, staging};
@@ -43,7 +43,7 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, NotRemoved> {
         return Err(format!("{name:?} is not a model name").into());
     }
     let target = directory(data_dir).join(name);
-    let gone = directory(data_dir).join(format!(".{name}.gone"));
+    let gone = half_removed(data_dir, name);
     let failed = |error: io::Error| format!("cannot remove {}: {error}", target.display());
     let mut found = clear(&gone).map_err(failed)?;
     match fs::symlink_metadata(&target) {
@@ -74,6 +74,17 @@ pub fn remove(data_dir: &Path, name: &str) -> Result<bool, NotRemoved> {
     }
     found |= clear(&part).map_err(failed)?;
     Ok(found)
+}
+
+/// Whether there is anything of a model to remove: the model, what a pull has fetched of it, or what a removal has left.
+pub fn can_remove(data_dir: &Path, name: &str) -> bool {
+    let places = [directory(data_dir).join(name), staging(data_dir, name), half_removed(data_dir, name)];
+    is_name(name) && places.iter().any(|place| fs::symlink_metadata(place).is_ok())
+}
+
+/// Where a model is while it is removed.
+fn half_removed(data_dir: &Path, name: &str) -> PathBuf {
+    directory(data_dir).join(format!(".{name}.gone"))
 }
 
 /// Removes a folder and everything in it, or a link. Returns whether there was anything.

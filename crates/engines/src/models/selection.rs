@@ -56,8 +56,9 @@ pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec
         let weights = WEIGHTS.into_iter().find_map(|stem| Layout::choose(stem, is_there));
         let others = inside.iter().map(|(name, _)| *name).filter(|name| OTHERS.iter().any(|end| name.ends_with(end)));
         if let Some(other) = others.min().filter(|_| weights.is_none()) {
+            let of = if part.is_empty() { "its weights".to_owned() } else { format!("the weights of {part:?}") };
             return Err(format!(
-                "the repository holds the weights of {part:?} as {other:?} alone, which is not read: use a model with its \
+                "the repository holds {of} as {other:?} alone, which is not read: use a model with its \
                  usual weights as safetensors"
             ));
         }
