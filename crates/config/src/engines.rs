@@ -144,17 +144,7 @@ impl EngineSettings {
 
     /// The first setting that is given and that other engines than the built-in one would ignore without a word.
     pub fn built_in_only(&self) -> Option<&'static str> {
-        let built_in = [
-            "engine-lora",
-            "engine-embedding",
-            "engine-vae",
-            "engine-prompt",
-            "engine-steps",
-            "engine-precision",
-            "engine-runtime",
-            "engine-batch",
-            "engine-device-memory",
-        ];
+        let built_in = ["engine-lora", "engine-embedding", "engine-vae", "engine-prompt"];
         let given = self.given();
         built_in.into_iter().find(|name| given.iter().any(|given| given == name))
     }

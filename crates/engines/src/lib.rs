@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_the_built_in_engine_are_for_no_other() {
+    fn additions_to_a_model_are_for_the_built_in_engine() {
         let chosen = |engine: &str, flag: &str| {
             let engine = format!("--engine={engine}");
             let flags = [engine.as_str(), "--model=/none", flag];
@@ -179,11 +179,6 @@ mod tests {
             ("--engine-embedding=a.safetensors=word", "with an embedding"),
             ("--engine-vae=a.safetensors", "with another VAE"),
             ("--engine-prompt=weighted", "with weighted prompts"),
-            ("--engine-steps=4", ""),
-            ("--engine-precision=f32", ""),
-            ("--engine-runtime=onnxruntime", "by ONNX Runtime"),
-            ("--engine-batch=2", ""),
-            ("--engine-device-memory=8GiB", ""),
         ] {
             for engine in ["sketch", "openai:http://127.0.0.1/v1", "comfyui:http://127.0.0.1", "sd-server"] {
                 let refusal = chosen(engine, flag).expect_err("another engine");
