@@ -280,7 +280,8 @@ impl<'a> Card<'a> {
 /// The first letters of up to two words of a name, or of the part before the @ of an address, since people of one account
 /// often share the other; a question mark without any.
 pub(super) fn initials(name: &str) -> String {
-    let name = name.split_once('@').map_or(name, |(person, _)| person);
+    let person = name.split_once('@').map(|(person, _)| person).filter(|person| !person.is_empty());
+    let name = person.unwrap_or(name);
     let words = name.split(|letter: char| !letter.is_alphanumeric()).filter_map(|word| word.chars().next());
     let initials: String = words.take(2).flat_map(char::to_uppercase).collect();
     if initials.is_empty() { "?".to_owned() } else { initials }

@@ -1,6 +1,7 @@
 
 // The place on the page, for the Back button: the tile that was looked at last, or else the first in view, and how many
-// older pages were loaded. Only the former gets the focus back: the latter would take it from whoever goes on typing.
+// older pages were loaded. On a page with a prompt only the former gets the focus back: the latter would take it from
+// whoever goes on typing.
 const grid = one(".grid");
 const PLACE = `place:${location.pathname}${location.search}`;
 
@@ -12,7 +13,7 @@ async function comeBack() {
   const tile = tileOf(kept.task);
   if (!tile) return;
   tile.classList.remove("held");
-  if (kept.looked) one(".open", tile).focus({ preventScroll: true });
+  if (kept.looked || !one("#prompt")) one(".open", tile).focus({ preventScroll: true });
   scrollBy({ top: tile.getBoundingClientRect().top - kept.top, behavior: "instant" });
   // The viewer was left by one of its links.
   if (history.state?.task !== kept.task) return;
