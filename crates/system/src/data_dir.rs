@@ -20,7 +20,8 @@ const OTHERS: u32 = 0o077;
 
 const LOCK: &str = "tintype.lock";
 
-/// Where Linux has an id of its own for each boot of each machine. Containers see that of their host.
+/// Where Linux has an id of its own for each boot of each machine. Containers of docker and podman see that of their host;
+/// those of LXC and systemd-nspawn have one of their own, and count as machines.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Prevents result files from being removed while a backup reads them.
@@ -37,7 +38,7 @@ pub struct DataLock {
 /// # Errors
 /// An error of the file system.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let unfinished = path.with_added_extension(format!("{}.part", std::process::id()));
+    let unfinished = path.with_added_extension("part");
     let write = || {
         match fs::remove_file(&unfinished) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -225,7 +226,7 @@ pub fn network_file_system(path: &Path) -> Option<&'static str> {
         0x0102_1997 => Some("9p"),
         0x0BD0_0BD0 => Some("Lustre"),
         0x5346_414F => Some("AFS"),
-        0x6573_5546 => Some("FUSE"),
+        0x6573_5546 => Some("FUSE, which may be local"),
         _ => None,
     }
 }
