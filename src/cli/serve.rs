@@ -75,7 +75,7 @@ fn refuse_twice(server: &ServerSettings, role: Role) -> Result<(), Failure> {
     let mut seen = Vec::new();
     for (address, flag) in api.chain(metrics) {
         if address.has_known_port() && seen.contains(&address) {
-            return Err(format!("{address} is given twice: take it out once, or choose another with {flag}").into());
+            return Err(format!("{address} is given twice: remove one of them, or choose another with {flag}").into());
         }
         seen.push(address);
     }
@@ -164,7 +164,7 @@ fn lock(data: &Path, database: &Path) -> Result<DataLock, String> {
         tracing::warn!(
             kind,
             database = %database.display(),
-            "the database is on a network file system: run the server and all commands on one machine, or use PostgreSQL"
+            "other machines may use the file system of the database: run the server and all commands on one machine, or use PostgreSQL"
         );
     }
     data_dir::lock(data, database, LOCK_PATIENCE)

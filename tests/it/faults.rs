@@ -1,4 +1,4 @@
-//! Every point before and after a durable effect, with an error, a panic and a delay: the ledger always balances, and
+//! Every point before and after a durable effect, with an error, a delay, and on one side a panic: the ledger always balances, and
 //! every acknowledged task ends as the interface says.
 
 use std::collections::HashSet;

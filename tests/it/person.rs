@@ -70,9 +70,9 @@ async fn the_operator_lifts_strikes_on_the_command_line() {
     let origin = Origin { person_id: id(&person).parse().ok(), ..Origin::default() };
     violate(&data, origin, Surface::Web).await;
     let listed = json(path, &["person", "list"]);
-    assert_eq!(listed[0]["suspension"]["reason"], "1 violations of the content policy within 1 hour", "{listed}");
+    assert_eq!(listed[0]["suspension"]["reason"], "1 violation of the content policy within 1 hour", "{listed}");
     let shown = binary::run(path, ["person", "list"]).text();
-    assert!(shown.contains("STATE") && shown.contains("suspended (1 violations"), "{shown}");
+    assert!(shown.contains("STATE") && shown.contains("suspended (1 violation "), "{shown}");
     let lifted = json(path, &["person", "lift", "bob"]);
     assert!(lifted["suspension"].is_null() && lifted["account"] == "ada", "{lifted}");
     assert_eq!(open(&data).struck_people(10).await.expect("a store"), []);

@@ -62,7 +62,7 @@ impl Header {
         let (header, metadata) = SafeTensors::read_metadata(data).map_err(|error| match error {
             SafeTensorError::MetadataIncompleteBuffer => {
                 let found = data.len();
-                damaged(format!("its header tells of another length than {found} bytes, so download it again"))
+                damaged(format!("its header does not describe a file of {found} bytes: download it again"))
             }
             error => damaged(error.to_string()),
         })?;

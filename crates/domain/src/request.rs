@@ -366,8 +366,8 @@ fn without_position(fault: &str) -> &str {
     fault.rfind(" at line ").map_or(fault, |end| &fault[..end])
 }
 
-/// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one accepts repeated unknown fields
-/// and skips their contents without a limit on nesting.
+/// The known fields, still untyped, and the names of the others. The visitor is hand-written, because a derived one
+/// accepts repeated unknown fields and skips their contents without a limit on nesting.
 #[derive(Default)]
 struct Fields {
     prompt: Option<Json>,
@@ -396,7 +396,10 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         let mut fields = Fields::default();
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let value = if name == "n" { as_written(map.next_value::<&RawValue>()?) } else { map.next_value()? };
+            let value = match name.as_str() {
+                "n" => as_written(map.next_value()?).map_err(de::Error::custom)?,
+                _ => map.next_value()?,
+            };
             match name.as_str() {
                 "prompt" => fields.prompt = Some(value),
                 "aspect_ratio" => fields.aspect_ratio = Some(value),
@@ -413,14 +416,16 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 }
 
-/// A value that is null if it is a number that is not whole as it is written, such as 4.0000000000000001, for which
-/// [`Json`] has only a whole one.
-fn as_written(value: &RawValue) -> Json {
-    match serde_json::from_str(value.get()) {
-        Ok(Json::Number(_)) if !is_whole(value.get()) => Json::Null,
-        Ok(value) => value,
-        Err(_) => Json::Null,
-    }
+/// A value. It is null if it is a number that is not whole as it is written, such as 4.0000000000000001, for which [`Json`]
+/// has only a whole one.
+///
+/// # Errors
+/// A number beyond the range of [`Json`].
+fn as_written(value: &RawValue) -> serde_json::Result<Json> {
+    Ok(match serde_json::from_str(value.get())? {
+        Json::Number(_) if !is_whole(value.get()) => Json::Null,
+        value => value,
+    })
 }
 
 /// Whether a number in JSON is whole.

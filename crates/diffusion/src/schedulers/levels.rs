@@ -63,7 +63,8 @@ pub(super) fn level(alpha: f64) -> f64 {
 pub(super) fn down_and_up(from: f64, to: f64) -> [f64; 2] {
     let [from, to] = [from as f32 * from as f32, to as f32 * to as f32];
     let up = (to * (from - to) / from).sqrt();
-    [(to - up * up).sqrt(), up].map(f64::from)
+    // Rounding may leave a little less than nothing.
+    [(to - up * up).max(0.0).sqrt(), up].map(f64::from)
 }
 
 /// The way of a picture that keeps its scale, and to which noise is added.

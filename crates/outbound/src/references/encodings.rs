@@ -32,6 +32,9 @@ pub(super) enum EncodingError {
 
 /// The encodings of a body, in the order in which they were applied. Browsers ignore names that they do not know, which
 /// servers make up: `utf-8`, `binary`, `aws-chunked`.
+///
+/// # Errors
+/// [`EncodingError::TooMany`].
 pub(super) fn of(headers: &HeaderMap) -> Result<Vec<Encoding>, EncodingError> {
     let values = headers.get_all(CONTENT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     let known = |name: &str| match name.trim().to_ascii_lowercase().as_str() {
