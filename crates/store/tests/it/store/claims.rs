@@ -432,12 +432,12 @@ pub async fn the_audit_finds_a_wrong_number_of_references_in_the_queue(fx: &Fixt
     let account = fx.account("ada", 100).await?;
     let (text, edit) = (submit_with(fx, account, 0).await?, submit_with(fx, account, 2).await?);
     assert_eq!(fx.store.audit().await?.drifts, []);
-    for (task, counted, right) in [(text, 1, 0), (edit, 0, 2)] {
+    for (task, (counted, images), right) in [(text, (1, "image"), 0), (edit, (0, "images"), 2)] {
         let count = |count| format!("UPDATE queue SET reference_count = {count} WHERE task_id = '{task}'");
         fx.execute(&count(counted));
         let drifts = fx.store.audit().await?.drifts;
         let faults: Vec<_> = drifts.iter().map(|drift| (drift.task_id, drift.fault.as_str())).collect();
-        let fault = format!("is queued as a task with {counted} reference images but has {right}");
+        let fault = format!("is queued as a task with {counted} reference {images} but has {right}");
         assert_eq!(faults, [(Some(TaskId(task)), fault.as_str())]);
         fx.execute(&count(right));
     }
