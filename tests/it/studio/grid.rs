@@ -308,7 +308,7 @@ fn back_from_the_page_of_a_picture_returns_to_the_same_tile() {
     let url = person.browser.evaluate("document.activeElement.href");
     person.browser.open(url.as_str().expect("a URL"));
     person.browser.until("document.querySelector('.one .details')");
-    person.browser.evaluate("history.back(), 1");
+    person.browser.evaluate("setTimeout(() => history.back()), 1");
     let returned = "location.pathname === '/studio/gallery' && document.activeElement?.closest('.tile')?.id";
     let id = person.browser.until_asked(returned, |_| std::thread::yield_now());
     assert_eq!(id, before[0]);
@@ -390,7 +390,7 @@ fn back_from_a_remix_returns_to_the_viewer_over_the_gallery() {
     person.browser.click("document.querySelector('.viewer .remix summary')");
     person.browser.follow("document.querySelector('.viewer [data-remix=prompt]')");
     assert_eq!(person.browser.evaluate("location.pathname"), "/studio");
-    person.browser.evaluate("history.back(), 1");
+    person.browser.evaluate("setTimeout(() => history.back()), 1");
     let back = format!("location.pathname === {shown} && document.querySelector('.viewer')?.open");
     person.browser.until_asked(&back, |_| std::thread::yield_now());
     person.browser.press("Escape");
