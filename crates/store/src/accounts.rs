@@ -33,7 +33,7 @@ pub enum TakeOutcome {
 /// Outcome of a grant that someone made after seeing the ones before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantOutcome {
-    /// The credits were granted, and the account has so many now.
+    /// The credits were granted, and this is the balance now.
     Granted(i64),
     /// Nothing changed: there is a newer grant.
     Repeated,

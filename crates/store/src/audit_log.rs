@@ -413,7 +413,7 @@ impl AuditedChange {
         Self::of_found(action, person)
     }
 
-    /// About a removed person, of a link for one, or of one's second factor.
+    /// About a removed person, a link for one, or one's second factor.
     pub(super) fn of_found(action: Action, person: Option<&Person>) -> Option<Self> {
         person.map(|person| Self::of(action, person.account_id).about(&person.name))
     }
