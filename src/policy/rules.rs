@@ -19,8 +19,8 @@ pub(super) struct Rule {
 pub(super) struct Matcher {
     names: Vec<String>,
     automaton: AhoCorasick,
-    /// Index of the rule that each pattern of the automaton belongs to, and whether the pattern is a phrase without all
-    /// of its spaces, which counts only in a prompt with invisible characters.
+    /// Index of the rule that each pattern of the automaton belongs to, and whether the pattern is a phrase without
+    /// some of its spaces, which counts only where a prompt has invisible characters between letters.
     rule_of: Vec<(usize, bool)>,
 }
 
@@ -78,16 +78,19 @@ impl Matcher {
     }
 }
 
-/// A phrase with some or all of its spaces left out. An invisible character may have stood there.
+/// A phrase without some of its spaces, in every way, and without all of them. With more than [`MAX_GAPS`] only the latter.
+/// An invisible character may have stood there.
 fn closed(spelling: &str) -> Vec<String> {
     let gaps: Vec<usize> = spelling.trim_end().match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0).collect();
-    let sets = if gaps.len() > MAX_GAPS { usize::MAX..=usize::MAX } else { 1..=(1 << gaps.len()) - 1 };
-    let without = |set: usize| {
-        let left_out =
-            |at: usize| gaps.iter().position(|gap| *gap == at).is_some_and(|bit| set >> bit.min(63) & 1 == 1);
-        spelling.char_indices().filter(|(at, _)| !left_out(*at)).map(|(_, character)| character).collect()
+    let without = |left_out: &[usize]| {
+        spelling.char_indices().filter(|(at, _)| !left_out.contains(at)).map(|(_, character)| character).collect()
     };
-    sets.map(without).collect()
+    if gaps.len() > MAX_GAPS {
+        return vec![without(&gaps)];
+    }
+    let chosen =
+        |set: usize| (0..gaps.len()).filter(|bit| set >> bit & 1 == 1).map(|bit| gaps[bit]).collect::<Vec<_>>();
+    (1..1 << gaps.len()).map(|set| without(&chosen(set))).collect()
 }
 
 /// All normalised forms that a word can have in a reading of a prompt.
