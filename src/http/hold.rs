@@ -12,7 +12,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
-use crate::http::mcp::memory::AnswerMemory;
+use super::answer_memory::AnswerMemory;
 use crate::http::state::ApiState;
 use crate::service::encoder::Encoded;
 use crate::service::waiters::WaitSlot;

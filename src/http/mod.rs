@@ -1,5 +1,6 @@
 //! HTTP: the route table, the steps that every request passes, and the handlers.
 
+mod answer_memory;
 pub mod api;
 mod compression;
 pub mod docs;

@@ -17,8 +17,8 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
 use self::forms::Forms;
-use self::memory::AnswerMemory;
 use self::tools::Tools;
+use super::answer_memory::AnswerMemory;
 use super::api::body::read_json;
 use super::ops::Readiness;
 use super::pipeline::auth::Caller;
@@ -29,7 +29,6 @@ use crate::studio::Written;
 
 mod definitions;
 mod forms;
-pub(in crate::http) mod memory;
 mod tools;
 
 /// Longest sentence of the transport that callers see.

@@ -7,13 +7,13 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
-use crate::http::hold::{Hold, PART};
+use super::hold::{Hold, PART};
 use crate::service::shares::Share;
 use tintype_system::locked::Locked as _;
 
 /// The memory of one answer, and the hold that ends with it. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(in crate::http) struct AnswerMemory {
+pub(super) struct AnswerMemory {
     held: Arc<Mutex<Vec<Share>>>,
     hold: Arc<Mutex<Option<Hold>>>,
 }
@@ -26,7 +26,7 @@ impl AnswerMemory {
 
     /// Ends this hold when the connection has taken the last part: until then the client may break off, and repeat its
     /// call.
-    pub(in crate::http) fn end_with(&self, hold: Hold) {
+    pub(super) fn end_with(&self, hold: Hold) {
         *self.hold.locked() = Some(hold);
     }
 
@@ -37,13 +37,13 @@ impl AnswerMemory {
     }
 
     /// `body` in parts, which hold the memory.
-    pub(in crate::http) fn with(self, body: Body) -> ReservedBody {
+    pub(super) fn with(self, body: Body) -> ReservedBody {
         ReservedBody { body, rest: Bytes::new(), memory: self }
     }
 }
 
 /// A body that holds memory until all of it has been sent.
-pub(in crate::http) struct ReservedBody {
+pub(super) struct ReservedBody {
     body: Body,
     rest: Bytes,
     memory: AnswerMemory,
