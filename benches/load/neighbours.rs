@@ -32,7 +32,7 @@ use crate::subjects::{GENERATE, TASKS, get, post};
 use crate::{Options, Outcome};
 
 const IMAGES: &str = "/v1/images/generations";
-const PASSWORD: &str = "a long sentence about boats";
+const PASSWORD: &str = "a long message about boats";
 /// People who sign in, one after the other: each name has few attempts a minute.
 const PEOPLE: usize = 40;
 /// Interval of the neighbour's tasks that fail: 300 of them within ten minutes would be too many.

@@ -9,7 +9,7 @@ use tintype_domain::request::{AspectRatio, GenerateRequest};
 use super::reference_url;
 
 /// Longest error message, in characters: it may quote a part of the body, but not all of it.
-const MAX_SENTENCE_CHARS: usize = 600;
+const MAX_MESSAGE_CHARS: usize = 600;
 /// Longest list of ignored fields, in bytes.
 const MAX_HEADER: usize = 500;
 
@@ -27,8 +27,8 @@ pub fn body(data: &[u8]) -> bool {
             true
         }
         Err(fault) => {
-            let sentence = fault.to_string();
-            assert!(!sentence.is_empty() && sentence.chars().count() <= MAX_SENTENCE_CHARS, "{sentence}");
+            let message = fault.to_string();
+            assert!(!message.is_empty() && message.chars().count() <= MAX_MESSAGE_CHARS, "{message}");
             false
         }
     }

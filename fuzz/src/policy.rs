@@ -25,7 +25,7 @@ const INVISIBLE: [char; 8] =
     ['\u{200b}', '\u{200d}', '\u{2060}', '\u{feff}', '\u{ad}', '\u{34f}', '\u{e0062}', '\u{202e}'];
 
 /// Invisible characters hide no word of a prompt that had none, though some may part two words. The case of ASCII letters
-/// does not change the verdict, and a refused prompt is also refused between other sentences. Accepted inputs are prompts
+/// does not change the verdict, and a refused prompt is also refused between other messages. Accepted inputs are prompts
 /// that no rule refuses.
 pub fn policy(data: &[u8]) -> bool {
     static RULES: OnceLock<Rules> = OnceLock::new();

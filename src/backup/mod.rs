@@ -67,7 +67,7 @@ impl Contents {
 /// `to` appears complete or not at all. Drifts in the ledger or the files are copied unchanged and reported.
 ///
 /// # Errors
-/// A sentence for the operator; `to` does not exist then.
+/// A message for the operator; `to` does not exist then.
 pub async fn take(
     database: &Path,
     files: Option<&Files>,

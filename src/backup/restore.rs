@@ -33,7 +33,7 @@ pub struct Target {
 /// the restore.
 ///
 /// # Errors
-/// A sentence for the operator; nothing has been restored then.
+/// A message for the operator; nothing has been restored then.
 pub async fn restore(
     from: &Path,
     target: &Target,

@@ -464,7 +464,7 @@ async fn engines(settings: &EngineSettings, data: &Path) -> Result<String, Strin
     let mut lines = Vec::new();
     for NamedEngine { name, settings, .. } in &engines {
         let found = engine(settings, data).await;
-        let named = |sentence: String| if engines.len() == 1 { sentence } else { format!("{name}: {sentence}") };
+        let named = |message: String| if engines.len() == 1 { message } else { format!("{name}: {message}") };
         lines.push(found.map(named).map_err(named));
     }
     let all_well = lines.iter().all(Result::is_ok);

@@ -76,7 +76,7 @@ pub(super) struct FollowArgs {
     pub(super) server: ClientSettings,
 }
 
-/// A failure: the exit code and a sentence.
+/// A failure: the exit code and a message.
 #[derive(Debug)]
 pub(super) struct Stop(pub(super) u8, pub(super) String);
 
@@ -108,10 +108,10 @@ pub(super) async fn run(args: &FollowArgs, follow: impl AsyncFnOnce(&mut Report)
     };
     let code = match outcome {
         Ok(()) => exit::SAVED,
-        Err(Stop(code, sentence)) => {
-            let sentence = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { sentence };
-            output::complain(&format!("tintype: {}", terminal::visible(&sentence)));
-            report.error = Some(sentence);
+        Err(Stop(code, message)) => {
+            let message = if code == exit::INTERRUPTED { report.interrupted(&args.server.url) } else { message };
+            output::complain(&format!("tintype: {}", terminal::visible(&message)));
+            report.error = Some(message);
             code
         }
     };
@@ -153,7 +153,7 @@ pub(super) async fn follow(
 }
 
 pub(super) fn client(server: &ClientSettings) -> Result<Client, Stop> {
-    let usage = |sentence: String| Stop(exit::USAGE, sentence);
+    let usage = |message: String| Stop(exit::USAGE, message);
     let Some(key) = server.key().map_err(usage)? else {
         return Err(usage(format!("an API key is needed: {HOW_TO_GET_A_KEY}")));
     };
@@ -183,7 +183,7 @@ pub(super) fn prepare_directory(directory: &Path) -> Result<(), Stop> {
 /// Explains a failed submit: no task was created, or one may exist.
 pub(super) fn not_submitted(error: &ClientError, url: &str) -> Stop {
     match error {
-        error if let Some(sentence) = no_connection(error, url) => Stop(exit::OTHER, sentence),
+        error if let Some(message) = no_connection(error, url) => Stop(exit::OTHER, message),
         ClientError::Redirected(to) => {
             Stop(exit::OTHER, format!("{url} redirects to {to}: give the final address as --url"))
         }
@@ -225,8 +225,8 @@ fn not_finished(error: &ClientError, task_id: &TaskId, url: &str) -> Stop {
             Stop(exit::NOT_FINISHED, format!("not finished after 10 minutes: {advice}"))
         }
         ClientError::Refused(refusal) if refusal.status == StatusCode::UNAUTHORIZED => {
-            let Stop(code, sentence) = key_refused(url);
-            Stop(code, format!("{sentence}. Task {task_id} was accepted: get it later: {again}"))
+            let Stop(code, message) = key_refused(url);
+            Stop(code, format!("{message}. Task {task_id} was accepted: get it later: {again}"))
         }
         ClientError::Certificate(_) | ClientError::NotTls => {
             Stop(exit::OTHER, no_connection(error, url).unwrap_or_else(|| error.to_string()))

@@ -63,7 +63,7 @@ async fn generate(args: &GenerateArgs, report: &mut Report) -> Result<(), Stop> 
     let references = args.reference.iter().map(|text| reference(text)).collect::<Result<Vec<_>, _>>()?;
     let prompt = prompt(&args.prompt)?;
     following::prepare_directory(&args.follow.out)
-        .map_err(|Stop(code, sentence)| Stop(code, format!("{sentence}; nothing was submitted")))?;
+        .map_err(|Stop(code, message)| Stop(code, format!("{message}; nothing was submitted")))?;
     let choices = Choices {
         preset: args.preset.clone(),
         seed: args.seed,

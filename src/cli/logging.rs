@@ -37,7 +37,7 @@ impl Logging {
     pub(super) fn read_filter_again(&self) -> Result<(), String> {
         let read = tintype_config::read(Cli::command(), &self.arguments).map_err(|error| match error {
             SettingsError::Usage(error, _) => error.to_string().trim_end().to_owned(),
-            SettingsError::File(sentence) => sentence,
+            SettingsError::File(message) => message,
         })?;
         let cli = Cli::from_arg_matches(&read.matches).map_err(|error| error.to_string())?;
         (self.filter.0)(filter(&cli.log)?)

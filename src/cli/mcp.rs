@@ -43,8 +43,8 @@ struct Agent {
 pub(super) async fn run(args: McpArgs) -> ExitCode {
     let client = match following::client(&args.server) {
         Ok(client) => client,
-        Err(Stop(code, sentence)) => {
-            output::complain(&format!("tintype: {sentence}"));
+        Err(Stop(code, message)) => {
+            output::complain(&format!("tintype: {message}"));
             return ExitCode::from(code);
         }
     };
@@ -126,7 +126,7 @@ impl Agent {
             answered |= is_answer(answer, id.as_ref());
             print(answer);
         });
-        let sentence = match sent.await {
+        let message = match sent.await {
             Err(error) => self.explain(method, &error),
             // The stream of messages has ended early.
             Ok(()) if !answered => self.explain(method, &ClientError::NoAnswer("its end is missing".into())),
@@ -134,8 +134,8 @@ impl Agent {
         };
         match id {
             Some(_) if answered => {}
-            Some(id) => print(&failure(&id, SERVER_ERROR, &sentence)),
-            None => output::complain(&format!("tintype: {sentence}")),
+            Some(id) => print(&failure(&id, SERVER_ERROR, &message)),
+            None => output::complain(&format!("tintype: {message}")),
         }
     }
 
@@ -172,8 +172,8 @@ fn is_answer(message: &str, id: Option<&Value>) -> bool {
     serde_json::from_str(message).is_ok_and(|head: Head| head.method.is_none() && head.id.as_ref() == id)
 }
 
-fn failure(id: &Value, code: i64, sentence: &str) -> String {
-    json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": sentence } }).to_string()
+fn failure(id: &Value, code: i64, message: &str) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }).to_string()
 }
 
 /// Writes one message. An agent that is gone also closes standard input, which ends the command.

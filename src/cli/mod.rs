@@ -206,7 +206,7 @@ impl Command {
     }
 }
 
-/// Failure of a command: a sentence for standard error.
+/// Failure of a command: a message for standard error.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
@@ -258,9 +258,9 @@ pub fn main() -> ExitCode {
     if is_server {
         allocator::set_up(&arguments);
         // Here, because the allocator starts the program once more.
-        read.unknown_variables.iter().for_each(|sentence| tracing::warn!("{sentence}"));
+        read.unknown_variables.iter().for_each(|message| tracing::warn!("{message}"));
     } else if matches!(cli.command, Command::Config { .. } | Command::Doctor(_)) {
-        read.unknown_variables.iter().for_each(|sentence| output::complain(&format!("tintype: {sentence}")));
+        read.unknown_variables.iter().for_each(|message| output::complain(&format!("tintype: {message}")));
     }
     let _flushing = output::Flushing;
     let logging = Logging { format: cli.log_format, filter, arguments };
@@ -288,8 +288,8 @@ pub fn main() -> ExitCode {
 /// Prints the reason why the settings cannot be used, or the help that was asked for.
 fn explain(error: SettingsError, arguments: &[OsString]) -> ExitCode {
     match error {
-        SettingsError::File(sentence) => {
-            output::complain(&format!("tintype: {sentence}"));
+        SettingsError::File(message) => {
+            output::complain(&format!("tintype: {message}"));
             ExitCode::from(2)
         }
         SettingsError::Usage(error, notes) => {

@@ -50,8 +50,8 @@ fn shown(json: bool, thing: &impl Serialize, text: impl FnOnce() -> String) -> R
 }
 
 /// Ends a command whose arguments contradict each other, as a bad value of one does.
-pub(super) fn misused(sentence: &str) -> Outcome {
-    output::complain(&format!("error: {sentence}\n\nFor more information, try '--help'."));
+pub(super) fn misused(message: &str) -> Outcome {
+    output::complain(&format!("error: {message}\n\nFor more information, try '--help'."));
     Ok(ExitCode::from(2))
 }
 

@@ -94,8 +94,8 @@ pub(super) fn become_owner(command: &mut Command, data: &mut DataSettings) -> Re
     }
     let places = command.places(data)?;
     let places: Vec<_> = places.iter().map(PathBuf::as_path).collect();
-    if let Some(sentence) = owner::become_owner(&places, root_right)? {
-        tracing::info!("{sentence}");
+    if let Some(message) = owner::become_owner(&places, root_right)? {
+        tracing::info!("{message}");
     }
     Ok(())
 }

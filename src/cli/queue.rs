@@ -56,8 +56,8 @@ pub(super) async fn run(command: QueueCommand, data: &DataSettings) -> Outcome {
     }
 }
 
-/// Prints the state of the queue, after a sentence for people on whether it is paused.
-async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
+/// Prints the state of the queue, after a message for people on whether it is paused.
+async fn print(store: &dyn Store, json: bool, message: impl FnOnce(Option<Timestamp>) -> String) -> Outcome {
     let QueueDepth { waiting, leased, oldest, paused_at, .. } = store.queue_depth().await?;
     let for_engines = store.waiting_for_engines().await?;
     let queue = json!({
@@ -69,7 +69,7 @@ async fn print(store: &dyn Store, json: bool, sentence: impl FnOnce(Option<Times
     });
     show(json, &queue, || {
         let since = oldest.map(|at| format!("; the oldest was submitted at {at}")).unwrap_or_default();
-        let mut text = format!("{}\n{waiting} waiting, {leased} running{since}", sentence(paused_at));
+        let mut text = format!("{}\n{waiting} waiting, {leased} running{since}", message(paused_at));
         for WaitingForEngine { engine, tasks, .. } in &for_engines {
             text.push_str(&format!("\n{tasks} waiting for the engine {engine}"));
         }

@@ -67,7 +67,7 @@ fn named<'a>(members: impl Iterator<Item = &'a Member>) -> NamedEngines {
 /// Checks that the LoRAs of presets fit the models of the engines that may render with them.
 ///
 /// # Errors
-/// A sentence for the operator with the first fault.
+/// A message for the operator with the first fault.
 async fn check_loras(engines: &NamedEngines, presets: &[Preset]) -> Result<(), String> {
     for Preset { name, engine, settings, .. } in presets.iter().filter(|preset| !preset.settings.loras.is_empty()) {
         let may_render = |own: &String| engine.as_ref().is_none_or(|engine| engine == own);
@@ -114,7 +114,7 @@ async fn any_end(running: &mut [Running]) {
 /// The engines of the settings.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) fn choose_at_start(settings: &WorkerSettings, data: &Path) -> Result<Vec<Chosen>, Failure> {
     for listed in models::entries(data)? {
         if let Err(reason) = listed.found {
@@ -189,7 +189,7 @@ impl Rendering {
     /// Builds the engines and their workers.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn open(
         settings: &WorkerSettings,
         data: &Path,
@@ -214,12 +214,12 @@ impl Rendering {
     /// Checks the presets of the settings with the models of its engines.
     ///
     /// # Errors
-    /// A sentence for the operator: a LoRA does not fit.
+    /// A message for the operator: a LoRA does not fit.
     pub(super) async fn check_presets(&self) -> Result<(), String> {
         check_loras(&named(self.members.iter()), &self.shared.presets.all()).await
     }
 
-    /// A sentence on each engine.
+    /// A message on each engine.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = String> {
         self.members.iter().map(|member| member.info.description.clone())
     }

@@ -78,7 +78,7 @@ fn task_json(task: &Task, account: &str) -> Value {
         "files": files,
         // Such as `policy` or `reference:0:too-large`.
         "cause": failure.map(|failure| failure.cause.to_string()),
-        "error": failure.map(|failure| &failure.sentence),
+        "error": failure.map(|failure| &failure.message),
         "created_at": task.created_at(),
         "updated_at": task.updated_at,
     })
@@ -102,7 +102,7 @@ async fn list(args: ListArgs, data: &DataSettings) -> Outcome {
     show(args.json, &listed, || {
         let rows = tasks.iter().map(|task| {
             let error = match &task.status {
-                Status::Failed(failure) => failure.sentence.clone(),
+                Status::Failed(failure) => failure.message.clone(),
                 Status::Processing | Status::Completed(_) => String::new(),
             };
             [

@@ -193,8 +193,8 @@ async fn add(args: AddArgs, data: &DataSettings, adopted: &Adopted) -> Outcome {
         Ok((endpoint, secret)) => {
             if let Err(error) = show_secret(args.json, &endpoint, &secret, "")? {
                 store.remove_endpoint(endpoint.id).await?;
-                let sentence = "the secret of the new endpoint could not be printed, so the endpoint was removed";
-                return Err(Failure(format!("{sentence}: {error}")));
+                let message = "the secret of the new endpoint could not be printed, so the endpoint was removed";
+                return Err(Failure(format!("{message}: {error}")));
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -24,9 +24,9 @@ pub(super) async fn read(found: GetResult, in_bucket: bool) -> Result<FilesMarke
     }
     // A web console answers every request with the same page.
     if in_bucket && start.trim_ascii_start().starts_with(b"<") {
-        let sentence = "the answer is a web page and no marker: is the server at AWS_ENDPOINT_URL an S3 server? Some have \
+        let message = "the answer is a web page and no marker: is the server at AWS_ENDPOINT_URL an S3 server? Some have \
                         a web console on another port";
-        return Err(FilesError(sentence.into()));
+        return Err(FilesError(message.into()));
     }
     let marker = str::from_utf8(&start).ok().filter(|text| text.len() <= MAX_BYTES);
     let damaged = || format!("{MARKER} is damaged; if these are the right files, run `tintype files adopt`");

@@ -170,7 +170,7 @@ impl Files {
     /// Checks that the bucket exists and that this process has access. A directory is always accessible once opened.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn check_access(&self) -> Result<(), String> {
         match &self.backend {
             Backend::Directory(_) => Ok(()),
@@ -181,7 +181,7 @@ impl Files {
     /// Checks that links to files can be signed and stay valid for their whole lifetime.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn check_signing(&self) -> Result<(), String> {
         match &self.backend {
             Backend::Directory(_) => {

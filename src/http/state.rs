@@ -62,7 +62,7 @@ impl ApiSettings {
     /// The settings of an API that callers reach at `listening_url` unless `--public-url` is set.
     ///
     /// # Errors
-    /// A sentence for the operator when the password of Redis cannot be read, the allowed origins contradict each other,
+    /// A message for the operator when the password of Redis cannot be read, the allowed origins contradict each other,
     /// or the PROXY protocol has no balancer.
     pub fn new(settings: &ServerSettings, listening_url: &str) -> Result<Self, String> {
         let public_url = settings.public_url.as_deref().unwrap_or(listening_url);
@@ -159,7 +159,7 @@ impl ApiState {
     /// Builds the parts of the API.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn open(
         settings: ApiSettings,
         shared: Arc<Shared>,

@@ -47,7 +47,7 @@ impl BlockList {
     /// Parses one hash of 16 hexadecimal digits per line; `#` starts a comment.
     ///
     /// # Errors
-    /// A sentence for the operator that names the line.
+    /// A message for the operator that names the line.
     pub(super) fn parse(text: &str, distance: u32) -> Result<Self, String> {
         let mut hashes = Vec::new();
         for (index, line) in text.lines().enumerate() {

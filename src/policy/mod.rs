@@ -69,7 +69,7 @@ impl Rules {
     /// Reads a policy file and the files that it names.
     ///
     /// # Errors
-    /// A sentence for the operator that names the line.
+    /// A message for the operator that names the line.
     pub fn read(path: &Path) -> Result<Self, String> {
         file::read(path).rules
     }
@@ -188,7 +188,7 @@ impl Policy {
     /// Reads the policy file, if any. Without one only the engine refuses tasks.
     ///
     /// # Errors
-    /// A sentence for the operator: the policy is invalid, so the server must not start.
+    /// A message for the operator: the policy is invalid, so the server must not start.
     pub async fn open(path: Option<&Path>) -> Result<Arc<Self>, String> {
         let policy = Arc::new(Self {
             path: path.map(Path::to_owned),
@@ -225,7 +225,7 @@ impl Policy {
     /// that cannot be read within 10 s, is reported once and leaves the rules unchanged.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn refresh(self: &Arc<Self>) -> Result<bool, String> {
         let Some(path) = &self.path else { return Ok(false) };
         let policy = self.clone();

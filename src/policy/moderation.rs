@@ -34,7 +34,7 @@ impl Endpoint {
     /// Parses the URL.
     ///
     /// # Errors
-    /// A sentence for the operator: the URL is invalid, or it uses plain HTTP to another machine.
+    /// A message for the operator: the URL is invalid, or it uses plain HTTP to another machine.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| format!("moderation: the url is not valid: {error}"))?;
         let here = match url.host() {
@@ -107,7 +107,7 @@ impl Moderation {
     /// Creates the HTTP client without connecting.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn new(settings: Settings) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         if let Some(key) = &settings.key {

@@ -28,7 +28,7 @@ impl Matcher {
     /// Compiles the rules.
     ///
     /// # Errors
-    /// A sentence for the operator: a word without letters, or too many words.
+    /// A message for the operator: a word without letters, or too many words.
     pub(super) fn new(rules: &[Rule]) -> Result<Self, String> {
         let (mut patterns, mut rule_of) = (Vec::new(), Vec::new());
         for (index, rule) in rules.iter().enumerate() {

@@ -73,7 +73,7 @@ impl Authority {
     /// Prepares orders according to the settings, without connecting.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn new(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Self, String> {
         let pem = settings
             .acme_ca
@@ -95,7 +95,7 @@ impl Authority {
     /// Loads the certificate of an earlier order for the same names, if there is one.
     ///
     /// # Errors
-    /// A sentence for the operator: the certificate exists but cannot be used.
+    /// A message for the operator: the certificate exists but cannot be used.
     pub(super) fn kept_pair(&self) -> Result<Option<Arc<CertifiedKey>>, String> {
         let unusable = |error: AnyError| format!("cannot use {}: {error}", self.path.display());
         let kept = self.kept().map_err(unusable)?;

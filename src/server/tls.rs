@@ -46,7 +46,7 @@ impl Certificate {
     /// Reads a certificate chain and its key, both in PEM.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn read(cert: &Path, key: &Path) -> Result<Arc<Self>, String> {
         let current = read_pair(cert, key)?;
         Ok(Self::new(Origin::Files { cert: cert.to_owned(), key: key.to_owned() }, Some(current)))
@@ -56,7 +56,7 @@ impl Certificate {
     /// until the authority has validated its names.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn order(settings: &AcmeSettings, data: &Path, clock: Clock) -> Result<Arc<Self>, String> {
         let authority = Authority::new(settings, data, clock)?;
         let current = authority.kept_pair()?;
@@ -92,7 +92,7 @@ impl Certificate {
     /// Reads the files again now. A certificate of an authority needs no reading.
     ///
     /// # Errors
-    /// A sentence for the operator; the old certificate stays.
+    /// A message for the operator; the old certificate stays.
     pub fn read_again(&self) -> Result<(), String> {
         if let Origin::Files { cert, key } = &self.origin {
             self.install(read_pair(cert, key)?);

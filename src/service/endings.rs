@@ -16,7 +16,7 @@ use tintype_store::{
 };
 use tintype_system::clock::Timestamp;
 
-// Errors of failed tasks: sentences for the owner, without internals.
+// Errors of failed tasks: messages for the owner, without internals.
 
 /// The content policy refuses the task.
 pub const REFUSED: &str = "The request was refused by the content policy. Its credits were refunded.";
@@ -73,7 +73,7 @@ words! {
     pub enum EndingKind: "ending" {
         /// With images.
         Completed = "completed",
-        /// With a sentence for its owner, and refunded.
+        /// With a message for its owner, and refunded.
         Failed = "failed",
         /// By its account, and refunded. To the interface it has failed.
         Cancelled = "cancelled",
@@ -132,10 +132,10 @@ impl Endings {
     /// Fails and refunds a task. If every try fails, the lease expires and the task is
     /// queued again.
     pub async fn fail(&self, claim: &Claim, failure: &TaskFailure) {
-        let (lease, task, TaskFailure { cause, sentence }) = (claim.lease, claim.lease.task_id, failure);
-        let fail = || self.store.fail(lease, *cause, sentence);
+        let (lease, task, TaskFailure { cause, message }) = (claim.lease, claim.lease.task_id, failure);
+        let fail = || self.store.fail(lease, *cause, message);
         match retried(lease, "fail", fail, |outcome| *outcome == LeaseWrite::Lost).await {
-            Ok(LeaseWrite::Done) => self.failed(claim.ended(), sentence),
+            Ok(LeaseWrite::Done) => self.failed(claim.ended(), message),
             Ok(LeaseWrite::Lost) => tracing::warn!(%task, "lease lost; failure discarded"),
             Err(error) => {
                 tracing::error!(%task, %error, "could not fail the task; if it has not failed, its lease will expire")
@@ -198,10 +198,10 @@ impl Endings {
     }
 
     /// Fails and refunds a task whether or not a worker holds it. Returns whether it was processing.
-    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, sentence: &str) -> Result<bool> {
-        let ended = self.store.fail_unleased(id, cause, sentence).await?;
+    pub async fn fail_unleased(&self, id: Id, cause: FailureCause, message: &str) -> Result<bool> {
+        let ended = self.store.fail_unleased(id, cause, message).await?;
         if let Some(ended) = ended {
-            self.failed(ended, sentence);
+            self.failed(ended, message);
         }
         Ok(ended.is_some())
     }

@@ -11,7 +11,7 @@ use tintype_store::Store;
 /// is new or of an earlier release, adopts the marker of `files`.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let known = match store.files_marker().await.map_err(|error| text(&error))? {
@@ -30,7 +30,7 @@ pub async fn open(store: &dyn Store, files: &Files) -> Result<(), String> {
 /// files.
 ///
 /// # Errors
-/// A sentence for the operator. Repeating it is safe.
+/// A message for the operator. Repeating it is safe.
 pub async fn adopt(store: &dyn Store, files: &Files) -> Result<FilesMarker, String> {
     let marker = FilesMarker::random();
     files.replace_marker(marker).await.map_err(|error| cannot_mark(files, &error))?;
@@ -56,7 +56,7 @@ async fn find_or_create(files: &Files) -> Result<FilesMarker, String> {
 /// Checks, without changing anything, that `files` is the store with this marker.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub async fn compare(known: FilesMarker, files: &Files) -> Result<(), String> {
     let fault = match files.marker().await {
         Ok(Some(found)) if found == known => return Ok(()),

@@ -19,7 +19,7 @@ impl Links {
     /// Creates links of this kind.
     ///
     /// # Errors
-    /// A sentence for the operator: the file store cannot sign links, or its signatures expire too early.
+    /// A message for the operator: the file store cannot sign links, or its signatures expire too early.
     pub async fn open(kind: FileLinks, shared: Arc<Shared>) -> Result<Self, String> {
         if matches!(kind, FileLinks::Signed(_)) {
             shared.files.check_signing().await?;

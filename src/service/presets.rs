@@ -109,7 +109,7 @@ impl Presets {
     /// Checks the presets of the settings.
     ///
     /// # Errors
-    /// A sentence for the operator: an engine that this process knows cannot render with one.
+    /// A message for the operator: an engine that this process knows cannot render with one.
     pub fn check(&self) -> Result<(), String> {
         let presets = self.all();
         let engines = self.engines.locked();

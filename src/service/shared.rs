@@ -73,7 +73,7 @@ impl Shared {
     /// Checks that the database accepts writes, that result files can be written, and that the disk has room.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn check(&self) -> Result<(), String> {
         if self.disk.is_low() {
             return Err("the disk is nearly full: make room".into());

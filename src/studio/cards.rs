@@ -37,28 +37,28 @@ pub(super) struct Picture {
 
 /// A failure on a page.
 pub(super) struct Failure {
-    /// The name of the text before the sentences.
+    /// The name of the text before `text`.
     pub(super) title: &'static str,
     /// Why it failed, and what became of its credits.
-    pub(super) sentences: String,
+    pub(super) text: String,
 }
 
 impl Failure {
     fn new(t: &Texts, failure: &TaskFailure, cost: i64) -> Self {
         let refunded = t.count("refunded", cost);
         if failure.cause == FailureCause::Cancelled {
-            return Self { title: "cancelled", sentences: refunded.into_owned() };
+            return Self { title: "cancelled", text: refunded.into_owned() };
         }
-        let mut sentences = failures::failure(t, failure);
-        if !sentences.ends_with(['.', '!', '?', '…']) {
-            sentences.push('.');
+        let mut text = failures::failure(t, failure);
+        if !text.ends_with(['.', '!', '?', '…']) {
+            text.push('.');
         }
         // The words of an operator may say so themselves.
-        if !sentences.contains("refunded") {
-            sentences.push(' ');
-            sentences.push_str(&refunded);
+        if !text.contains("refunded") {
+            text.push(' ');
+            text.push_str(&refunded);
         }
-        Self { title: "failed", sentences }
+        Self { title: "failed", text }
     }
 }
 

@@ -56,7 +56,7 @@ struct CreatePage<'a> {
     older: Option<Id>,
     shapes: Vec<Shape>,
     filled: FormValues,
-    /// The sentence on why a form was refused.
+    /// The message on why a form was refused.
     refusal: Option<String>,
     chips: Vec<Chip>,
     presets: Vec<PresetOption>,
@@ -295,13 +295,13 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
     let mut filled = FormValues::of(&fields);
     let barred = barred(&visitor).await?;
     let (wait, read) = match (barred, refused) {
-        (Some(barred), _) => (barred.wait, Err(barred.sentence)),
+        (Some(barred), _) => (barred.wait, Err(barred.message)),
         (None, Some(text)) => (None, Err(visitor.texts.get(text).into_owned())),
         (None, None) => (None, read(&visitor, &fields, &mut filled).await?),
     };
     let refusal = match read {
-        Err(sentence) => sentence,
-        Ok(Wanted { request, engine, board }) => {
+        Err(message) => message,
+        Ok(FormRequest { request, engine, board }) => {
             let person = &visitor.session.person;
             let (account, cost) = (person.account_id, request.cost());
             let right = Some(visitor.right());
@@ -327,7 +327,7 @@ pub async fn submit(State(studio): State<Arc<Studio>>, request: Request) -> Resu
 }
 
 /// What a form asks for.
-struct Wanted {
+struct FormRequest {
     request: GenerateRequest,
     /// The engine that the task needs; `None` for any.
     engine: Option<String>,
@@ -341,7 +341,7 @@ async fn read(
     visitor: &Visitor,
     fields: &Fields,
     filled: &mut FormValues,
-) -> Result<Result<Wanted, String>, PageError> {
+) -> Result<Result<FormRequest, String>, PageError> {
     let (studio, t) = (&visitor.studio, visitor.texts);
     let body = json!({
         "prompt": fields.text("prompt"),
@@ -355,7 +355,7 @@ async fn read(
         .and_then(|request| Ok((request, settings::choose(visitor, fields)?)));
     let (request, Chosen { mut engine, mut settings, .. }) = match parsed {
         Ok(parsed) => parsed,
-        Err(sentence) => return Ok(Err(sentence)),
+        Err(message) => return Ok(Err(message)),
     };
     match masks::read(visitor, fields, engine.clone()).await {
         Ok(None) => {}
@@ -384,7 +384,7 @@ async fn read(
         }
     }
     let request_id = Some(visitor.context.request_id.clone());
-    Ok(Ok(Wanted { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
+    Ok(Ok(FormRequest { request: GenerateRequest { request_id, settings, ..request }, engine, board: board.flatten() }))
 }
 
 /// Puts a new task on a board, even if the caller hangs up. It is charged, so a board that was removed meanwhile is no reason
@@ -404,7 +404,7 @@ async fn put(visitor: &Visitor, task: Id, board: Id) {
     drop(tokio::spawn(putting.in_current_span()).await);
 }
 
-/// The page with the form as it was filled in and a sentence; the sentence alone for the script. After `wait` seconds the
+/// The page with the form as it was filled in and a message; the message alone for the script. After `wait` seconds the
 /// person can send the form again.
 async fn refuse(
     visitor: &Visitor,
@@ -429,7 +429,7 @@ async fn refuse(
 
 /// A person may create no task now.
 struct Barred {
-    sentence: String,
+    message: String,
     /// Seconds until the rate limit lets the person create one.
     wait: Option<u64>,
 }
@@ -441,7 +441,7 @@ async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
     let found = studio.shared.store.find_person(visitor.session.person.id.as_str()).await?;
     let person = found.ok_or_else(PageError::signed_out)?.person;
     if person.suspension.is_some() {
-        return Ok(Some(Barred { sentence: t.get("suspended").into_owned(), wait: None }));
+        return Ok(Some(Barred { message: t.get("suspended").into_owned(), wait: None }));
     }
     let Some(counted) = studio.limits.count_person(person.id).await else { return Ok(None) };
     let metrics = &studio.shared.metrics;
@@ -450,7 +450,7 @@ async fn barred(visitor: &Visitor) -> Result<Option<Barred>, PageError> {
     }
     let Some(seconds) = counted.retry_after else { return Ok(None) };
     metrics.rate_limited.inc();
-    Ok(Some(Barred { sentence: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
+    Ok(Some(Barred { message: t.count("too-fast", seconds).into_owned(), wait: Some(seconds) }))
 }
 
 fn refusal_of(visitor: &Visitor, refused: &Submission, cost: i64) -> String {

@@ -34,12 +34,12 @@ pub struct PageError {
     /// The page on which the person has to do something first.
     first: Option<&'static str>,
     /// The page to which the sign-in leads.
-    wanted: Option<Box<Wanted>>,
+    destination: Option<Box<Destination>>,
 }
 
 /// A page to which a sign-in leads.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct Destination {
     context: RequestContext,
     page: String,
     /// Whether it has a form that was not taken, instead of being the page that the person asked for.
@@ -48,7 +48,7 @@ struct Wanted {
 
 impl PageError {
     pub(super) fn new(status: StatusCode, text: &'static str) -> Self {
-        Self { status, text, cause: None, retry_after: None, first: None, wanted: None }
+        Self { status, text, cause: None, retry_after: None, first: None, destination: None }
     }
 
     pub(super) fn not_found() -> Self {
@@ -94,7 +94,7 @@ impl PageError {
             && let Ok(context) = request_context(parts)
         {
             let page = studio_page(&parts.uri.to_string());
-            self.wanted = page.map(|page| Box::new(Wanted { context, page, is_lost: false }));
+            self.destination = page.map(|page| Box::new(Destination { context, page, is_lost: false }));
         }
         self
     }
@@ -108,7 +108,7 @@ impl PageError {
             && let Ok(context) = request_context(parts)
         {
             let page = referrer.and_then(studio_page);
-            self.wanted = page.map(|page| Box::new(Wanted { context, page, is_lost: true }));
+            self.destination = page.map(|page| Box::new(Destination { context, page, is_lost: true }));
         }
         self
     }
@@ -145,9 +145,9 @@ impl IntoResponse for PageError {
     fn into_response(self) -> Response<Body> {
         if let Some(page) = self.first {
             let response = secured(Redirect::to(page).into_response());
-            return match self.wanted.as_deref() {
-                Some(Wanted { context, page, is_lost: true }) => with_lost(response, context, page),
-                Some(Wanted { context, page, is_lost: false }) => with_wanted(response, context, page),
+            return match self.destination.as_deref() {
+                Some(Destination { context, page, is_lost: true }) => with_lost(response, context, page),
+                Some(Destination { context, page, is_lost: false }) => with_wanted(response, context, page),
                 None => response,
             };
         }
@@ -162,14 +162,14 @@ impl IntoResponse for PageError {
 #[template(path = "error.html")]
 struct ErrorPage<'a> {
     t: &'a Texts,
-    sentence: &'a str,
-    /// The id for the operator, unless the sentence alone says what to do.
+    message: &'a str,
+    /// The id for the operator, unless the message alone says what to do.
     request_id: Option<&'a str>,
     /// Whether what the person looks for lies in the bin.
     is_in_bin: bool,
 }
 
-/// The name of the text for an error that arose outside of the studio, whose sentence is one of the API.
+/// The name of the text for an error that arose outside of the studio, whose message is one of the API.
 fn text_of(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "error-not-found",
@@ -179,12 +179,12 @@ fn text_of(status: StatusCode) -> &'static str {
     }
 }
 
-/// The page of an error. `text` is the name of a text, or else a sentence that is not shown.
+/// The page of an error. `text` is the name of a text, or else a message that is not shown.
 pub fn write_error(texts: &Texts, text: &str, status: StatusCode, request_id: &str) -> Response<Body> {
     let text = if texts.has(text) { text } else { text_of(status) };
     let page = ErrorPage {
         t: texts,
-        sentence: &texts.get(text),
+        message: &texts.get(text),
         request_id: (status.is_server_error() || status == StatusCode::BAD_REQUEST).then_some(request_id),
         is_in_bin: text == IN_BIN,
     };

@@ -1,4 +1,4 @@
-//! Why a task failed and why a form was refused, in the language of the person. The API has sentences of its own, which
+//! Why a task failed and why a form was refused, in the language of the person. The API has messages of its own, which
 //! name its fields.
 
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use super::texts::Texts;
 use crate::service::endings::STOPPED;
 use tintype_store::StrikeRule;
 
-/// Why a task failed, in a sentence. It does not say that the credits were refunded, except with the words of an operator
+/// Why a task failed, in a message. It does not say that the credits were refunded, except with the words of an operator
 /// or of another release.
 pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
     let text = match failure.cause {
@@ -27,9 +27,9 @@ pub(super) fn failure(t: &Texts, failure: &TaskFailure) -> String {
         FailureCause::Lost => "failure-lost",
         FailureCause::Expired => "failure-expired",
         FailureCause::Cancelled => "failure-cancelled",
-        FailureCause::Operator if failure.sentence == STOPPED => "failure-operator",
-        FailureCause::Operator => return t.word("failure-operator-said", &failure.sentence).into_owned(),
-        FailureCause::Unknown => return failure.sentence.clone(),
+        FailureCause::Operator if failure.message == STOPPED => "failure-operator",
+        FailureCause::Operator => return t.word("failure-operator-said", &failure.message).into_owned(),
+        FailureCause::Unknown => return failure.message.clone(),
     };
     t.get(text).into_owned()
 }
@@ -127,7 +127,7 @@ pub(super) fn setting_refusal(
 mod tests {
     use super::*;
 
-    /// The English words of a sentence that no German one has, and the names of the API.
+    /// The English words of a message that no German one has, and the names of the API.
     const OF_API: [&str; 10] = [" the ", " and ", "must", "image", "prompt", "_", "[", "{", "$", "-unknown"];
 
     #[test]

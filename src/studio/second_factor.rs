@@ -35,7 +35,7 @@ const QR_SIZE: u32 = 220;
 struct FactorPage<'a> {
     frame: Frame<'a>,
     /// The secret to set up; `None` for a person who has a second factor.
-    offer: Option<Offer>,
+    setup: Option<FactorSetup>,
     /// Recovery codes that were not used yet.
     left: u32,
     /// Whether the person can do nothing else before.
@@ -45,7 +45,7 @@ struct FactorPage<'a> {
 }
 
 /// A secret that a person may set up.
-struct Offer {
+struct FactorSetup {
     secret: String,
     uri: String,
     /// The QR code of the URI, as a URL of data.
@@ -65,14 +65,14 @@ struct CodePage<'a> {
     notice: Option<&'a str>,
 }
 
-async fn offer(visitor: &Visitor, secret: FactorSecret) -> Result<Offer, PageError> {
+async fn setup(visitor: &Visitor, secret: FactorSecret) -> Result<FactorSetup, PageError> {
     let ticket = visitor.studio.tickets().await?.issue_for(visitor.session.person.id, Fact::Secret(&secret));
     let uri = secret.uri(visitor.name());
     let picture = QrCode::new(&uri).map(|code| {
         let picture = code.render::<svg::Color<'_>>().min_dimensions(QR_SIZE, QR_SIZE).build();
         format!("data:image/svg+xml;base64,{}", BASE64_STANDARD.encode(picture))
     });
-    Ok(Offer { secret: secret.base32(), uri, picture: picture.map_err(PageError::caused_by)?, ticket })
+    Ok(FactorSetup { secret: secret.base32(), uri, picture: picture.map_err(PageError::caused_by)?, ticket })
 }
 
 /// The page. `secret` is the one that the person is setting up, if that has begun.
@@ -83,14 +83,14 @@ async fn page(
 ) -> Result<Response<Body>, PageError> {
     let (studio, session) = (&visitor.studio, &visitor.session);
     let factor = studio.shared.store.find_factor(session.person.id).await?;
-    let offer = match factor {
+    let setup = match factor {
         Some(_) => None,
-        None => Some(offer(visitor, secret.unwrap_or_else(FactorSecret::random)).await?),
+        None => Some(setup(visitor, secret.unwrap_or_else(FactorSecret::random)).await?),
     };
     let page = FactorPage {
         frame: Frame::new("sessions", visitor).await?,
-        required: offer.is_some() && lacks_factor(studio.settings.second_factor, session),
-        offer,
+        required: setup.is_some() && lacks_factor(studio.settings.second_factor, session),
+        setup,
         left: factor.map_or(0, |factor| factor.recovery_codes),
         refusal,
     };

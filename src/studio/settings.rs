@@ -111,7 +111,7 @@ pub(super) fn read(fields: &Fields) -> Result<RenderSettings, InvalidCall> {
     settings_of_json(Value::Object(given.collect::<Map<_, _>>()).to_string().as_bytes())
 }
 
-/// What becomes of the preset and the settings of a form, or the sentence of why they are refused: people see at once what
+/// What becomes of the preset and the settings of a form, or the message of why they are refused: people see at once what
 /// has no effect.
 pub(super) fn choose(visitor: &Visitor, fields: &Fields) -> Result<Chosen, String> {
     let name = fields.text("preset");

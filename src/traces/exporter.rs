@@ -52,7 +52,7 @@ impl Exporter {
     /// Starts to send spans.
     ///
     /// # Errors
-    /// A sentence for the operator: the HTTP client cannot be set up.
+    /// A message for the operator: the HTTP client cannot be set up.
     pub fn start(self, runtime: &Handle) -> Result<Sending, String> {
         let Self { url, headers, open, spans, lost } = self;
         let client = client_builder(None, Proxies::FromEnvironment).map_err(|error| error.to_string())?;

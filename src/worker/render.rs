@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use tracing::Instrument as _;
 
-use super::stored_references::{self, Wanted};
+use super::stored_references::{self, TaskImage};
 use crate::policy::{Policy, Subject, Verdict};
 use crate::service::Shared;
 use crate::service::endings::{CANNOT_RENDER, too_many_references};
@@ -130,8 +130,8 @@ impl Renderer for EngineRenderer {
         // No worker claims such a task, unless an earlier build wrote its row in the queue.
         if claim.request.reference_images.len() > self.info.max_references {
             let most = self.max_references();
-            let (cause, sentence) = (FailureCause::TooManyReferences(most), too_many_references(most));
-            return Err(RenderError::Final(TaskFailure { cause, sentence }));
+            let (cause, message) = (FailureCause::TooManyReferences(most), too_many_references(most));
+            return Err(RenderError::Final(TaskFailure { cause, message }));
         }
         if claim.request.settings.mask.is_some() && !self.info.masks {
             tracing::warn!(task = %claim.lease.task_id, engine = self.info.name, "the engine takes no mask, so the task fails: give its preset an engine that takes one");
@@ -200,7 +200,7 @@ impl EngineRenderer {
     /// A renderer with this engine.
     ///
     /// # Errors
-    /// A sentence for the operator when the downloader of references cannot be built.
+    /// A message for the operator when the downloader of references cannot be built.
     pub fn new(
         settings: &WorkerSettings,
         shared: Arc<Shared>,
@@ -273,8 +273,8 @@ impl EngineRenderer {
             all.filter(|(index, _)| !own.contains_key(index)).map(parse).collect::<Result<_, _>>()?;
         let mut pictures = BTreeMap::new();
         for (index, own) in own {
-            let wanted = Wanted::Reference(index);
-            pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, wanted, own).await?);
+            let image = TaskImage::Reference(index);
+            pictures.insert(index, stored_references::picture(&self.shared, &self.decoder, claim, image, own).await?);
         }
         let fetched = self.references.fetch_for(claim.account_id, &urls).await.map_err(|fault| {
             let fault = ReferenceFault { index: places[fault.index], ..fault };
@@ -301,12 +301,12 @@ impl EngineRenderer {
             tracing::error!(task = %claim.lease.task_id, "the mask of the task cannot be read, so the task fails");
             return Err(RenderError::Final(TaskFailure::new(FailureCause::Engine, CANNOT_RENDER)));
         };
-        let mask = stored_references::picture(&self.shared, &self.decoder, claim, Wanted::Mask, own).await?;
+        let mask = stored_references::picture(&self.shared, &self.decoder, claim, TaskImage::Mask, own).await?;
         let size = |picture: &Picture| format!("{}x{}", picture.width(), picture.height());
         let (mask_size, first_size) = (size(&mask), size(first));
         if mask_size != first_size {
-            let sentence = format!("The mask has {mask_size} pixels, and reference_images[0] has {first_size}.");
-            return Err(bad_reference(0, ReferenceProblem::MaskSize, sentence));
+            let message = format!("The mask has {mask_size} pixels, and reference_images[0] has {first_size}.");
+            return Err(bad_reference(0, ReferenceProblem::MaskSize, message));
         }
         Ok(Some(Mask::of(mask)))
     }
@@ -341,8 +341,8 @@ impl Edit {
 }
 
 /// The failure of a task because of a reference; its index is from 0.
-pub(super) fn bad_reference(index: usize, problem: ReferenceProblem, sentence: String) -> RenderError {
-    RenderError::Final(TaskFailure { cause: FailureCause::Reference(index, problem), sentence })
+pub(super) fn bad_reference(index: usize, problem: ReferenceProblem, message: String) -> RenderError {
+    RenderError::Final(TaskFailure { cause: FailureCause::Reference(index, problem), message })
 }
 
 /// Brings a picture to the exact size.

@@ -11,14 +11,14 @@ use tintype_system::sandbox::{DecodeError, Decoder};
 
 /// A picture of a task.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum TaskImage {
     /// The reference at this place, from 0.
     Reference(usize),
     /// The mask of the first reference.
     Mask,
 }
 
-impl Wanted {
+impl TaskImage {
     /// The name of its field in the API.
     fn field(self) -> String {
         match self {
@@ -43,11 +43,11 @@ pub(super) async fn picture(
     shared: &Shared,
     decoder: &Decoder,
     claim: &Claim,
-    wanted: Wanted,
+    image: TaskImage,
     reference: StoredReference,
 ) -> Result<Picture, RenderError> {
-    let gone = || wanted.gone();
-    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{}: {error}", wanted.field()));
+    let gone = || image.gone();
+    let again = |error: &dyn std::fmt::Display| RenderError::Again(format!("{}: {error}", image.field()));
     let name = name(shared, claim, reference).await.map_err(|error| again(&error))?.ok_or_else(gone)?;
     let name = FileName::parse(&name).ok_or_else(gone)?;
     let png = shared.files.read(name).await.map_err(|error| again(&error))?.ok_or_else(gone)?;

@@ -261,6 +261,6 @@ async fn a_task_with_more_references_than_the_engine_takes_fails_and_is_refunded
     service.sweep().await;
     let task = caller.task(task["task_id"].as_str().expect("a task_id")).await;
     assert_eq!(task["status"], "failed");
-    assert!(task["error"].as_str().expect("a sentence").contains("takes no reference images"), "{task}");
+    assert!(task["error"].as_str().expect("a message").contains("takes no reference images"), "{task}");
     assert_eq!((caller.credits().await, engine.briefs.load(Ordering::SeqCst)), (100, 0));
 }

@@ -341,7 +341,7 @@ async fn a_panic_while_fetching_references_costs_attempts_and_then_fails_the_tas
         service.clock.advance(Duration::from_secs(1));
     }
     let task = ada.task(&TaskId(task).to_string()).await;
-    assert!(task["error"].as_str().expect("a sentence").contains("several attempts"), "{task}");
+    assert!(task["error"].as_str().expect("a message").contains("several attempts"), "{task}");
     assert_eq!(ada.credits().await, 100);
 }
 
@@ -356,5 +356,5 @@ async fn references_that_time_out_cost_attempts_and_then_fail_the_task() {
         service.clock.advance(Duration::from_secs(1));
     }
     let task = ada.task(&TaskId(task).to_string()).await;
-    assert!(task["error"].as_str().expect("a sentence").contains("several attempts"), "{task}");
+    assert!(task["error"].as_str().expect("a message").contains("several attempts"), "{task}");
 }

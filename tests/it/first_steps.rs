@@ -103,7 +103,7 @@ fn a_model_that_is_not_there_keeps_the_server_from_starting() {
 }
 
 #[test]
-fn a_pull_without_a_network_is_one_sentence_with_what_to_do() {
+fn a_pull_without_a_network_is_one_message_with_what_to_do() {
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let endpoint = format!("http://{address}");

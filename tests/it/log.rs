@@ -98,7 +98,7 @@ async fn the_cause_of_an_unusable_reference_is_logged_with_its_task_and_account_
     let task_id = answer.json()["data"]["task_id"].as_str().expect("a task_id").to_owned();
     let task = ended(&server, &key, &task_id).await;
     server.stop();
-    let shown = task["error"].as_str().expect("a sentence");
+    let shown = task["error"].as_str().expect("a message");
     assert!(shown.contains("reference_images[0]") && !shown.contains("nowhere"), "{shown}");
     let account = binary::json(&data, &["account", "list"])[0]["id"].as_str().expect("an id").to_owned();
     let lines = lines(&log, task_id.strip_prefix("imgmodel-").expect("a task_id"));

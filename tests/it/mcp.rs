@@ -151,8 +151,8 @@ async fn pictures_that_are_encoded_for_a_call_count_as_reads() {
     assert_eq!(shown["content"].as_array().map(Vec::len), Some(4), "{shown}");
     let refused = caller.tool("get_task", &json!({ "task_id": id })).await;
     assert_eq!((refused["isError"].as_bool(), &task_in(&refused)["status"]), (Some(false), &json!("completed")));
-    let sentence = refused["content"][1]["text"].as_str().expect("text");
-    assert!(sentence.contains("they are at their URLs. RATE_LIMITED: "), "{refused}");
+    let message = refused["content"][1]["text"].as_str().expect("text");
+    assert!(message.contains("they are at their URLs. RATE_LIMITED: "), "{refused}");
 }
 
 #[tokio::test]
@@ -386,8 +386,8 @@ async fn tools_show_no_tasks_of_the_studio_and_keep_the_limits_of_the_key() {
     let boat = json!({ "prompt": "a boat", "wait_seconds": 0 });
     assert_eq!(caller.tool("generate_image", &boat).await["isError"], false);
     let refused = caller.tool("generate_image", &boat).await;
-    let sentence = refused["content"][0]["text"].as_str().expect("text");
-    assert!(sentence.starts_with("RATE_LIMITED") && sentence.ends_with("Retry after 60 s."), "{refused}");
+    let message = refused["content"][0]["text"].as_str().expect("text");
+    assert!(message.starts_with("RATE_LIMITED") && message.ends_with("Retry after 60 s."), "{refused}");
     assert_eq!(caller.credits().await, 6, "two tasks were charged");
 }
 
@@ -511,8 +511,8 @@ async fn a_message_that_is_none_is_refused_and_so_is_a_page_of_another_site() {
     }
     let listing = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
     let refused = caller.message(&listing, &[("mcp-protocol-version", "1999-01-01")]).await;
-    let sentence = refused.assert_json_rpc_error(400, "INVALID_REQUEST");
-    assert!(sentence.contains("1999-01-01"), "{sentence}");
+    let message = refused.assert_json_rpc_error(400, "INVALID_REQUEST");
+    assert!(message.contains("1999-01-01"), "{message}");
     let version = json!({ "io.modelcontextprotocol/protocolVersion": "2099-01-01" });
     let newer = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": { "_meta": version } });
     let refused = caller.message(&newer, &[("mcp-protocol-version", "2099-01-01")]).await;

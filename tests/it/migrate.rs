@@ -405,7 +405,7 @@ fn migrate_goes_only_from_sqlite_to_postgres() {
         let said = binary::refused(data.path(), &["migrate", "--from", from, "--to", to]);
         assert!(said.contains(complaint), "{said}");
         let json: Result<Value, _> = serde_json::from_str(&said);
-        assert!(json.is_err(), "a sentence");
+        assert!(json.is_err(), "a message");
     }
 }
 

@@ -231,9 +231,9 @@ fn a_secret_that_cannot_be_printed_is_not_created() {
             (&["account", "link", "ada"], "repeat this for another one"),
             (&["person", "link", "ada"], "repeat this for another one"),
         ];
-        for (arguments, sentence) in cases {
+        for (arguments, message) in cases {
             let said = failure(data, on_full_disk, &[arguments, form].concat());
-            assert!(said.contains(sentence), "{arguments:?}: {said}");
+            assert!(said.contains(message), "{arguments:?}: {said}");
         }
     }
     let alive = |key: &Value| key["state"] != "revoked";

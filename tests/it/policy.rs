@@ -244,7 +244,7 @@ async fn a_policy_file_that_hangs_is_logged_once_and_used_when_it_answers() {
 #[test]
 fn a_server_does_not_start_with_a_broken_policy() {
     let data = TempDir::new().expect("a directory");
-    for (text, sentence) in
+    for (text, message) in
         [("word = 1", "line 1: unknown field"), ("[[rule]]\nname = \"a\"\nwords = [\"\"]", "without letters")]
     {
         let path = PolicyFile::new(text);
@@ -252,7 +252,7 @@ fn a_server_does_not_start_with_a_broken_policy() {
             data.path(),
             &["serve", "--listen", "127.0.0.1:0", "--policy", path.path().to_str().unwrap()],
         );
-        assert!(said.contains("policy.toml") && said.contains(sentence), "{said}");
+        assert!(said.contains("policy.toml") && said.contains(message), "{said}");
     }
     binary::refused(data.path(), &["serve", "--listen", "127.0.0.1:0", "--policy", "/nowhere/policy.toml"]);
 }

@@ -453,7 +453,7 @@ async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
     assert!(same.contains(chosen) && same.contains("value=\"5\""), "{same}");
     let other = ada.page(&format!("/studio?from={id}")).await;
     assert!(other.contains(chosen) && !other.contains("value=\"5\""), "{other}");
-    for (more, sentence) in [
+    for (more, message) in [
         (&[("preset", "fixed"), ("seed", "5")][..], "does not take the setting \"Seed\""),
         (&[("preset", "gone")], "The preset gone no longer exists"),
         (&[("seed", "many")], "Seed: enter a whole number from 0 to "),
@@ -461,7 +461,7 @@ async fn people_choose_a_preset_and_settings_and_make_the_same_image_again() {
     ] {
         let answer = ada.send("/studio/tasks", &fields(more)).await;
         let said = String::from_utf8(answer.body.to_vec()).expect("text").replace("&#34;", "\"");
-        assert!(answer.status == 422 && said.contains(sentence), "{sentence}: {said}");
+        assert!(answer.status == 422 && said.contains(message), "{message}: {said}");
     }
     assert_eq!(ada.credits().await, 98);
 }
@@ -485,12 +485,12 @@ async fn agents_see_the_presets_and_choose_one_with_settings() {
         ..TaskSettings::default()
     };
     assert_eq!(record.expect("a task").request.settings, expected);
-    for (arguments, sentence) in [
+    for (arguments, message) in [
         (json!({ "prompt": "a boat", "preset": "gone" }), "There is no preset \\\"gone\\\". There are: draft."),
         (json!({ "prompt": "a boat", "preset": "draft", "seed": -9 }), "seed must be a whole number."),
     ] {
         let refused = caller.tool("generate_image", &arguments).await;
-        assert!(refused["isError"] == true && refused.to_string().contains(sentence), "{refused}");
+        assert!(refused["isError"] == true && refused.to_string().contains(message), "{refused}");
     }
     assert_eq!(caller.credits().await, 98);
 }

@@ -70,7 +70,7 @@ async fn a_failed_task_shows_its_error_and_is_refunded() {
         let task = caller.task(created["task_id"].as_str().expect("a task_id")).await;
         assert_eq!(task["status"], "failed");
         assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
-        assert!(task["error"].as_str().expect("a sentence").contains(about), "{task}");
+        assert!(task["error"].as_str().expect("a message").contains(about), "{task}");
         assert_eq!(caller.credits().await, 10);
     }
     let history = service.shared.store.history(caller.account.id, None, 10).await.expect("a store");

@@ -43,7 +43,7 @@ fn health_tells_whether_a_server_works() {
     assert_eq!(text.text(), format!("ok    {address}: /readyz answers 200\n"));
     server.stop();
     let (works, said) = found(&health(&["--listen", &address]));
-    assert!(!works && said["detail"].as_str().expect("a sentence").contains("refused"), "{said}");
+    assert!(!works && said["detail"].as_str().expect("a message").contains("refused"), "{said}");
     assert!(!found(&health(&["--listen", &socket])).0);
 }
 
@@ -53,7 +53,7 @@ fn a_server_that_cannot_work_is_alive_but_not_ready() {
     let server = Server::start(data.path(), &["--min-free-space", "1000TB"]);
     let address = server.address.to_string();
     let worker = || tintype().args(["health", "--worker", "--json", "--data"]).arg(data.path()).ran();
-    assert!(worker().exited(1).json()[0]["detail"].as_str().expect("a sentence").contains("disk is nearly full"));
+    assert!(worker().exited(1).json()[0]["detail"].as_str().expect("a message").contains("disk is nearly full"));
     let (works, said) = found(&health(&["--listen", &address]));
     assert!(!works && said["detail"] == "/readyz answers 503", "{said}");
     assert!(found(&health(&["--alive", "--listen", &address])).0);
@@ -100,7 +100,7 @@ async fn a_worker_that_listens_nowhere_tells_its_health() {
     second.stop().await;
     site.postgres.crash();
     let (works, said) = ask();
-    let detail = said[0]["detail"].as_str().expect("a sentence");
+    let detail = said[0]["detail"].as_str().expect("a message");
     assert!(!works && detail.starts_with("the database does not answer"), "{said}");
     worker.kill().await;
     let (works, said) = ask();

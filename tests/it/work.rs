@@ -26,7 +26,7 @@ fn decode(png: &[u8]) -> Picture {
 async fn assert_refunded(caller: &Caller<'_>, task_id: &str, about: &str) {
     let task = caller.task(task_id).await;
     assert_eq!(task["status"], "failed", "{task}");
-    assert!(task["error"].as_str().expect("a sentence").contains(about), "{task}");
+    assert!(task["error"].as_str().expect("a message").contains(about), "{task}");
     assert_eq!((&task["media_url"], &task["images"]), (&Value::Null, &Value::Null));
     assert_eq!(caller.credits().await, 100);
     assert_eq!(caller.service.shared.store.audit().await.expect("a store").drifts, []);

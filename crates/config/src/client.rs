@@ -46,7 +46,7 @@ impl ClientSettings {
     /// The API key, if there is one.
     ///
     /// # Errors
-    /// A sentence for the user: its file cannot be read.
+    /// A message for the user: its file cannot be read.
     pub fn key(&self) -> Result<Option<String>, String> {
         match &self.key {
             Some(Hidden(key)) => Ok(Some(key.clone())),

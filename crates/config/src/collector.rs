@@ -11,7 +11,7 @@ const VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTE
 /// The headers that the environment gives.
 ///
 /// # Errors
-/// A sentence for the operator, without any value.
+/// A message for the operator, without any value.
 pub fn collector_headers() -> Result<HeaderMap, String> {
     for name in VARIABLES {
         if let Some(text) = variable(name)? {

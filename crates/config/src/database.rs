@@ -92,7 +92,7 @@ impl DataSettings {
     /// Reads the file that `--database-file` names, while this process may read it.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn read_secrets(&mut self) -> Result<(), String> {
         if let (None, Some(file)) = (&self.database, &self.database_file) {
             self.database = Some(secret_in(file, "--database-file")?);
@@ -104,7 +104,7 @@ impl DataSettings {
     /// The database to use.
     ///
     /// # Errors
-    /// A sentence for the operator: the secret file cannot be read, or the URL names another kind of database.
+    /// A message for the operator: the secret file cannot be read, or the URL names another kind of database.
     pub fn database(&self) -> Result<DatabaseUrl, String> {
         let given = match &self.database {
             Some(url) => Some(url.clone()),
@@ -123,7 +123,7 @@ impl DataSettings {
     /// The SQLite file to use, for commands that work on files only.
     ///
     /// # Errors
-    /// A sentence for the operator that ends with `instead`: the alternative on PostgreSQL.
+    /// A message for the operator that ends with `instead`: the alternative on PostgreSQL.
     pub fn sqlite_file(&self, instead: &str) -> Result<PathBuf, String> {
         match self.database()? {
             DatabaseUrl::Sqlite(path) => Ok(path),

@@ -155,7 +155,7 @@ impl EngineExtra {
     /// These fields, unless one of them belongs to the service.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn without(&self, reserved: &[&str]) -> Result<Map<String, Value>, String> {
         match self.0.keys().find(|name| reserved.contains(&name.as_str())) {
             Some(name) => Err(format!("extra must not set {name}, which every task sets itself")),
@@ -170,7 +170,7 @@ impl EngineSettings {
     /// The key to send to the engine.
     ///
     /// # Errors
-    /// A sentence for the operator: the file cannot be read, or is empty.
+    /// A message for the operator: the file cannot be read, or is empty.
     pub fn key(&self) -> Result<Option<String>, String> {
         let (None, Some(path)) = (&self.engine_key, &self.engine_key_file) else { return Ok(self.engine_key.clone()) };
         match secret_in(path, "--engine-key-file")? {
@@ -182,7 +182,7 @@ impl EngineSettings {
     /// PEM of certificate authorities to trust in addition to the public ones.
     ///
     /// # Errors
-    /// A sentence for the operator: the file cannot be read.
+    /// A message for the operator: the file cannot be read.
     pub fn authorities(&self) -> Result<Option<Vec<u8>>, String> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|error| format!("cannot read --engine-ca {}: {error}", path.display()))
@@ -193,7 +193,7 @@ impl EngineSettings {
     /// The arguments of the program that this process runs.
     ///
     /// # Errors
-    /// A sentence for the operator: there are none, or they cannot be read.
+    /// A message for the operator: there are none, or they cannot be read.
     pub fn arguments(&self) -> Result<Vec<String>, String> {
         let arguments = shlex::split(&self.engine_args).ok_or("--engine-args has a quote without an end")?;
         let reserved = |argument: &&String| {
@@ -366,7 +366,7 @@ const MAX_NAME: usize = 64;
 /// Checks the name of an engine, which shows in logs and metrics.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) fn engine_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

@@ -78,7 +78,7 @@ impl NamedEngine {
     /// The engine of a table, from flags of [`Table`]. The environment is not for tables.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn from_table(name: &str, flags: &[String]) -> Result<Self, String> {
         if !flags.iter().any(|flag| flag.starts_with("--kind=")) {
             return Err("kind is missing: set it to sketch, diffusion, openai, sd-server or comfyui".into());
@@ -108,7 +108,7 @@ impl EngineSettings {
     /// The engines of a process: that of `--engine`, or else all tables of the config file, or else the sketch engine.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn engines(&self) -> Result<Vec<NamedEngine>, String> {
         match &self.engine {
             Some(target) => Ok(vec![self.engine_named(target)?]),
@@ -128,7 +128,7 @@ impl EngineSettings {
     /// The engine that a target names: the table of this name, or a kind of engine with these settings.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn engine_named(&self, target: &EngineTarget) -> Result<NamedEngine, String> {
         let name = target.to_string();
         if let Some(table) = self.engine_table.iter().find(|table| table.name == name) {

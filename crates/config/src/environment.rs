@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Reads an environment variable; an empty one counts as absent.
 ///
 /// # Errors
-/// A sentence for the operator: the value is not UTF-8.
+/// A message for the operator: the value is not UTF-8.
 pub(super) fn variable(name: &str) -> Result<Option<String>, String> {
     if let Some(value) = ADOPTED.get().and_then(|adopted| adopted.get(name)) {
         return Ok(Some(value.clone()));
@@ -32,7 +32,7 @@ pub(super) fn adopt<'a>(variables: impl Iterator<Item = (&'a String, &'a String)
 /// Reads a secret from a file that `setting` names, without the trailing newline that editors add.
 ///
 /// # Errors
-/// A sentence for the operator: the file cannot be read.
+/// A message for the operator: the file cannot be read.
 pub fn secret_in(path: &Path, setting: &str) -> Result<String, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read {} (from {setting}): {error}", path.display()))?;

@@ -78,7 +78,7 @@ impl ConfigFile {
     /// Reads a config file whose names are those of `settings`. `None` if there is none in the data directory.
     ///
     /// # Errors
-    /// A sentence for the operator that names the file and, where there is one, the line.
+    /// A message for the operator that names the file and, where there is one, the line.
     pub(super) fn read(path: &Path, origin: FileOrigin, settings: &[Setting]) -> Result<Option<Self>, String> {
         let (text, metadata) = match text(path, origin) {
             Ok(found) => found,

@@ -91,7 +91,7 @@ impl FileUrlSettings {
     /// The kind of links to `files` of a service that callers reach at `public_url`.
     ///
     /// # Errors
-    /// A sentence for the operator: settings that contradict each other.
+    /// A message for the operator: settings that contradict each other.
     pub fn links(&self, files: &FilesSettings, public_url: &str) -> Result<FileLinks, String> {
         let in_bucket = files.files.as_deref().is_some_and(|url| url.starts_with("s3:"));
         Ok(match (&self.file_url, self.file_urls) {
@@ -132,7 +132,7 @@ impl DataSettings {
     /// The backend that `files` (the value of `--files`) names, or the directory inside the data directory.
     ///
     /// # Errors
-    /// A sentence for the operator: an unknown kind of backend, or settings that cannot be read.
+    /// A message for the operator: an unknown kind of backend, or settings that cannot be read.
     pub fn file_backend(&self, files: Option<&str>) -> Result<FileBackend, String> {
         let Some(url) = files else { return Ok(FileBackend::Directory(self.data.join("files"))) };
         if url.starts_with("s3:") {

@@ -48,7 +48,7 @@ impl HubSettings {
     /// Reads the files that the settings name, before root becomes the owner of the data.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn read_secrets(&mut self) -> Result<(), String> {
         let given = self.token_file.as_deref().map(|file| secret_in(file, "--token-file")).transpose()?;
         let token = given.map_or_else(|| variable(TOKEN), |token| Ok(Some(token)))?;

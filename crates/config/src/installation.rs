@@ -61,7 +61,7 @@ impl Installation {
     /// `any_owner` tells that this process becomes the owner of the data before it acts.
     ///
     /// # Errors
-    /// A sentence for the operator: there are settings of a server, but they cannot be read.
+    /// A message for the operator: there are settings of a server, but they cannot be read.
     pub(super) fn find(data: &Path, command: &Command, any_owner: bool) -> Result<Option<Self>, String> {
         let Ok(owned) = fs::metadata(data) else { return Ok(None) };
         let mut trusted = vec![0, geteuid().as_raw()];

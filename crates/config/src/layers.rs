@@ -35,7 +35,7 @@ pub struct CommandLine {
     pub settings: Vec<ShownSetting>,
     /// The server whose settings the command uses.
     pub adopted: Adopted,
-    /// A sentence for each environment variable that looks like a setting and is none.
+    /// A message for each environment variable that looks like a setting and is none.
     pub unknown_variables: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct Adopted {
     pub origin: Option<String>,
     /// Whether that server runs: the settings may also be those of a unit that is stopped.
     pub is_running: bool,
-    /// A sentence for the operator if this user can't read the settings of the server.
+    /// A message for the operator if this user can't read the settings of the server.
     pub unread: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub enum Source {
 pub enum SettingsError {
     /// The command line cannot be parsed, or asks for help. The notes name lines of the config file that took part.
     Usage(clap::Error, Vec<String>),
-    /// The config file cannot be read: a sentence for the operator.
+    /// The config file cannot be read: a message for the operator.
     File(String),
 }
 
@@ -396,7 +396,7 @@ const WITHOUT_DATABASE: [&str; 6] = ["doctor", "engine", "health", "model", "pol
 /// may belong to another installation; the command's own flags override them.
 ///
 /// # Errors
-/// A sentence for the operator: the settings cannot be read, so the command could change a database that no server uses.
+/// A message for the operator: the settings cannot be read, so the command could change a database that no server uses.
 fn with_installation(
     command: Command,
     known: &Command,
@@ -498,7 +498,7 @@ fn unknown_variables(command: &Command) -> Vec<String> {
     let is_other =
         |name: &String| OF_ORCHESTRATORS.iter().any(|end| name.ends_with(end)) || name.contains("_SERVICE_PORT_");
     let unknown = variables_with(PREFIX).into_iter().filter(|name| !known.contains(name) && !is_other(name));
-    let sentence = |name: String| {
+    let message = |name: String| {
         // All begin with the same letters.
         let ends = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
         match nearest(name.trim_start_matches(PREFIX), ends) {
@@ -506,7 +506,7 @@ fn unknown_variables(command: &Command) -> Vec<String> {
             None => format!("{name} is set, but there is no such setting"),
         }
     };
-    unknown.map(sentence).collect()
+    unknown.map(message).collect()
 }
 
 /// The command that was named, with its values.

@@ -59,7 +59,7 @@ impl ModelAliasSettings {
     /// The engine of each name.
     ///
     /// # Errors
-    /// A sentence for the operator: a name stands for two engines, or there are too many.
+    /// A message for the operator: a name stands for two engines, or there are too many.
     pub fn aliases(&self) -> Result<ModelAliases, String> {
         let mut aliases = ModelAliases::new();
         for ModelAlias { name, engine } in &self.model_alias {

@@ -66,7 +66,7 @@ impl OidcSettings {
     /// The provider, if the operator names one.
     ///
     /// # Errors
-    /// A sentence for the operator: a file cannot be read, or holds no secret.
+    /// A message for the operator: a file cannot be read, or holds no secret.
     pub fn provider(&self) -> Result<Option<OidcProvider>, String> {
         let Some((issuer, client_id)) = self.oidc_issuer.clone().zip(self.oidc_client_id.clone()) else {
             return Ok(None);

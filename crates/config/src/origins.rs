@@ -25,7 +25,7 @@ impl OriginSettings {
     /// The allowed origins.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn allowed(&self) -> Result<AllowedOrigins, String> {
         let any = self.cors_origin.iter().any(|origin| origin == ANY);
         if any && self.cors_origin.len() > 1 {

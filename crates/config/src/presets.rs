@@ -129,7 +129,7 @@ impl PresetFile {
     /// Reads the presets again.
     ///
     /// # Errors
-    /// A sentence for the operator that names the file and the line.
+    /// A message for the operator that names the file and the line.
     pub fn read(&self) -> Result<Vec<Preset>, String> {
         let path = &self.path;
         let origin = match self.is_named {

@@ -44,7 +44,7 @@ impl RedisSettings {
     /// The server to use, if the operator gave one.
     ///
     /// # Errors
-    /// A sentence for the operator: a file cannot be read.
+    /// A message for the operator: a file cannot be read.
     pub fn server(&self) -> Result<Option<RedisServer>, String> {
         let given = match &self.redis {
             Some(url) => Some(url.clone()),

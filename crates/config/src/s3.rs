@@ -79,7 +79,7 @@ impl S3Settings {
     /// Parses `s3://BUCKET/PREFIX`. `variables` are the variables of the AWS tools.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn parse(url: &str, variables: Vec<(String, String)>) -> Result<Self, String> {
         let invalid = || format!("--files {url:?} is not s3://BUCKET or s3://BUCKET/PREFIX");
         let rest = url.strip_prefix("s3://").ok_or_else(invalid)?;
@@ -139,7 +139,7 @@ impl S3Settings {
     /// Parses `s3://BUCKET/PREFIX` and takes the rest from the environment.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn from_env(url: &str) -> Result<Self, String> {
         let settings = Self::parse(url, aws_variables()?)?;
         Ok(Self { authorities: aws_authorities()?, ..settings })

@@ -54,7 +54,7 @@ impl StudioUrl {
     /// The URL without a path: the public one, that of the certificate, or that of the first address.
     ///
     /// # Errors
-    /// A sentence for the operator: the server has none.
+    /// A message for the operator: the server has none.
     pub fn url(&self) -> Result<String, String> {
         if let Some(url) = &self.public_url {
             return Ok(url.clone());

@@ -1,4 +1,4 @@
-//! Parsers for the values of flags. Every error is a sentence for the operator.
+//! Parsers for the values of flags. Every error is a message for the operator.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 /// Parses `60` or `60/min`.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn rate(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix("/min").unwrap_or(text);
     number.parse().map_err(|_| format!("{text:?} is not a number of requests per minute, such as 60"))
@@ -18,7 +18,7 @@ pub fn rate(text: &str) -> Result<u32, String> {
 /// Parses `1s`, `10m`, `24h` or `90d`.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn duration(text: &str) -> Result<Duration, String> {
     // The library takes a capital M for months, and most people who write one mean minutes.
     if text.contains('M') {
@@ -30,7 +30,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses the time for which something is valid, such as `90d`.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn lifetime(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it would expire at once: give a time such as 30d".into()),
@@ -42,7 +42,7 @@ pub fn lifetime(text: &str) -> Result<Duration, String> {
 /// Parses the time for which something replaced stays valid, from 0 s on.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn overlap(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         overlap if overlap > LONGEST_LIFE => Err("it would last for more than 100 years".into()),
@@ -56,7 +56,7 @@ const LONGEST_LIFE: Duration = Duration::from_secs(36_525 * 86_400);
 /// Parses a base URL: http or https, without a query or a fragment. Drops trailing slashes.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn base_url(text: &str) -> Result<String, String> {
     let url = url::Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.query().is_some() || url.fragment().is_some() {
@@ -68,7 +68,7 @@ pub fn base_url(text: &str) -> Result<String, String> {
 /// Parses the base URL of a whole server. It has no path, since pages, cookies and redirects begin at the root.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn root_url(text: &str) -> Result<String, String> {
     let url = base_url(text)?;
     match url::Url::parse(&url).map(|parsed| parsed.path().to_owned()) {
@@ -83,7 +83,7 @@ pub fn root_url(text: &str) -> Result<String, String> {
 /// Parses the base URL of a collector of traces, which is logged and must hold no secret.
 ///
 /// # Errors
-/// A sentence for the operator, which does not repeat the URL if it holds a user name or a password.
+/// A message for the operator, which does not repeat the URL if it holds a user name or a password.
 pub fn collector_url(text: &str) -> Result<String, String> {
     if url::Url::parse(text).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
         return Err("it holds a user name or a password, which would show in logs: set OTEL_EXPORTER_OTLP_HEADERS to authorization=Basic%20... instead".into());
@@ -94,7 +94,7 @@ pub fn collector_url(text: &str) -> Result<String, String> {
 /// Parses the URL of a server to call. Without a scheme it means http on this machine and https elsewhere.
 ///
 /// # Errors
-/// A sentence for the user.
+/// A message for the user.
 pub fn server_url(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return base_url(text);

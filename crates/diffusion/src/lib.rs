@@ -30,31 +30,31 @@ pub use textual_inversion::TextualInversion;
 /// Why a model cannot be used, or gave no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model is of an architecture that this crate does not know, or its parts do not fit together. The sentence is
+    /// The model is of an architecture that this crate does not know, or its parts do not fit together. The message is
     /// for the operator.
     #[error("{0}")]
     Model(String),
-    /// Files of the model are missing or damaged. The sentence is for the operator.
+    /// Files of the model are missing or damaged. The message is for the operator.
     #[error("{0}")]
     Files(String),
-    /// The scheduler of the model is not known, or one of its options is not. The sentence is for the operator.
+    /// The scheduler of the model is not known, or one of its options is not. The message is for the operator.
     #[error("{0}")]
     Scheduler(String),
-    /// A file of the model, or one that is made of it, cannot be used. The sentence is for the operator and says what to do.
+    /// A file of the model, or one that is made of it, cannot be used. The message is for the operator and says what to do.
     #[error("{0}")]
     Unusable(String),
-    /// A LoRA file is missing or damaged, or does not fit the model. The sentence is for the operator and says what to do.
+    /// A LoRA file is missing or damaged, or does not fit the model. The message is for the operator and says what to do.
     #[error("{0}")]
     Lora(String),
-    /// An embedding of textual inversion is missing or damaged, or does not fit the model. The sentence is for the operator
+    /// An embedding of textual inversion is missing or damaged, or does not fit the model. The message is for the operator
     /// and says what to do.
     #[error("{0}")]
     Embedding(String),
-    /// A VAE in a file of its own is missing or damaged, or does not fit the model. The sentence is for the operator and says
+    /// A VAE in a file of its own is missing or damaged, or does not fit the model. The message is for the operator and says
     /// what to do.
     #[error("{0}")]
     Vae(String),
-    /// A setting does not suit the model. The sentence is for the operator and says what to do.
+    /// A setting does not suit the model. The message is for the operator and says what to do.
     #[error("{0}")]
     Setting(String),
     /// The order cannot be carried out with this model, whatever is tried.
@@ -78,8 +78,8 @@ impl Error {
     /// This error as one of a file beside the model, if it is about a model's file.
     pub(crate) fn beside(self, of: impl FnOnce(String) -> Self) -> Self {
         match self {
-            Self::Model(sentence) | Self::Files(sentence) | Self::Scheduler(sentence) | Self::Unusable(sentence) => {
-                of(sentence)
+            Self::Model(message) | Self::Files(message) | Self::Scheduler(message) | Self::Unusable(message) => {
+                of(message)
             }
             other => other,
         }

@@ -154,21 +154,21 @@ impl WeightPreparation<'_> {
             Precision::W8A8 => {
                 let folder =
                     folder.ok_or_else(|| Error::Unusable("8-bit weights need a folder for files of them".into()))?;
-                let wanted = Wanted { rules: Some(self.rules), source: source(&weights, uses, self.rules, &changes) };
+                let spec = FileSpec { rules: Some(self.rules), source: source(&weights, uses, self.rules, &changes) };
                 let items = || write::items(&weights, uses, self.rules, &changes);
-                return made(folder, part, &wanted, !changes.is_empty(), items, self.progress);
+                return made(folder, part, &spec, !changes.is_empty(), items, self.progress);
             }
         };
         let weights = weights.computing_in(floats);
         if changes.is_empty() {
             return Ok(weights);
         }
-        let wanted = Wanted { rules: None, source: merged_source(&weights, &changes) };
+        let spec = FileSpec { rules: None, source: merged_source(&weights, &changes) };
         let items = || write::merged(&weights, &changes);
         let merged = match folder {
-            Some(folder) => made(folder, part, &wanted, true, items, self.progress)?,
+            Some(folder) => made(folder, part, &spec, true, items, self.progress)?,
             None => {
-                let bytes = write::in_memory(part, &items()?, &wanted, self.progress)?;
+                let bytes = write::in_memory(part, &items()?, &spec, self.progress)?;
                 Weights::parse(format!("{} with LoRA files", weights.path()), bytes.leak())?
             }
         };
@@ -181,29 +181,29 @@ impl WeightPreparation<'_> {
 fn made<'w>(
     folder: &Path,
     part: &str,
-    wanted: &Wanted,
+    spec: &FileSpec,
     changed: bool,
     items: impl FnOnce() -> Result<Vec<write::Item<'w>>>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Weights> {
-    let stem = if changed { format!("{part}-{}", &wanted.source[..16]) } else { part.to_owned() };
-    let path = folder.join(format!("{stem}.{}", wanted.extension()));
-    if let Some(found) = wanted.find(&path) {
+    let stem = if changed { format!("{part}-{}", &spec.source[..16]) } else { part.to_owned() };
+    let path = folder.join(format!("{stem}.{}", spec.extension()));
+    if let Some(found) = spec.find(&path) {
         return Ok(found);
     }
     std::fs::create_dir_all(folder).map_err(|error| unwritable(&path, &error))?;
     // Two processes may want the same file. The lock goes with the process, so a crash leaves none.
     let lock = File::open(folder).map_err(|error| unwritable(&path, &error))?;
     lock.lock().map_err(|error| unwritable(&path, &error))?;
-    if let Some(found) = wanted.find(&path) {
+    if let Some(found) = spec.find(&path) {
         return Ok(found);
     }
     if changed {
-        forget(folder, part, wanted.extension())?;
+        forget(folder, part, spec.extension())?;
     }
-    write::write(&path, part, items, wanted, progress)?;
+    write::write(&path, part, items, spec, progress)?;
     lock.sync_all().map_err(|error| unwritable(&path, &error))?;
-    wanted.open(&path).ok_or_else(|| {
+    spec.open(&path).ok_or_else(|| {
         let path = path.display();
         Error::Unusable(format!("{path} was written, but not as it was to be; the disk may be damaged"))
     })
@@ -228,13 +228,13 @@ fn forget(folder: &Path, part: &str, extension: &str) -> Result<()> {
 }
 
 /// The rules and the source that a file must have.
-struct Wanted {
+struct FileSpec {
     /// Those for weights in 8 bits; `None` for merged ones.
     rules: Option<Rules>,
     source: String,
 }
 
-impl Wanted {
+impl FileSpec {
     fn extension(&self) -> &'static str {
         if self.rules.is_some() { EXTENSION } else { MERGED }
     }

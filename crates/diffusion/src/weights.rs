@@ -55,7 +55,7 @@ impl Header {
     /// Reads the header of a file's bytes.
     ///
     /// # Errors
-    /// If the bytes are no whole safetensors file. The sentence begins with `path`.
+    /// If the bytes are no whole safetensors file. The message begins with `path`.
     pub fn read(path: &str, data: &[u8]) -> Result<Self> {
         let damaged = |reason: String| Error::Files(format!("{path} is damaged or no safetensors file: {reason}"));
         check_beginning(path, data)?;

@@ -1,4 +1,4 @@
-//! Folders of models: damaged and foreign ones are refused with a sentence that names the cause, before anything is
+//! Folders of models: damaged and foreign ones are refused with a message that names the cause, before anything is
 //! rendered, and unusual ones give the usual picture.
 
 use std::path::{Path, PathBuf};
@@ -69,9 +69,9 @@ impl Model {
 
     fn assert_refused(&self, words: &[&str]) {
         match Pipeline::open(self.folder.path(), &Options::default()) {
-            Err(Error::Model(sentence) | Error::Files(sentence) | Error::Scheduler(sentence)) => {
-                let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
-                assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
+            Err(Error::Model(message) | Error::Files(message) | Error::Scheduler(message)) => {
+                let missing: Vec<_> = words.iter().filter(|word| !message.contains(**word)).collect();
+                assert!(missing.is_empty(), "{message:?} lacks {missing:?}");
             }
             other => panic!("{words:?}: {other:?}"),
         }
@@ -120,24 +120,24 @@ fn missing_and_damaged_files_are_named() {
 #[test]
 fn weights_that_are_not_read_are_named() {
     let unusable = |model: &Model| match Pipeline::open(model.folder.path(), &Options::default()) {
-        Err(Error::Unusable(sentence)) => sentence,
+        Err(Error::Unusable(message)) => message,
         other => panic!("{other:?}"),
     };
     for other in ["diffusion_pytorch_model.non_ema.safetensors", "diffusion_pytorch_model.bin"] {
         let model = Model::copy("sd15");
         std::fs::rename(model.path(UNET), model.path("unet").join(other)).expect("a file");
-        let sentence = unusable(&model);
+        let message = unusable(&model);
         let said =
             format!("lacks diffusion_pytorch_model.safetensors, and {other} is not read: use the model with its");
-        assert!(sentence.contains(&said), "{sentence}");
+        assert!(message.contains(&said), "{message}");
     }
     for (part, method) in [("unet", "bitsandbytes"), ("text_encoder", "torchao"), ("vae", "quanto")] {
         let model = Model::copy("sd15");
         model.set(&format!("{part}/config.json"), "quantization_config", json!({"quant_method": method}));
-        let sentence = unusable(&model);
+        let message = unusable(&model);
         let said =
             format!("{part}/config.json: the weights are quantised by {method}, which is not supported: use the");
-        assert!(sentence.contains(&said), "{sentence}");
+        assert!(message.contains(&said), "{message}");
     }
     let model = Model::copy("sd15");
     std::fs::write(model.path(UNET), "<!DOCTYPE html>").expect("a file");
@@ -271,7 +271,7 @@ fn references_that_do_not_suit_are_refused() {
         let order = Order { prompt: "a fox", width: 64, height: 64, seed: 1, references, mask: None };
         let settings = pipeline.traits().settings();
         let result = pipeline.render(&order, &settings, |_| {}, &CancellationToken::new());
-        assert!(matches!(&result, Err(Error::Order(sentence)) if sentence.contains(word)), "{name}: {result:?}");
+        assert!(matches!(&result, Err(Error::Order(message)) if message.contains(word)), "{name}: {result:?}");
     };
     refused("sd15", &[picture(64, 64), picture(64, 64)], "at most 1");
     refused("sdxl", &[picture(64, 64), picture(64, 64)], "at most 1");
@@ -396,7 +396,7 @@ fn a_picture_that_is_none_is_never_delivered() {
     let model = Model::copy("lcm");
     model.fill(VAE, 0.0);
     let result = model.render(64, 64, 2);
-    assert!(matches!(result, Err(Error::Spoiled(sentence)) if sentence.contains("black")), "{result:?}");
+    assert!(matches!(result, Err(Error::Spoiled(message)) if message.contains("black")), "{result:?}");
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn repeated_pixels_are_those_of_resize() {
 }
 
 #[test]
-fn a_type_that_the_processor_lacks_is_refused_with_a_sentence() {
+fn a_type_that_the_processor_lacks_is_refused_with_a_message() {
     let mut pipeline = Pipeline::open(&model("lcm"), &options(Precision::Bf16)).expect("a model");
     let error = pipeline.embed("a fox").err();
     assert!(matches!(&error, Some(Error::Run(text)) if text.contains("refused a graph")), "{error:?}");

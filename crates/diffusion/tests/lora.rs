@@ -94,10 +94,10 @@ impl Case {
     }
 }
 
-/// The sentence with which a model refuses to open.
+/// The message with which a model refuses to open.
 fn refusal(name: &str, options: &Options) -> String {
     match Pipeline::open(&model(name), options) {
-        Err(Error::Lora(sentence)) => sentence,
+        Err(Error::Lora(message)) => message,
         other => panic!("{name}: {other:?}"),
     }
 }
@@ -105,11 +105,11 @@ fn refusal(name: &str, options: &Options) -> String {
 fn refused(tensors: &[Tensor], words: &[&str]) -> String {
     let case = Case::new();
     let path = case.write(tensors);
-    let sentence = refusal("sd15", &case.options(path, 1.0));
-    let missing: Vec<_> = words.iter().chain([&"some.safetensors"]).filter(|word| !sentence.contains(**word)).collect();
-    assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
-    println!("{sentence}");
-    sentence
+    let message = refusal("sd15", &case.options(path, 1.0));
+    let missing: Vec<_> = words.iter().chain([&"some.safetensors"]).filter(|word| !message.contains(**word)).collect();
+    assert!(missing.is_empty(), "{message:?} lacks {missing:?}");
+    println!("{message}");
+    message
 }
 
 fn render(pipeline: &mut Pipeline) -> Picture {
@@ -137,8 +137,8 @@ fn a_lora_of_another_family_is_refused_by_its_first_name() {
     refused(&pair("text_encoder.text_model.embeddings.token_embedding", &[2, 16], &[614, 2]), &["layer", foreign]);
     for name in ["klein", "z_image"] {
         let case = Case::new();
-        let sentence = refusal(name, &case.options(case.write(&usual()), 1.0));
-        assert!(sentence.contains(TARGET) && sentence.contains(foreign), "{sentence}");
+        let message = refusal(name, &case.options(case.write(&usual()), 1.0));
+        assert!(message.contains(TARGET) && message.contains(foreign), "{message}");
     }
 }
 
@@ -165,8 +165,8 @@ fn names_that_lead_nowhere_are_refused() {
         refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "another family"]);
     }
     for name in ["", ".", "naïve.名前.🦊", "lora_prior_unet_a", "model.layers.0.self_attn.q_proj"] {
-        let sentence = refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "not known to this release"]);
-        assert!(!sentence.contains("another family"), "{sentence}");
+        let message = refused(&pair(name, &[2, 8], &[8, 2]), &["layer", "not known to this release"]);
+        assert!(!message.contains("another family"), "{message}");
     }
 }
 
@@ -205,8 +205,8 @@ fn numbers_that_are_not_finite_are_refused() {
     }
     let alpha = (format!("{TARGET}.alpha"), Vec::new(), vec![f32::MAX]);
     let case = Case::new();
-    let sentence = refusal("sd15", &case.options(case.write(&[usual(), vec![alpha]].concat()), 10.0));
-    assert!(sentence.contains("alpha") || sentence.contains("range"), "{sentence}");
+    let message = refusal("sd15", &case.options(case.write(&[usual(), vec![alpha]].concat()), 10.0));
+    assert!(message.contains("alpha") || message.contains("range"), "{message}");
 }
 
 #[test]
@@ -355,8 +355,8 @@ fn a_file_of_peft_is_scaled_by_the_configuration_beside_it() {
         (json!({"lora_alpha": 4, "r": 2, "alpha_pattern": {"^.*to_v$": 4}}), "alpha_pattern"),
         (json!([]), "adapter_config.json"),
     ] {
-        let Err(Error::Lora(sentence)) = open(config.clone(), dotted) else { panic!("{config}") };
-        assert!(sentence.contains(word) && sentence.contains("some.safetensors"), "{sentence}");
+        let Err(Error::Lora(message)) = open(config.clone(), dotted) else { panic!("{config}") };
+        assert!(message.contains(word) && message.contains("some.safetensors"), "{message}");
     }
     std::fs::remove_file(&beside).expect("a file");
     let refusal = refused(&tensors(dotted, [8, 8]), &["base_model.model.", "put the adapter_config.json of this LoRA"]);
@@ -388,13 +388,13 @@ fn files_of_other_formats_are_refused() {
     ] {
         let path = case.path(name);
         std::fs::write(&path, bytes).expect("a file");
-        let sentence = refusal("sd15", &case.options(path, 1.0));
-        assert!(sentence.contains(name) && sentence.contains(word), "{sentence}");
+        let message = refusal("sd15", &case.options(path, 1.0));
+        assert!(message.contains(name) && message.contains(word), "{message}");
     }
-    let sentence = refusal("sd15", &case.options(case.path("none.safetensors"), 1.0));
-    assert!(sentence.contains("cannot read") && sentence.contains("none.safetensors"), "{sentence}");
-    let sentence = refusal("sd15", &case.options(case.folder.path().into(), 1.0));
-    assert!(sentence.contains("is not a file"), "{sentence}");
+    let message = refusal("sd15", &case.options(case.path("none.safetensors"), 1.0));
+    assert!(message.contains("cannot read") && message.contains("none.safetensors"), "{message}");
+    let message = refusal("sd15", &case.options(case.folder.path().into(), 1.0));
+    assert!(message.contains("is not a file"), "{message}");
     let whole = std::fs::read(case.write(&usual())).expect("a file");
     for length in 0..whole.len() {
         let path = case.path("short.safetensors");
@@ -402,8 +402,8 @@ fn files_of_other_formats_are_refused() {
         assert!(refusal("sd15", &case.options(path, 1.0)).contains("short.safetensors"));
     }
     let eight = case.write_as("g.safetensors", "I32", &usual());
-    let sentence = refusal("sd15", &case.options(eight, 1.0));
-    assert!(sentence.contains("I32") && sentence.contains("supported"), "{sentence}");
+    let message = refusal("sd15", &case.options(eight, 1.0));
+    assert!(message.contains("I32") && message.contains("supported"), "{message}");
 }
 
 #[test]
@@ -460,8 +460,8 @@ fn a_pointer_of_git_lfs_is_told_from_a_file() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa\nsize 133\n";
     let path = case.path("some.safetensors");
     std::fs::write(&path, pointer).expect("a file");
-    let sentence = refusal("sd15", &case.options(path.clone(), 1.0));
-    assert!(sentence.contains("git lfs pull"), "{sentence}");
+    let message = refusal("sd15", &case.options(path.clone(), 1.0));
+    assert!(message.contains("git lfs pull"), "{message}");
     let error = Pipeline::open(&path, &Options::default()).expect_err("no model").to_string();
     assert!(error.contains("git lfs pull"), "{error}");
 }
@@ -471,12 +471,12 @@ fn weights_have_bounds() {
     let case = Case::new();
     let path = case.write(&usual());
     for weight in [f64::NAN, f64::INFINITY, 10.01, -10.01] {
-        let sentence = refusal("sd15", &case.options(path.clone(), weight));
-        assert!(sentence.contains("from -10 to 10"), "{sentence}");
+        let message = refusal("sd15", &case.options(path.clone(), weight));
+        assert!(message.contains("from -10 to 10"), "{message}");
     }
     let many = vec![Lora { path: path.clone(), weight: 1.0 }; 17];
-    let sentence = refusal("sd15", &Options { loras: many, ..Options::default() });
-    assert!(sentence.contains("17") && sentence.contains("16"), "{sentence}");
+    let message = refusal("sd15", &Options { loras: many, ..Options::default() });
+    assert!(message.contains("17") && message.contains("16"), "{message}");
     let plain = picture(&Options::default());
     assert!(picture(&case.options(path.clone(), 0.0)) == plain);
     let changed = picture(&case.options(path.clone(), 1.0));

@@ -9,18 +9,18 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity").join(name)
 }
 
-/// The sentence with which a model refuses to open.
+/// The message with which a model refuses to open.
 fn refused(model: &str, vae: &Path, words: &[&str]) {
     let options = Options { vae: Some(vae.to_owned()), ..Options::default() };
-    let sentence = match Pipeline::open(&fixture(model), &options) {
-        Err(Error::Vae(sentence)) => sentence,
+    let message = match Pipeline::open(&fixture(model), &options) {
+        Err(Error::Vae(message)) => message,
         other => panic!("{model} with {}: {:?}", vae.display(), other.err()),
     };
     let path = vae.display().to_string();
     let all = words.iter().copied().chain([path.as_str(), "leave it out"]);
-    let missing: Vec<_> = all.filter(|word| !sentence.contains(word)).collect();
-    assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
-    println!("{sentence}");
+    let missing: Vec<_> = all.filter(|word| !message.contains(word)).collect();
+    assert!(missing.is_empty(), "{message:?} lacks {missing:?}");
+    println!("{message}");
 }
 
 /// A copy of the folder of a VAE, with other words in its configuration.

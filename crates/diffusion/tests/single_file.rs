@@ -29,7 +29,7 @@ fn write(path: &Path, tensors: &[Tensor<'_>]) {
 fn refusal(path: &Path) -> String {
     let recognised = class_of_file(path).expect_err("no model");
     let opened = Pipeline::open(path, &Options::default()).expect_err("no model");
-    let (Error::Unusable(recognised), Error::Unusable(opened)) = (recognised, opened) else { panic!("no sentence") };
+    let (Error::Unusable(recognised), Error::Unusable(opened)) = (recognised, opened) else { panic!("no message") };
     assert_eq!(recognised, opened);
     assert_eq!(references(path), 0);
     assert!(recognised.starts_with(&path.display().to_string()), "{recognised}");
@@ -199,7 +199,7 @@ fn a_file_that_lacks_its_vae_alone_needs_another_one() {
     let path = folder.path().join("file.safetensors");
     write(&path, &[UNET, CLIP]);
     assert_eq!(class_of_file(&path).expect("a model"), "StableDiffusionPipeline");
-    let Err(Error::Unusable(text)) = Pipeline::open(&path, &Options::default()) else { panic!("no sentence") };
+    let Err(Error::Unusable(text)) = Pipeline::open(&path, &Options::default()) else { panic!("no message") };
     assert!(text.contains("is Stable Diffusion 1 without its VAE: use the complete checkpoint"), "{text}");
     assert!(text.ends_with("or give a VAE as --engine-vae"), "{text}");
 }

@@ -51,23 +51,23 @@ fn open(name: &str, embeddings: &[TextualInversion]) -> tintype_diffusion::Resul
     Pipeline::open(&model(name), &Options { embeddings: embeddings.to_vec(), ..Options::default() })
 }
 
-/// The sentence with which a model refuses to open.
+/// The message with which a model refuses to open.
 fn refusal(name: &str, embeddings: &[TextualInversion]) -> String {
     match open(name, embeddings) {
-        Err(Error::Embedding(sentence)) => sentence,
+        Err(Error::Embedding(message)) => message,
         other => panic!("{name}: {:?}", other.err()),
     }
 }
 
-fn assert_names(sentence: &str, words: &[&str]) {
-    let missing: Vec<_> = words.iter().filter(|word| !sentence.contains(**word)).collect();
-    assert!(missing.is_empty(), "{sentence:?} lacks {missing:?}");
-    println!("{sentence}");
+fn assert_names(message: &str, words: &[&str]) {
+    let missing: Vec<_> = words.iter().filter(|word| !message.contains(**word)).collect();
+    assert!(missing.is_empty(), "{message:?} lacks {missing:?}");
+    println!("{message}");
 }
 
 fn refused(name: &str, tensors: &[Tensor<'_>], words: &[&str]) {
-    let sentence = refusal(name, &[Case::new().write("some.safetensors", tensors)]);
-    assert_names(&sentence, &[words, &["some.safetensors"]].concat());
+    let message = refusal(name, &[Case::new().write("some.safetensors", tensors)]);
+    assert_names(&message, &[words, &["some.safetensors"]].concat());
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn words_are_of_their_own() {
         let word = word.map(str::to_owned);
         TextualInversion { word, ..case.write(name, &[("emb_params", "F32", &[1, 16])]) }
     };
-    let sentence = refusal("sd15", &[file("hands.safetensors", None), file("b.safetensors", Some("HANDS"))]);
-    assert_names(&sentence, &["b.safetensors", "\"hands\"", "another"]);
+    let message = refusal("sd15", &[file("hands.safetensors", None), file("b.safetensors", Some("HANDS"))]);
+    assert_names(&message, &["b.safetensors", "\"hands\"", "another"]);
     for word in ["", "  ", "a\nb", &"x".repeat(101)] {
-        let sentence = refusal("sd15", &[file("hands.safetensors", Some(word))]);
-        assert_names(&sentence, &["hands.safetensors", "FILE=WORD"]);
+        let message = refusal("sd15", &[file("hands.safetensors", Some(word))]);
+        assert_names(&message, &["hands.safetensors", "FILE=WORD"]);
     }
     let many: Vec<_> = (0..65).map(|number| file("hands.safetensors", Some(&format!("w{number}")))).collect();
     assert_names(&refusal("sd15", &many), &["65", "64"]);

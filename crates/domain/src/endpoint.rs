@@ -32,7 +32,7 @@ pub struct EndpointUrl {
     url: Url,
 }
 
-/// The text is not the URL of an endpoint. Displays as a sentence that says what to write.
+/// The text is not the URL of an endpoint. Displays as a message that says what to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidUrl {
     /// It is too long.

@@ -106,7 +106,7 @@ impl Event {
 /// The data of the end of a task: it says which task and how it ended. Images and prompt are left to the API.
 pub fn of_task(task: &Task) -> Value {
     let error = match &task.status {
-        Status::Failed(failure) => Some(&failure.sentence),
+        Status::Failed(failure) => Some(&failure.message),
         Status::Completed(_) | Status::Processing => None,
     };
     json!({

@@ -89,11 +89,11 @@ pub struct SentPicture {
     pub name: String,
 }
 
-/// A fault in a call; displays as a sentence for the caller.
+/// A fault in a call; displays as a message for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidCall {
-    /// A sentence for the caller.
+    /// A message for the caller.
     pub message: String,
     /// The field at fault, if it is one.
     pub param: Option<&'static str>,

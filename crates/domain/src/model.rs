@@ -190,14 +190,14 @@ pub enum Status {
 pub struct TaskFailure {
     /// What went wrong. Codes derive from it.
     pub cause: FailureCause,
-    /// A sentence for the caller, in English. The studio has sentences of its own, by the cause.
-    pub sentence: String,
+    /// A message for the caller, in English. The studio has messages of its own, by the cause.
+    pub message: String,
 }
 
 impl TaskFailure {
-    /// A failure with this cause and sentence.
-    pub fn new(cause: FailureCause, sentence: &str) -> Self {
-        Self { cause, sentence: sentence.to_owned() }
+    /// A failure with this cause and message.
+    pub fn new(cause: FailureCause, message: &str) -> Self {
+        Self { cause, message: message.to_owned() }
     }
 }
 
@@ -222,7 +222,7 @@ pub enum FailureCause {
     Cancelled,
     /// An operator failed it.
     Operator,
-    /// Another release wrote it; only the sentence tells the cause.
+    /// Another release wrote it; only the message tells the cause.
     Unknown,
 }
 

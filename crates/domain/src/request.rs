@@ -214,7 +214,7 @@ impl TaskSettings {
 #[expect(dead_code, reason = "documents the rules of ReferenceUrl")]
 pub struct ReferenceImage(String);
 
-/// A fault in a body; displays as a sentence for callers of the API. The studio has sentences of its own.
+/// A fault in a body; displays as a message for callers of the API. The studio has messages of its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
     /// It is not an object of fields; the whole sentence.

@@ -84,7 +84,7 @@ impl EngineResponse {
 pub struct Words {
     /// A short identifier of the error.
     pub code: Option<String>,
-    /// A sentence, which may repeat the prompt.
+    /// A message, which may repeat the prompt.
     pub message: Option<String>,
     /// The remedy of an error that no prompt causes, so that only the operator can end it.
     pub advice: Option<&'static str>,
@@ -138,7 +138,7 @@ impl Endpoint {
     /// The servers of an engine at these base URLs. Reads the key and the certificate authorities, and does not connect.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn all(urls: &[Url], settings: &EngineSettings, context: &EngineContext) -> Result<Vec<Self>, String> {
         let key = settings.key()?;
         let header = |key: &String| {
@@ -287,7 +287,7 @@ impl Endpoint {
         Fault { pause: asked_wait(&answer.headers), ..error.into() }
     }
 
-    /// The words of a server for the operator. The log must not show its sentence, which may repeat the prompt.
+    /// The words of a server for the operator. The log must not show its message, which may repeat the prompt.
     pub fn quoted(&self, words: &Words) -> String {
         let is_code = |code: &&String| {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);

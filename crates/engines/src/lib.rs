@@ -75,7 +75,7 @@ impl EngineChoice {
     /// Builds the engine, in a process that renders. It connects to no server yet.
     ///
     /// # Errors
-    /// A sentence for the operator: the engine's key or certificate authorities cannot be used.
+    /// A message for the operator: the engine's key or certificate authorities cannot be used.
     pub fn build(&self, context: EngineContext) -> Result<Arc<dyn Engine>, String> {
         (self.build)(context)
     }
@@ -102,7 +102,7 @@ fn sizes(settings: &EngineSettings, otherwise: Sizes) -> Sizes {
 /// the sketch engine.
 ///
 /// # Errors
-/// A sentence for the operator: the settings contradict each other.
+/// A message for the operator: the settings contradict each other.
 pub fn configured(settings: &EngineSettings, data: &Path) -> Result<Vec<NamedEngine>, String> {
     let unset = settings.engine.is_none() && settings.engine_table.is_empty();
     if unset && (settings.model.is_some() || diffusion::default_model(data).is_some()) {
@@ -137,7 +137,7 @@ impl EngineModel {
 /// no server and opens no model.
 ///
 /// # Errors
-/// A sentence for the operator: the settings contradict each other.
+/// A message for the operator: the settings contradict each other.
 pub fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let target = settings.target();
     if let Some(name) = settings.built_in_only().filter(|_| target != EngineTarget::Diffusion) {

@@ -74,7 +74,7 @@ impl Downloads {
     /// Downloads as callers' references are.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn new() -> Result<Self, String> {
         let options = ReferenceOptions { max_bytes: MAX_FILE_BYTES, ..ReferenceOptions::default() };
         Ok(Self { references: References::new(options).map_err(|error| error.to_string())? })

@@ -23,7 +23,7 @@ pub struct Trusted {
 /// The public authorities and the certificates in `pem`.
 ///
 /// # Errors
-/// A sentence for the operator: the PEM cannot be read or holds no certificate.
+/// A message for the operator: the PEM cannot be read or holds no certificate.
 pub fn public_and(pem: Option<&[u8]>) -> Result<Trusted, String> {
     let public = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     match pem {
@@ -52,7 +52,7 @@ fn with(mut authorities: RootCertStore, pem: &[u8]) -> Result<Trusted, String> {
     Ok(Trusted { authorities, named })
 }
 
-/// The sentence about a failed connection, with advice if nobody vouches for the certificate of the server. `setting` is where
+/// The message about a failed connection, with advice if nobody vouches for the certificate of the server. `setting` is where
 /// the operator names certificates to trust.
 pub fn explain(failure: String, setting: &str) -> String {
     // Self-signed certificates that are authorities end in the second.

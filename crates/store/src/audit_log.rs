@@ -171,7 +171,7 @@ words! {
         Share = "audit-share",
         /// A shared link was revoked.
         Unshare = "audit-unshare",
-        /// A task was failed. The detail is the sentence for its owner.
+        /// A task was failed. The detail is the message for its owner.
         FailTask = "audit-fail-task",
         /// A change that a newer version of this server recorded, which this version cannot name.
         Unknown = "audit-unknown",
@@ -449,9 +449,9 @@ impl AuditedChange {
         Self { action, account_id: None, subject: None, detail: None }
     }
 
-    pub(super) fn of_failure(ended: Option<&Ended>, sentence: &str) -> Option<Self> {
+    pub(super) fn of_failure(ended: Option<&Ended>, message: &str) -> Option<Self> {
         let ended = ended?;
-        Some(Self::of(Action::FailTask, ended.account_id).about(ended.task_id).with(sentence))
+        Some(Self::of(Action::FailTask, ended.account_id).about(ended.task_id).with(message))
     }
 }
 

@@ -406,7 +406,7 @@ impl SqlStore {
     /// Checks that an acknowledged write survives a power cut. Of SQLite that is known.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn check_durability(&self) -> std::result::Result<(), String> {
         match &self.driver {
             Driver::Sqlite(_) => Ok(()),

@@ -110,7 +110,7 @@ impl LostLease {
         let (set, task): (_, [&dyn Parameter; 1]) = ("status = 'failed', cause = $4, error = $5", [task_id]);
         let (_, ended_at, _, key_id, holding) = try_join!(biased;
             self.leave_queue(begun),
-            self.end(begun, set, [&cause, &failure.sentence]),
+            self.end(begun, set, [&cause, &failure.message]),
             begun.execute(KEEP_FAILED_PROMPT, &task),
             ledger::charged_key(begun, *task_id),
             ledger::holding(begun, *account_id, 0)

@@ -22,13 +22,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// [`StoreError::Other`] for an error or a sentence.
+    /// [`StoreError::Other`] for an error or a message.
     pub(super) fn other(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(Cause::new(reason))
     }
 }
 
-/// Failure to open a database; displays as a sentence for the operator.
+/// Failure to open a database; displays as a message for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The database cannot be reached, read, written or created.

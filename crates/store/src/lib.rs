@@ -417,10 +417,10 @@ pub trait Queue: std::fmt::Debug + Send + Sync + 'static {
     /// Completes a task with the names of its result files, at least one.
     async fn complete(&self, lease: Lease, images: Vec<String>) -> Result<LeaseWrite>;
 
-    /// Fails and refunds a task, with a sentence for the caller.
+    /// Fails and refunds a task, with a message for the caller.
     async fn fail(&self, lease: Lease, cause: FailureCause, error: &str) -> Result<LeaseWrite>;
 
-    /// Fails and refunds a task, with a sentence for the caller, because the content policy refuses it. If there is a
+    /// Fails and refunds a task, with a message for the caller, because the content policy refuses it. If there is a
     /// `rule`, its key or person gets a strike, which suspends either at the limit; the audit log tells of a person.
     async fn refuse(&self, lease: Lease, error: &str, rule: Option<StrikeRule>) -> Result<Refusal>;
 

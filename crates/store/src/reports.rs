@@ -404,7 +404,7 @@ impl Reports for SqlStore {
         let mut hour = Hour::default();
         for row in self.driver.read(sql, &[&first, &end]).await? {
             match row.get("error")? {
-                Some(sentence) => hour.count_failed(TaskFailure { cause: cause(&row)?, sentence }),
+                Some(message) => hour.count_failed(TaskFailure { cause: cause(&row)?, message }),
                 None => {
                     let (claimed, ended) = (row.get("claimed_at")?, row.get("updated_at")?);
                     hour.count_completed(row.get("id")?, claimed, ended, row.number("n")?);

@@ -21,7 +21,7 @@ pub(super) const TASK: &str = "id, account_id, surface, image_to_image, status, 
 pub(super) fn task(row: &Row) -> Result<Task> {
     let status = match row.get::<String>("status")?.as_str() {
         "completed" => Status::Completed(row.json("images")?),
-        "failed" => Status::Failed(TaskFailure { cause: cause(row)?, sentence: row.get("error")? }),
+        "failed" => Status::Failed(TaskFailure { cause: cause(row)?, message: row.get("error")? }),
         _ => Status::Processing,
     };
     Ok(Task {

@@ -56,7 +56,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Creates the directory unless it exists, readable by its owner only, and syncs it and its ancestors.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn create(directory: &Path) -> Result<(), String> {
     keep_new_files_private();
     let created = DirBuilder::new().recursive(true).mode(0o700).create(directory);
@@ -73,7 +73,7 @@ pub fn keep_new_files_private() {
 /// them. `database` is the file of SQLite, which may be outside of the directory.
 ///
 /// # Errors
-/// A sentence for the operator: others can read the database, and this process may not change that.
+/// A message for the operator: others can read the database, and this process may not change that.
 pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), String> {
     keep_new_files_private();
     let directory = &directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
@@ -95,11 +95,11 @@ pub fn keep_private(directory: &Path, database: Option<&Path>) -> Result<(), Str
     files.iter().try_for_each(|file| take_from_others(file))
 }
 
-/// A sentence if users other than the owner can use a file or directory; `None` for one that does not exist.
+/// A message if users other than the owner can use a file or directory; `None` for one that does not exist.
 pub fn open_to_others(path: &Path) -> Option<String> {
     let mode = std::fs::symlink_metadata(path).ok().filter(|found| !found.is_symlink())?.mode();
-    let sentence = || format!("other users can read {} (mode {:o}): run `chmod go= {0}`", path.display(), mode & 0o777);
-    (mode & OTHERS != 0).then(sentence)
+    let message = || format!("other users can read {} (mode {:o}): run `chmod go= {0}`", path.display(), mode & 0o777);
+    (mode & OTHERS != 0).then(message)
 }
 
 /// Whether a directory is a volume of root whose group is that of the service, as `fsGroup` of Kubernetes
@@ -113,7 +113,7 @@ pub fn is_shared_volume(path: &Path) -> bool {
 pub const SECRET_FILES: [&str; 3] = ["acme.json", "first-key", "first-sign-in-link"];
 
 fn take_from_others(path: &Path) -> Result<(), String> {
-    let Some(sentence) = open_to_others(path) else { return Ok(()) };
+    let Some(message) = open_to_others(path) else { return Ok(()) };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let closed = open(path, flags, Mode::empty()).and_then(|file| {
         let mode = Mode::from_raw_mode(fstat(&file)?.st_mode) - Mode::from_raw_mode(OTHERS);
@@ -125,7 +125,7 @@ fn take_from_others(path: &Path) -> Result<(), String> {
             Ok(())
         }
         Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(format!("{sentence} ({error})")),
+        Err(error) => Err(format!("{message} ({error})")),
     }
 }
 
@@ -164,7 +164,7 @@ fn sync_parents(directory: &Path) -> io::Result<()> {
 /// waits for each lock for `patience`.
 ///
 /// # Errors
-/// A sentence for the operator: another server holds a lock, or a lock file cannot be written.
+/// A message for the operator: another server holds a lock, or a lock file cannot be written.
 pub fn lock(directory: &Path, database: &Path, patience: Duration) -> Result<DataLock, String> {
     let id = std::process::id();
     // Scripts read the first file as the id of the process, so only the second one names the machine.
@@ -193,7 +193,7 @@ fn boot_id() -> Option<String> {
 /// commits could be lost or damage the database.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn refuse_elsewhere(database: &Path) -> Result<(), String> {
     let Ok(mut file) = File::open(lock_file_of(database)) else { return Ok(()) };
     let mut holder = String::new();

@@ -44,10 +44,10 @@ struct Owner {
 }
 
 /// If this process runs as root, it becomes the owner of the first of `places` that belongs to another user. Where a
-/// place does not exist, or all of them belong to root, nothing changes. Returns a sentence for the log if it changed.
+/// place does not exist, or all of them belong to root, nothing changes. Returns a message for the log if it changed.
 ///
 /// # Errors
-/// A sentence for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
+/// A message for the operator: the places belong to several users, a user leads root to somewhere else by a symbolic
 /// link, or this process may not change its user.
 pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>, String> {
     if !geteuid().is_root() {
@@ -68,8 +68,8 @@ pub fn become_owner(places: &[&Path], keeps: RootRight) -> Result<Option<String>
         ));
     }
     let failed = |error: Errno| {
-        if let Some(sentence) = of_outside(&owner.path, owner.uid) {
-            return sentence;
+        if let Some(message) = of_outside(&owner.path, owner.uid) {
+            return message;
         }
         let name = name(owner.uid);
         format!(
@@ -115,7 +115,7 @@ pub fn name(uid: u32) -> String {
     user(uid).map_or_else(|| format!("user {uid}"), |(name, _)| name)
 }
 
-/// A sentence for the operator: this process may not use a file or directory as it must.
+/// A message for the operator: this process may not use a file or directory as it must.
 pub fn denied(path: &Path) -> String {
     let own = name(geteuid().as_raw());
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -123,8 +123,8 @@ pub fn denied(path: &Path) -> String {
     let visible = path.ancestors().find_map(|place| Some((place, fs::metadata(place).ok()?)));
     match visible {
         Some((place, metadata)) if metadata.uid() != geteuid().as_raw() => {
-            if let Some(sentence) = of_outside(place, metadata.uid()) {
-                return format!("permission denied: {sentence}");
+            if let Some(message) = of_outside(place, metadata.uid()) {
+                return format!("permission denied: {message}");
             }
             let (of, shown) = (name(metadata.uid()), place.display());
             let belongs = format!("permission denied: {shown} belongs to {of}, not to {own}: run this as {of}");
@@ -140,7 +140,7 @@ pub fn denied(path: &Path) -> String {
     }
 }
 
-/// A sentence about a place whose owner, a user of the host, has no number in the user namespace of this container: who
+/// A message about a place whose owner, a user of the host, has no number in the user namespace of this container: who
 /// should own it there. `None` outside of such namespaces, and for users that have a number.
 fn of_outside(place: &Path, uid: u32) -> Option<String> {
     let ranges = fs::read_to_string("/proc/self/uid_map").ok()?;

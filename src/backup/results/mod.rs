@@ -90,7 +90,7 @@ pub fn begin(progress: &ProgressBar, message: &'static str, tasks: u64) {
 /// `page` fetches tasks as [`tintype_store::Tasks::completed_tasks`] does.
 ///
 /// # Errors
-/// A sentence for the operator: the tasks could not be read, or there are completed tasks but no result files.
+/// A message for the operator: the tasks could not be read, or there are completed tasks but no result files.
 pub async fn check(
     files: Option<&Files>,
     page: impl AsyncFn(Option<Id>, u32) -> tintype_store::Result<Vec<CompletedTask>>,
@@ -114,7 +114,7 @@ pub async fn check(
 /// a warning; [`check`] reports it.
 ///
 /// # Errors
-/// A sentence for the operator: a file could not be written, or as for [`check`].
+/// A message for the operator: a file could not be written, or as for [`check`].
 pub async fn copy(
     files: Option<&Files>,
     to: &Files,
@@ -196,7 +196,7 @@ fn judge(size: u64, signature: &[u8], end: &[u8]) -> Result<u64, String> {
 /// Makes the entries of a directory durable.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn sync_directory(path: &Path) -> Result<(), String> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|error| format!("cannot sync {}: {error}", path.display()))
@@ -205,7 +205,7 @@ pub fn sync_directory(path: &Path) -> Result<(), String> {
 /// Copies a file durably to a new name that only its owner can read.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub fn copy_whole(from: &Path, to: &Path) -> Result<(), String> {
     let unreadable = |error: io::Error| format!("cannot read {}: {error}", from.display());
     let unwritable = |error: io::Error| format!("cannot write {}: {error}", to.display());

@@ -76,7 +76,7 @@ pub struct TaskBody<'a> {
     /// The images in order, once completed; null until then and when failed.
     #[schema(required = true, min_items = 1, max_items = 4)]
     images: Option<Vec<Image>>,
-    /// A sentence that says why the task failed; null unless failed.
+    /// A message that says why the task failed; null unless failed.
     #[schema(required = true)]
     error: Option<&'a str>,
     /// Creation in UTC, with milliseconds.
@@ -135,7 +135,7 @@ impl<'a> TaskBody<'a> {
     async fn new(task: &'a Task, api: &ApiState) -> Result<Self, FilesError> {
         let (images, error) = match &task.status {
             Status::Processing => (None, None),
-            Status::Failed(failure) => (None, Some(failure.sentence.as_str())),
+            Status::Failed(failure) => (None, Some(failure.message.as_str())),
             Status::Completed(names) => {
                 let mut images = Vec::with_capacity(names.len());
                 for name in names {

@@ -31,8 +31,8 @@ mod definitions;
 mod forms;
 mod tools;
 
-/// Longest sentence of the transport that callers see.
-const MAX_SENTENCE_BYTES: usize = 1_024;
+/// Longest message of the transport that callers see.
+const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// `POST /mcp`, and `/mcp/`, as some programs complete it
 pub(super) async fn post(
@@ -101,7 +101,7 @@ fn is_address(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// The answer; an error of the transport, which is a sentence in plain text, as an error of this server.
+/// The answer; an error of the transport, which is a message in plain text, as an error of this server.
 async fn refused_or_written(mut answer: Response) -> Response {
     let is_json = answer.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     match answer.status() {
@@ -112,10 +112,10 @@ async fn refused_or_written(mut answer: Response) -> Response {
             ApiError::invalid_request(message).into_response()
         }
         status if (status.is_client_error() || status.is_server_error()) && !is_json => {
-            let sentence = to_bytes(answer.into_body(), MAX_SENTENCE_BYTES).await.unwrap_or_default();
-            match String::from_utf8(sentence.into()) {
-                Ok(sentence) if status == StatusCode::BAD_REQUEST && !sentence.is_empty() => {
-                    ApiError::invalid_request(sentence)
+            let message = to_bytes(answer.into_body(), MAX_MESSAGE_BYTES).await.unwrap_or_default();
+            match String::from_utf8(message.into()) {
+                Ok(message) if status == StatusCode::BAD_REQUEST && !message.is_empty() => {
+                    ApiError::invalid_request(message)
                 }
                 _ => ApiError::of_status(status),
             }

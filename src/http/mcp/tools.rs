@@ -111,7 +111,7 @@ impl ServerHandler for Tools {
             tracing::error!(tool = %call.name, "a tool panicked");
             Err("Something went wrong on our side. Call list_tasks before you call generate_image again.".into())
         });
-        let result = result.unwrap_or_else(|sentence| CallToolResult::error(vec![ContentBlock::text(sentence)]));
+        let result = result.unwrap_or_else(|message| CallToolResult::error(vec![ContentBlock::text(message)]));
         Ok(result.into())
     }
 
@@ -161,7 +161,7 @@ impl Tools {
         let (wait, pictures) = (wait(&arguments, USUAL_WAIT)?, pictures(&arguments)?);
         arguments.remove("wait_seconds");
         arguments.remove("pictures");
-        self.caller.count(&self.api, RateLimit::Submit).await.map_err(sentence_of)?;
+        self.caller.count(&self.api, RateLimit::Submit).await.map_err(message_of)?;
         let attempt = self.attempt(&arguments);
         let chosen = self.choice(&mut arguments);
         let ignored = chosen.as_ref().map(|chosen| chosen.ignored.clone()).unwrap_or_default();
@@ -201,7 +201,7 @@ impl Tools {
     async fn earlier(&self, attempt: Call) -> Result<Option<TaskId>, String> {
         let store = self.api.shared.store.with_right(self.caller.right());
         let found = store.attach_call(self.caller.key_id, attempt).await;
-        match found.map_err(|error| sentence_of(error.into()))? {
+        match found.map_err(|error| message_of(error.into()))? {
             Attachment::Task(id) => Ok(Some(TaskId(id))),
             Attachment::None | Attachment::OtherChoices => Ok(None),
         }
@@ -258,7 +258,7 @@ impl Tools {
     ) -> Result<CallToolResult, String> {
         let (wait, pictures) = (wait(arguments, 0)?, pictures(arguments)?);
         let task_id = arguments.get("task_id").and_then(Value::as_str).ok_or("task_id must be a string.")?;
-        let task_id: TaskId = task_id.parse().map_err(|_| sentence_of(ApiError::no_such_task()))?;
+        let task_id: TaskId = task_id.parse().map_err(|_| message_of(ApiError::no_such_task()))?;
         self.wait(task_id, wait, context).await?;
         self.shown(task_id, pictures, context).await
     }
@@ -292,7 +292,7 @@ impl Tools {
                 };
                 left = left.saturating_sub(slice);
                 let waited = images::task_at_end(&self.api, &self.readiness, &self.caller, task_id, slice).await;
-                let Some(found) = waited.map_err(sentence_of)? else { return Ok(()) };
+                let Some(found) = waited.map_err(message_of)? else { return Ok(()) };
                 if found.task.status.is_terminal() {
                     return Ok(());
                 }
@@ -334,8 +334,8 @@ impl Tools {
         let found = images::find(api, State(self.readiness.clone()), self.caller, id, HeaderMap::new()).await;
         let task = data(found).await?;
         if task["status"] == "failed" {
-            let sentence = format!("The task {task_id} failed: {}", task["error"].as_str().unwrap_or_default());
-            return Ok(CallToolResult::error(vec![ContentBlock::text(sentence), json_text(&task)]));
+            let message = format!("The task {task_id} failed: {}", task["error"].as_str().unwrap_or_default());
+            return Ok(CallToolResult::error(vec![ContentBlock::text(message), json_text(&task)]));
         }
         // No structured content: agents such as Codex and Claude Code show that in place of the pictures and of the advice.
         let mut result = CallToolResult::success(vec![json_text(&task)]);
@@ -352,9 +352,9 @@ impl Tools {
             match pictures {
                 Ok(pictures) => result.content.extend(pictures),
                 Err(error) => {
-                    let reason = sentence_of(error);
-                    let sentence = format!("The images could not be added; they are at their URLs. {reason}");
-                    result.content.push(ContentBlock::text(sentence));
+                    let reason = message_of(error);
+                    let message = format!("The images could not be added; they are at their URLs. {reason}");
+                    result.content.push(ContentBlock::text(message));
                 }
             }
         }
@@ -430,9 +430,9 @@ fn pictures(arguments: &JsonObject) -> Result<Pictures, String> {
     }
 }
 
-/// The data of a response of the API, or its error as a sentence.
+/// The data of a response of the API, or its error as a message.
 async fn data(response: Result<Response, ApiError>) -> ToolResult {
-    let response = response.map_err(sentence_of)?;
+    let response = response.map_err(message_of)?;
     let ignored = response.headers().get(&images::IGNORED_FIELDS).cloned();
     let body = to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
     let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -445,9 +445,9 @@ async fn data(response: Result<Response, ApiError>) -> ToolResult {
 }
 
 /// An error of the API as an agent reads it.
-fn sentence_of(error: ApiError) -> String {
+fn message_of(error: ApiError) -> String {
     if let Some(cause) = error.cause() {
         tracing::error!(%cause, "a call of a tool failed");
     }
-    error.sentence()
+    error.message()
 }

@@ -70,8 +70,8 @@ impl ApiError {
         };
         let dialect = Dialect { code: Some(code), param, is_final: true, ..Dialect::default() };
         let base = if is_callers { Self::invalid_request("") } else { Self::internal() };
-        // The sentence was written for the API that calls images of an edit references.
-        Self { message: failure.sentence.replace("reference_images[", "image["), dialect, ..base }
+        // The message was written for the API that calls images of an edit references.
+        Self { message: failure.message.replace("reference_images[", "image["), dialect, ..base }
     }
 
     /// The error for a task that was accepted but whose pictures this call cannot return. The official clients repeat

@@ -126,7 +126,7 @@ impl ApiError {
         self.code == ErrorCode::Unauthorized
     }
 
-    /// 400 with a sentence that says what to change.
+    /// 400 with a message that says what to change.
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, message)
     }
@@ -238,7 +238,7 @@ impl ApiError {
     }
 
     /// The code and the message, for a text without a status.
-    pub(in crate::http) fn sentence(&self) -> String {
+    pub(in crate::http) fn message(&self) -> String {
         let code = serde_json::to_value(self.code).unwrap_or_default();
         let later = self.retry_after.map(|seconds| format!(" Retry after {seconds} s.")).unwrap_or_default();
         format!("{}: {}{later}", code.as_str().unwrap_or_default(), self.message)

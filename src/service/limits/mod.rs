@@ -112,7 +112,7 @@ impl RateLimits {
     /// Creates the limits with the server's defaults. `redis` counts them whenever it is reachable.
     ///
     /// # Errors
-    /// A sentence for the operator: the settings are invalid. An unreachable Redis is not an error.
+    /// A message for the operator: the settings are invalid. An unreachable Redis is not an error.
     pub async fn open(settings: &LimitSettings, redis: Option<&RedisServer>, clock: Clock) -> Result<Self, String> {
         let shared = match redis {
             Some(redis) => Some(SharedLimits::open(redis, clock.clone()).await?),
@@ -245,7 +245,7 @@ impl RateLimits {
 /// Tests a Redis server; returns its address and response time as text.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub async fn probe(redis: &RedisServer) -> Result<String, String> {
     shared::probe(redis).await
 }

@@ -73,7 +73,7 @@ impl SharedLimits {
     /// Tries to connect once, then starts a background task that keeps the connection open.
     ///
     /// # Errors
-    /// A sentence for the operator: the settings are invalid. An unreachable server is not an error.
+    /// A message for the operator: the settings are invalid. An unreachable server is not an error.
     pub(super) async fn open(server: &RedisServer, clock: Clock) -> Result<Self, String> {
         let server = Arc::new(Server::new(server, clock)?);
         let (sender, mut state) = watch::channel(RedisState::Starting);
@@ -282,7 +282,7 @@ impl Server {
 /// Tests a server; returns its address and response time as text.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) async fn probe(server: &RedisServer) -> Result<String, String> {
     let clock = Clock::system();
     let server = Server::new(server, clock.clone())?;

@@ -22,8 +22,8 @@ async function main(): Promise<void> {
     const header = { Prefer: "wait=30" };
     const { data: waited } = await client.POST("/api/v1/images/generate", { params: { header }, body: { prompt } });
     if (!waited || waited.data.status === CreatedTaskStatus.processing) throw new Error("the submit did not wait");
-    const { images, error: sentence } = waited.data;
-    if (`${waited.data.status}` !== end || !images !== !!sentence) throw new Error(JSON.stringify(waited));
+    const { images, error: message } = waited.data;
+    if (`${waited.data.status}` !== end || !images !== !!message) throw new Error(JSON.stringify(waited));
   }
 
   const wide = { prompt: "a boat", aspect_ratio: AspectRatio.Ratio16x9, n: 2, reference_images: [] };

@@ -22,8 +22,8 @@ async function main(): Promise<void> {
   for (const [prompt, end] of [["a boat", Status.COMPLETED], ["a boat [[fail]]", Status.FAILED]] as const) {
     const { data: waited } = await generate({ client, headers: { Prefer: "wait=30" }, body: { prompt } });
     if (!waited || waited.data.status === CreatedStatus.PROCESSING) throw new Error("the submit did not wait");
-    const { images, error: sentence } = waited.data;
-    if (`${waited.data.status}` !== end || !images !== !!sentence) throw new Error(JSON.stringify(waited));
+    const { images, error: message } = waited.data;
+    if (`${waited.data.status}` !== end || !images !== !!message) throw new Error(JSON.stringify(waited));
   }
 
   const wide = { prompt: "a boat", aspect_ratio: AspectRatio.RATIO16X9, n: 2, reference_images: [] };

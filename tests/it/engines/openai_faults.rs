@@ -1,4 +1,4 @@
-//! Every way in which a server with the Images API misbehaves: the operator's line, the caller's sentence, the attempts
+//! Every way in which a server with the Images API misbehaves: the operator's line, the caller's message, the attempts
 //! and the refund.
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Meaning {
         }
     }
 
-    /// The sentence for the caller, and how often the server is asked.
+    /// The message for the caller, and how often the server is asked.
     pub fn ending(self) -> Option<(&'static str, usize)> {
         match self {
             Self::Refused => Some(("was refused by the content policy", 1)),
@@ -144,7 +144,7 @@ async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt()
 }
 
 #[tokio::test]
-async fn each_fault_of_a_server_ends_its_task_with_a_plain_sentence_and_a_refund_or_leaves_it_waiting() {
+async fn each_fault_of_a_server_ends_its_task_with_a_plain_message_and_a_refund_or_leaves_it_waiting() {
     for (reply, meaning, _) in errors().into_iter().chain(nonsense()) {
         let server = ImagesServer::start(Dialect::Sglang).await;
         server.always(reply.clone());
@@ -155,8 +155,8 @@ async fn each_fault_of_a_server_ends_its_task_with_a_plain_sentence_and_a_refund
         service.work().await;
         let (task, credits) = outcome(&caller, &task_id).await;
         match meaning.ending() {
-            Some((sentence, asked)) => {
-                assert!(task["error"].as_str().is_some_and(|error| error.contains(sentence)), "{reply:?}: {task}");
+            Some((message, asked)) => {
+                assert!(task["error"].as_str().is_some_and(|error| error.contains(message)), "{reply:?}: {task}");
                 assert_eq!((credits, server.asked().len()), (10, asked), "{reply:?}");
             }
             None => {

@@ -219,7 +219,7 @@ fn of_the_prompt() -> Vec<Quirk> {
             Refused,
             "invalid_request_error",
         ),
-        ("a refusal without a sentence", Reply::json(400, &null), Refused, "moderation_blocked"),
+        ("a refusal without a message", Reply::json(400, &null), Refused, "moderation_blocked"),
         (
             "the prompt is too long",
             Reply::json(400, &openai_error("x", "invalid_request_error", Some("prompt"), None)),
@@ -227,7 +227,7 @@ fn of_the_prompt() -> Vec<Quirk> {
             "answered 400",
         ),
         (
-            "a code and a sentence of other types",
+            "a code and a message of other types",
             Reply::json(500, &json!({ "error": { "code": [1], "message": { "a": 1 } } })),
             Temporary,
             "answered 500",

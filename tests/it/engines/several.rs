@@ -61,7 +61,7 @@ async fn each_worker_takes_what_its_engine_can_do_and_no_other_task() {
     for task in &edits {
         // The engine took it, and the download found nothing.
         let task = caller.task(task).await;
-        assert!(task["error"].as_str().expect("a sentence").contains("reference_images[0]"), "{task}");
+        assert!(task["error"].as_str().expect("a message").contains("reference_images[0]"), "{task}");
     }
     caller.submit_prompt("a boat").await;
     assert_eq!(step(&edit).await, 1, "an engine that takes references renders from text too");

@@ -1,4 +1,4 @@
-//! Answers of buckets in the field that no document describes. Each ends in a sentence, soon.
+//! Answers of buckets in the field that no document describes. Each ends in a message, soon.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -151,7 +151,7 @@ async fn a_store_without_conditional_writes_is_named_at_once() {
 }
 
 #[test]
-fn a_mistyped_endpoint_is_a_sentence() {
+fn a_mistyped_endpoint_is_a_message() {
     let data = TempDir::new().expect("a directory");
     for endpoint in [
         "s3.example.com",

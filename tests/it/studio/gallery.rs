@@ -317,7 +317,7 @@ async fn a_private_board_is_its_owners_alone_until_the_team_sees_it() {
     }
     assert_eq!(bob.send(&format!("/studio/boards/{board}/publish"), &[]).await.status, StatusCode::SEE_OTHER);
     assert!(ada.page(&format!("/studio/gallery?board={board}")).await.contains("a boat"));
-    // A board that somebody else removed is named in a sentence.
+    // A board that somebody else removed is named in a message.
     ada.send(&format!("/studio/boards/{board}/remove"), &[]).await;
     let late = bob.send("/studio/gallery/put", &fields).await;
     assert!(

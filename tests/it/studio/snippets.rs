@@ -82,7 +82,7 @@ async fn run(ada: &Visitor<'_>, id: Id, language: &str) -> (String, Output, Temp
     (sent.request.prompt, output, folder)
 }
 
-/// The sentence in which a program ended.
+/// The message in which a program ended.
 #[track_caller]
 fn failure(output: &Output) -> String {
     assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(1), true), "{output:?}");
@@ -108,7 +108,7 @@ async fn copied_snippets_send_the_same_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copied_snippets_end_an_error_in_a_sentence() {
+async fn copied_snippets_end_an_error_in_a_message() {
     let service = Service::start().await;
     let ada = service.visitor("ada", 100).await;
     let id = ada.create("a boat [[fail]]").await;

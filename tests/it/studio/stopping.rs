@@ -21,8 +21,8 @@ impl Visitor<'_> {
 
     /// Asserts that the task is shown as cancelled, and to whoever reads the state as failed.
     async fn assert_cancelled(&self, id: Id) {
-        let sentence = "Cancelled. Its credits were refunded.";
-        let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, sentence));
+        let message = "Cancelled. Its credits were refunded.";
+        let cancelled = Status::Failed(TaskFailure::new(FailureCause::Cancelled, message));
         let found = self.service.shared.store.find_task(self.account, Surface::Web, id).await.expect("a store");
         assert_eq!(found.expect("a task").status, cancelled);
         for path in ["/studio", "/studio/gallery", "/studio/gallery?state=cancelled", &format!("/studio/tasks/{id}")] {

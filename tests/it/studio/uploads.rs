@@ -438,12 +438,12 @@ async fn a_browser_without_the_script_sends_files_with_the_form() {
     assert_eq!(record.request.reference_images.len(), 1);
     assert!(record.request.reference_images[0].starts_with("upload:"));
     assert_eq!(send(form("wrong", &fields, &[picture.as_ref()])).await.status, StatusCode::FORBIDDEN);
-    for (files, sentence) in
+    for (files, message) in
         [(&[b"no picture".as_slice()][..], "cannot be read"), (&[picture.as_ref(); 5][..], "at most four references")]
     {
         let refused = send(form(&proof, &fields, files)).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{refused:?}");
-        assert!(text(&refused).contains(sentence) && text(&refused).contains(">a boat</textarea>"), "{sentence}");
+        assert!(text(&refused).contains(message) && text(&refused).contains(">a boat</textarea>"), "{message}");
     }
     let long = "a".repeat(MAX_BODY + 1);
     for body in [form(&proof, &[("prompt", &long)], &[]), b"--b\r\n\r\n\r\n--b--".to_vec(), b"--b".to_vec()] {

@@ -1,4 +1,4 @@
-//! Failures and refusals in the language of the reader: the German studio shows no sentence of the API.
+//! Failures and refusals in the language of the reader: the German studio shows no message of the API.
 
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ async fn german(visitor: &Visitor<'_>, path: &str) -> String {
 }
 
 /// Fails the only task that waits.
-async fn fail(service: &Service, cause: FailureCause, sentence: &str) {
+async fn fail(service: &Service, cause: FailureCause, message: &str) {
     let claim = service.shared.store.claim(1, Duration::from_secs(60)).await.expect("a store").remove(0);
-    service.shared.store.fail(claim.lease, cause, sentence).await.expect("a store");
+    service.shared.store.fail(claim.lease, cause, message).await.expect("a store");
 }
 
 fn assert_german(page: &str, cause: FailureCause) {
@@ -63,19 +63,19 @@ async fn the_opening_balance_has_a_german_name() {
 async fn every_failure_is_told_in_the_language_of_the_reader() {
     let service = Service::start().await;
     let ada = service.visitor("admin", 100).await;
-    for (cause, german_sentence) in CAUSES {
+    for (cause, german_message) in CAUSES {
         let id = ada.create("ein Boot").await;
         fail(&service, cause, OF_API).await;
         let page = german(&ada, &format!("/studio/tasks/{id}")).await;
         assert!(page.contains("Ohne Vorlagen"), "{cause}: {page}");
         // The snippets for programs stand below the card.
         let card = page.split("</article>").next().expect("a card");
-        assert!(card.contains("<strong>Fehlgeschlagen</strong>") && card.contains(german_sentence), "{cause}: {card}");
+        assert!(card.contains("<strong>Fehlgeschlagen</strong>") && card.contains(german_message), "{cause}: {card}");
         assert!(card.contains("2 Credits erstattet."), "{cause}: {card}");
         assert_german(card, cause);
         for path in ["/studio", "/studio/gallery"] {
             let tiles = german(&ada, path).await;
-            assert!(tiles.contains(german_sentence), "{cause}: {tiles}");
+            assert!(tiles.contains(german_message), "{cause}: {tiles}");
             assert_german(&tiles, cause);
         }
     }
@@ -93,14 +93,14 @@ async fn the_activity_of_the_api_is_shown_in_the_language_of_the_reader_and_answ
     let (_, key) = service.new_key(ada.account, |_| {}).await;
     let authorization = format!("Bearer {key}");
     let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
-    for (cause, german_sentence) in CAUSES {
+    for (cause, german_message) in CAUSES {
         let submitted =
             service.call("POST", GENERATE, &headers, json!({ "prompt": "a boat" }).to_string()).await.json();
         let id = submitted["data"]["id"].as_str().expect("an id").to_owned();
         assert!(german(&ada, "/studio/activity").await.contains(">In Arbeit<"));
         fail(&service, cause, OF_API).await;
         let page = german(&ada, "/studio/activity").await;
-        assert!(page.contains(german_sentence) && page.contains(">Fehlgeschlagen<"), "{cause}: {page}");
+        assert!(page.contains(german_message) && page.contains(">Fehlgeschlagen<"), "{cause}: {page}");
         assert_german(&page, cause);
         let task = service.call("GET", &format!("{TASKS}/imgmodel-{id}"), &headers, "").await.json();
         assert_eq!(task["data"]["error"], OF_API, "{cause}");
@@ -177,7 +177,7 @@ async fn every_refusal_of_the_form_is_told_in_the_language_of_the_reader() {
     let many = "https://a.example/b.png\n".repeat(5);
     let proof = ada.proof().await;
     let headers = [("accept-language", "de"), ("x-requested-with", "studio")];
-    for (field, value, sentence) in [
+    for (field, value, message) in [
         ("prompt", "  ", "Beschreiben Sie zuerst das Bild."),
         (
             "prompt",
@@ -208,7 +208,7 @@ async fn every_refusal_of_the_form_is_told_in_the_language_of_the_reader() {
         let refused = ada.send_with("/studio/tasks", &fields, &proof, &headers).await;
         assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{field}={value}: {refused:?}");
         let said = text(&refused);
-        assert!(said.starts_with(sentence), "{field}={value}: {said}");
+        assert!(said.starts_with(message), "{field}={value}: {said}");
         for of_api in ["must", "aspect_ratio", "reference_images", "prompt", "[0]"] {
             assert!(!said.contains(of_api), "{field}={value}: {said}");
         }
@@ -221,10 +221,10 @@ async fn errors_that_arise_outside_of_the_studio_are_told_in_the_language_of_the
     let service = Service::start().await;
     let ada = service.visitor("ada", 5).await;
     let headers = [("cookie", ada.cookie.as_str()), ("accept-language", "de")];
-    for (method, path, sentence) in
+    for (method, path, message) in
         [("GET", "/studio/nowhere", "Diese Seite gibt es nicht"), ("DELETE", "/studio", "Diese Seite gibt es nicht")]
     {
         let answer = service.call(method, path, &headers, "").await;
-        assert!(answer.status.is_client_error() && text(&answer).contains(sentence), "{method} {path}: {answer:?}");
+        assert!(answer.status.is_client_error() && text(&answer).contains(message), "{method} {path}: {answer:?}");
     }
 }

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{PARTIAL, Progress, Rules, Wanted, blank, hex, unwritable};
+use super::{FileSpec, PARTIAL, Progress, Rules, blank, hex, unwritable};
 use crate::graph::Uses;
 use crate::lora::{Change, Changes};
 use crate::weights::{Floats, TensorEntry, Weights, floats, piece_name, scale_name};
@@ -176,7 +176,7 @@ pub(super) fn write<'w>(
     path: &Path,
     part: &str,
     items: impl FnOnce() -> Result<Vec<Item<'w>>>,
-    wanted: &Wanted,
+    spec: &FileSpec,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<()> {
     let partial = path.with_extension(PARTIAL);
@@ -187,7 +187,7 @@ pub(super) fn write<'w>(
     }
     let file = OpenOptions::new().write(true).create_new(true).open(&partial);
     let result = file.map_err(|error| unwritable(&partial, &error)).and_then(|mut file| {
-        fill(&mut file, &partial, part, &items()?, wanted, progress)?;
+        fill(&mut file, &partial, part, &items()?, spec, progress)?;
         file.sync_all().map_err(|error| unwritable(&partial, &error))?;
         std::fs::rename(&partial, path).map_err(|error| unwritable(path, &error))
     });
@@ -205,11 +205,11 @@ pub(super) fn write<'w>(
 pub(super) fn in_memory(
     part: &str,
     items: &[Item<'_>],
-    wanted: &Wanted,
+    spec: &FileSpec,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Vec<u8>> {
     let mut file = Cursor::new(Vec::new());
-    fill(&mut file, Path::new(part), part, items, wanted, progress)?;
+    fill(&mut file, Path::new(part), part, items, spec, progress)?;
     Ok(file.into_inner())
 }
 
@@ -256,9 +256,9 @@ pub(super) fn items<'w>(
     Ok(items)
 }
 
-fn header(items: &[Item<'_>], wanted: &Wanted) -> (Vec<u8>, u64) {
+fn header(items: &[Item<'_>], spec: &FileSpec) -> (Vec<u8>, u64) {
     let mut header = Map::new();
-    header.insert("__metadata__".into(), json!(wanted.notes()));
+    header.insert("__metadata__".into(), json!(spec.notes()));
     let mut end = 0;
     for item in items {
         let (name, kind, bytes) = item.entry();
@@ -278,10 +278,10 @@ fn fill(
     path: &Path,
     part: &str,
     items: &[Item<'_>],
-    wanted: &Wanted,
+    spec: &FileSpec,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<()> {
-    let (header, data) = header(items, wanted);
+    let (header, data) = header(items, spec);
     let mut now = Progress { part: part.into(), done: 0, total: header.len() as u64 + data };
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Error::Unusable(format!(

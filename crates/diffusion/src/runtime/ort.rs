@@ -81,16 +81,16 @@ impl Device {
 const OUT_OF_MEMORY: [&str; 5] =
     ["bad_alloc", "bad allocation", "Failed to allocate memory", "out of memory", "ALLOC_FAILED"];
 
-/// Errors of the library, in a sentence that begins with the given words.
+/// Errors of the library, in a message that begins with the given words.
 fn failed(what: &str) -> impl Fn(&dyn fmt::Display) -> Error {
     move |error| {
         let text = error.to_string();
         // The signature of a C++ template comes first, and logs cut long lines.
         let cause = text.find("CUDA failure").map_or(text.as_str(), |at| &text[at..]);
-        let sentence = format!("{what}: {cause}");
-        match OUT_OF_MEMORY.iter().any(|words| sentence.contains(words)) {
-            true => Error::Memory(sentence),
-            false => Error::Run(sentence),
+        let message = format!("{what}: {cause}");
+        match OUT_OF_MEMORY.iter().any(|words| message.contains(words)) {
+            true => Error::Memory(message),
+            false => Error::Run(message),
         }
     }
 }
@@ -115,7 +115,7 @@ fn environment(library: &Path) -> Result<Environment> {
         return Err(unusable(&"there is no such file"));
     }
     let made = ort::init_from(library).map_err(|error| match error {
-        // Its own sentence leaves the reason out.
+        // Its own message leaves the reason out.
         ort::LoadDynamicError::Dlopen { error, .. } => match std::error::Error::source(&error) {
             Some(reason) => unusable(&reason),
             None => unusable(&error),

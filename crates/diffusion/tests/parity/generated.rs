@@ -70,7 +70,7 @@ fn write_weights(path: &Path, listed: &Value) {
 enum Outcome {
     /// The largest error.
     Equal(f64),
-    /// The sentence.
+    /// The message.
     Refused(String),
     Wrong(String),
 }
@@ -120,11 +120,11 @@ impl<'a> Case<'a> {
                     return Outcome::Wrong(format!("an error of {error:.1e}, and {apart} of 255, on {on:?}"));
                 }
                 Err(error) => {
-                    let sentence = error.to_string().replace(&format!("{}/", self.made.path().display()), "");
-                    return if self.names(&sentence) {
-                        Outcome::Refused(sentence)
+                    let message = error.to_string().replace(&format!("{}/", self.made.path().display()), "");
+                    return if self.names(&message) {
+                        Outcome::Refused(message)
                     } else {
-                        Outcome::Wrong(format!("refused without file, field and value: {sentence}"))
+                        Outcome::Wrong(format!("refused without file, field and value: {message}"))
                     };
                 }
             }
@@ -154,8 +154,8 @@ impl<'a> Case<'a> {
         Ok((error, apart.fold(0.0, worse)))
     }
 
-    /// Whether a sentence names a file, a field and its value, as they are.
-    fn names(&self, sentence: &str) -> bool {
+    /// Whether a message names a file, a field and its value, as they are.
+    fn names(&self, message: &str) -> bool {
         self.case["files"].as_object().expect("files").iter().any(|(name, text)| {
             let text = self.texts[count_or_0(text)].as_str().expect("a text");
             // Python writes a number that is not in JSON.
@@ -164,18 +164,18 @@ impl<'a> Case<'a> {
             let within = fields.iter().filter_map(|(key, inner)| Some((format!("{name}: {key}"), inner.as_object()?)));
             let mut objects = within.chain([(name.clone(), &fields)]);
             objects.any(|(path, fields)| {
-                let named = |field: &str, value: &str| sentence.contains(&format!("{path}: \"{field}\" is {value}"));
+                let named = |field: &str, value: &str| message.contains(&format!("{path}: \"{field}\" is {value}"));
                 let mut each = fields.iter().filter(|(_, value)| !value.is_null());
                 each.any(|(field, value)| named(field, &value.to_string().chars().take(80).collect::<String>()))
-                    || first_field(sentence).is_some_and(|field| !fields.contains_key(field) && named(field, "nothing"))
+                    || first_field(message).is_some_and(|field| !fields.contains_key(field) && named(field, "nothing"))
             })
         })
     }
 }
 
-/// The first field that a sentence names.
-fn first_field(sentence: &str) -> Option<&str> {
-    sentence.split('"').nth(1)
+/// The first field that a message names.
+fn first_field(message: &str) -> Option<&str> {
+    message.split('"').nth(1)
 }
 
 /// The worse of two errors; a number that is none is the worst.
@@ -203,9 +203,9 @@ fn generated_configurations_are_equal_or_refused_by_name() {
                     println!("{name}: equal, {error:.1e}");
                     (equal, most) = (equal + 1, worse(most, error));
                 }
-                Outcome::Refused(sentence) => {
-                    println!("{name}: refused, {sentence}");
-                    *refused.entry(sentence).or_default() += 1;
+                Outcome::Refused(message) => {
+                    println!("{name}: refused, {message}");
+                    *refused.entry(message).or_default() += 1;
                 }
                 Outcome::Wrong(what) => {
                     println!("{name}: WRONG, {what}");

@@ -145,8 +145,8 @@ pub enum Event {
     Failed {
         /// The kind of the failure.
         fault: Fault,
-        /// A sentence for the operator, without words of the caller.
-        sentence: String,
+        /// A message for the operator, without words of the caller.
+        message: String,
     },
 }
 
@@ -355,10 +355,10 @@ impl Event {
                 frame.long(usage.peak_bytes);
                 frame.long(usage.own_bytes);
             }
-            Self::Failed { fault, sentence } => {
+            Self::Failed { fault, message } => {
                 frame.byte(FAILED);
                 frame.byte(FAULTS.iter().find(|(known, _)| known == fault).map_or(0, |(_, code)| *code));
-                frame.text(sentence);
+                frame.text(message);
             }
         }
         frame.end()
@@ -407,7 +407,7 @@ impl Event {
                 let code = body.byte()?;
                 let known = FAULTS.iter().find(|(_, known)| *known == code);
                 let (fault, _) = known.ok_or(FrameError("it fails in an unknown way"))?;
-                Self::Failed { fault: *fault, sentence: body.text()? }
+                Self::Failed { fault: *fault, message: body.text()? }
             }
             _ => return Err(FrameError("it is no event")),
         };

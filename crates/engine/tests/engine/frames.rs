@@ -54,7 +54,7 @@ fn messages_and_events_are_read_as_they_were_written() {
         micros: 1,
     };
     let faults = [Fault::Model, Fault::Order, Fault::Run, Fault::Spoiled, Fault::Cancelled, Fault::Memory];
-    let failed = faults.map(|fault| Event::Failed { fault, sentence: "no".into() });
+    let failed = faults.map(|fault| Event::Failed { fault, message: "no".into() });
     let events = [
         Event::Loaded(loaded),
         Event::Encoded { micros: u64::MAX },

@@ -30,7 +30,7 @@ pub(super) struct Link<'a> {
 /// Reads a file of a workflow or of its mapping. `name` stands for it in errors.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) fn read(path: &Path, name: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut file = File::open(path).map_err(|error| format!("cannot read {name}: {error}"))?.take(MAX_FILE_BYTES + 1);
@@ -45,7 +45,7 @@ impl Graph {
     /// The workflow in a text. `name` stands for it in errors.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
         let nodes: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("{name} is not a JSON object: {error}"))?;

@@ -54,7 +54,7 @@ const RESERVED: [&str; 1] = ["embedding:"];
 /// Describes the engine without connecting.
 ///
 /// # Errors
-/// A sentence for the operator: there is no workflow, or it cannot be used.
+/// A message for the operator: there is no workflow, or it cannot be used.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let Some(graph) = &settings.engine_workflow else {
         return Err(

@@ -85,7 +85,7 @@ pub struct Found {
     pub nodes: Vec<NodeInputs>,
     /// Kinds that were not found.
     pub missing: Vec<Missing>,
-    /// Sentences about choices that a person may want to make otherwise.
+    /// Messages about choices that a person may want to make otherwise.
     pub notes: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ struct Finder<'a> {
 /// Finds the nodes of the workflow in this file.
 ///
 /// # Errors
-/// A sentence for the operator: the file is not a workflow in the API format.
+/// A message for the operator: the file is not a workflow in the API format.
 pub fn find(path: &Path) -> Result<Found, String> {
     let name = path.display().to_string();
     Ok(of(&Graph::parse(&read(path, &name)?, &name)?))

@@ -108,7 +108,7 @@ impl Workflow {
     /// Reads the files of a workflow and its mapping. Without one the nodes are found.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn read(graph: &Path, mapping: Option<&Path>) -> Result<Self, String> {
         let read = |path: &Path, setting: &str| read(path, &format!("{setting} {}", path.display()));
         let mapping = mapping.map(|path| read(path, "--engine-workflow-nodes")).transpose()?;
@@ -212,7 +212,7 @@ impl Workflow {
     /// Puts values into the places `"{{NAME}}"` of the workflow.
     ///
     /// # Errors
-    /// A sentence for the operator: a place has no value, or a value no place.
+    /// A message for the operator: a place has no value, or a value no place.
     pub(super) fn with(mut self, values: &Map<String, Value>) -> Result<Self, String> {
         let mut used = BTreeSet::new();
         for node in self.graph.0.values_mut() {
@@ -360,7 +360,7 @@ mod tests {
     fn a_workflow_without_a_mapping_gets_the_nodes_that_are_found() {
         let graph = GRAPH.replace("\"seed\": 1,", "\"seed\": 1, \"positive\": [\"6\", 0],");
         let workflow = Workflow::parse(&graph, None).expect("a workflow");
-        let nodes = workflow.found().expect("a sentence");
+        let nodes = workflow.found().expect("a message");
         assert_eq!(nodes, "prompt text of 6, seed seed of 3, model ckpt_name of 4");
         assert_eq!(workflow.fill(&values(&RenderSettings::default()))["6"]["inputs"]["text"], "say \"hello\"");
         assert_eq!(Workflow::parse(&graph, Some(MAPPING)).expect("a workflow").found(), None);

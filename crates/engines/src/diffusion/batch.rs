@@ -371,15 +371,15 @@ impl Renderer {
     async fn failure(&self, trouble: OrderError, render: Unfinished<'_>) -> EngineError {
         let number = render.number;
         match trouble {
-            OrderError::Failed(fault, sentence) => {
+            OrderError::Failed(fault, message) => {
                 render.ended();
                 match fault {
-                    Fault::Order | Fault::Spoiled => EngineError::Permanent(sentence),
+                    Fault::Order | Fault::Spoiled => EngineError::Permanent(message),
                     Fault::Memory => {
                         let advice = self.shared.request.more_memory();
-                        EngineError::Temporary(format!("{sentence}: {advice}"))
+                        EngineError::Temporary(format!("{message}: {advice}"))
                     }
-                    Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(sentence),
+                    Fault::Model | Fault::Run | Fault::Cancelled => EngineError::Temporary(message),
                 }
             }
             // Dropping the render replaces the child.

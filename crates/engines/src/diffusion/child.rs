@@ -33,14 +33,14 @@ pub(super) const NO_MODEL: u8 = 1;
 const NO_RUNTIME: u8 = 2;
 /// The status of any other child that cannot start.
 const NO_START: u8 = 3;
-/// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its sentence
+/// The status with which a child exits that cannot use a file beside its model, or another setting of it. Its message
 /// says what to do.
 pub(super) const NO_ADDITION: u8 = 4;
 /// The status with which a child exits whose model lacks a file or has a damaged one.
 pub(super) const NO_FILES: u8 = 5;
 /// The status with which a child exits that does not know the scheduler of its model.
 pub(super) const NO_SCHEDULER: u8 = 6;
-/// The status with which a child exits that cannot use its model for another reason. Its sentence says what to do.
+/// The status with which a child exits that cannot use its model for another reason. Its message says what to do.
 pub(super) const NO_USE: u8 = 7;
 
 /// Shortest time between two previews of a picture.
@@ -139,8 +139,8 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
     };
     match run(&setup) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(End { status, sentence }) => {
-            complain(&sentence);
+        Err(End { status, message }) => {
+            complain(&message);
             ExitCode::from(status)
         }
     }
@@ -151,13 +151,13 @@ struct End {
     /// The status with which the process exits.
     status: u8,
     /// For the operator.
-    sentence: String,
+    message: String,
 }
 
 /// Something else than the model, such as this machine.
 impl From<String> for End {
-    fn from(sentence: String) -> Self {
-        Self { status: NO_START, sentence }
+    fn from(message: String) -> Self {
+        Self { status: NO_START, message }
     }
 }
 
@@ -171,13 +171,13 @@ impl From<Error> for End {
             Error::Lora(_) | Error::Embedding(_) | Error::Vae(_) | Error::Setting(_) => NO_ADDITION,
             _ => NO_START,
         };
-        Self { status, sentence: error.to_string() }
+        Self { status, message: error.to_string() }
     }
 }
 
 /// Prints a line that the parent logs. Without standard error nobody reads it.
-fn complain(sentence: &str) {
-    let _ = writeln!(io::stderr(), "{sentence}");
+fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 fn run(setup: &Setup) -> Result<(), End> {
@@ -188,7 +188,7 @@ fn run(setup: &Setup) -> Result<(), End> {
     // The library of a runtime is code of others, so it is loaded behind the confinement.
     let runtime = runtime(setup).map_err(|error| End {
         status: NO_RUNTIME,
-        sentence: format!(
+        message: format!(
             "{error}: download it again with `tintype engine library`, or choose another --engine-runtime"
         ),
     })?;
@@ -374,7 +374,7 @@ impl Painter {
     /// Renders one order after another.
     ///
     /// # Errors
-    /// A sentence for the operator: the parent no longer listens.
+    /// A message for the operator: the parent no longer listens.
     fn paint_all(&mut self, orders: &mpsc::Receiver<Arrived>) -> Result<(), String> {
         for (order, cancel) in orders {
             let event = match self.paint(&order, &cancel) {
@@ -496,7 +496,7 @@ fn failed(error: &Error) -> Event {
         Error::Cancelled => Fault::Cancelled,
     };
     // Far below the longest text of a frame.
-    Event::Failed { fault, sentence: error.to_string().chars().take(1_000).collect() }
+    Event::Failed { fault, message: error.to_string().chars().take(1_000).collect() }
 }
 
 fn usage() -> ResourceUsage {
@@ -538,8 +538,8 @@ mod tests {
             [("sdxl.safetensors", "tiny", "sdxl.safetensors"), ("badhands.safetensors", "large_xl", "another family")]
         {
             let error = open(&setup(embedding, vae), Runtime::Rten).expect_err(word);
-            let End { status, sentence } = End::from(error);
-            assert!(status == NO_ADDITION && sentence.contains(word), "{status} {sentence}");
+            let End { status, message } = End::from(error);
+            assert!(status == NO_ADDITION && message.contains(word), "{status} {message}");
         }
     }
 
@@ -571,8 +571,8 @@ mod tests {
             device_memory: None,
             work: Work::Opens,
         };
-        let End { status, sentence } = End::from(open(&setup, Runtime::Rten).expect_err(path));
-        assert!(sentence.contains(name), "{sentence}");
+        let End { status, message } = End::from(open(&setup, Runtime::Rten).expect_err(path));
+        assert!(message.contains(name), "{message}");
         status
     }
 
@@ -622,8 +622,8 @@ mod tests {
         assert_eq!(cache.read_dir().expect("a folder").count(), 2, "the text encoder and the UNet");
         for (lora, word) in [("sdxl_kohya.safetensors", "another family"), ("none.safetensors", "cannot read")] {
             let error = open(&setup(Work::Opens, lora), Runtime::Rten).expect_err(lora);
-            let End { status, sentence } = End::from(error);
-            assert!(status == NO_ADDITION && sentence.contains(lora) && sentence.contains(word), "{status} {sentence}");
+            let End { status, message } = End::from(error);
+            assert!(status == NO_ADDITION && message.contains(lora) && message.contains(word), "{status} {message}");
         }
     }
 }

@@ -155,7 +155,7 @@ impl Pipes {
                 }
                 Event::Encoded { .. } | Event::Step { .. } | Event::Preview { .. } => {}
                 Event::Done(usage) if pictures.len() == count => return Ok((pictures, usage)),
-                Event::Failed { fault, sentence } => return Err(OrderError::Failed(fault, sentence)),
+                Event::Failed { fault, message } => return Err(OrderError::Failed(fault, message)),
                 Event::Loaded(_) | Event::Painted { .. } | Event::Done(_) => {
                     return Err(OrderError::Lost("it sent something that is not a valid reply".into()));
                 }

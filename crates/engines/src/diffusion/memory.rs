@@ -9,7 +9,7 @@ use super::machine;
 /// fit the machine.
 ///
 /// # Errors
-/// A sentence for the operator: the limits of several engines add up to more than the machine has for them.
+/// A message for the operator: the limits of several engines add up to more than the machine has for them.
 fn share(engines: &mut [NamedEngine], limit: u64) -> Result<(), String> {
     let is_diffusion = |engine: &&mut NamedEngine| engine.settings.engine == Some(EngineTarget::Diffusion);
     let mut own: Vec<_> = engines.iter_mut().filter(is_diffusion).collect();

@@ -53,7 +53,7 @@ const MAX_WORDS: u64 = 2_000;
 /// The engine that runs the model of the settings.
 ///
 /// # Errors
-/// A sentence for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
+/// A message for the operator: no model is named. A model that cannot be used is no error yet: it may be repaired while
 /// the service runs.
 pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineChoice, String> {
     let request = ModelRequest::new(settings, data)?;
@@ -76,7 +76,7 @@ pub(super) fn choose(settings: &EngineSettings, data: &Path) -> Result<EngineCho
 /// Opens the model of the settings in a child process that ends at once, and describes it.
 ///
 /// # Errors
-/// A sentence for the operator: the model cannot be used.
+/// A message for the operator: the model cannot be used.
 pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) -> Result<String, String> {
     open_once(settings, data, decoder).await.map_err(|OpenModelError { words, .. }| words)
 }
@@ -84,7 +84,7 @@ pub async fn check(settings: &EngineSettings, data: &Path, decoder: &Decoder) ->
 /// Why a model could not be opened.
 #[derive(Debug)]
 pub struct OpenModelError {
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub words: String,
     /// What cannot be used.
     pub fault: OpenFault,
@@ -157,7 +157,7 @@ async fn complaint(child: &mut Child, request: &ModelRequest) -> OpenModelError 
 /// Compares the model of the settings with the same in 32 bits, in a child process.
 ///
 /// # Errors
-/// A sentence for the operator: the model cannot be used.
+/// A message for the operator: the model cannot be used.
 pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked: Asked) -> Result<Distance, String> {
     let request = ModelRequest::new(settings, data)?;
     let setup = Setup { work: Work::Compares(asked), ..request.setup(&request.find()?, keeps, &[])? };
@@ -176,7 +176,7 @@ pub async fn compare(settings: &EngineSettings, data: &Path, keeps: bool, asked:
 /// The numbers that the engine of these settings computes with.
 ///
 /// # Errors
-/// A sentence for the operator: there is no such model.
+/// A message for the operator: there is no such model.
 pub fn precision(settings: &EngineSettings, data: &Path) -> Result<EnginePrecision, String> {
     let request = ModelRequest::new(settings, data)?;
     Ok(request.precision(&request.find()?))

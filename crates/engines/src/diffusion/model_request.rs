@@ -65,7 +65,7 @@ impl ModelRequest {
     /// The model of the settings, or else an installed one.
     ///
     /// # Errors
-    /// A sentence for the operator: there is none.
+    /// A message for the operator: there is none.
     pub(super) fn new(settings: &EngineSettings, data: &Path) -> Result<Self, String> {
         let model = settings.model.clone().or_else(|| default_model(data)).ok_or(
             "--engine diffusion needs a model: `tintype model list` shows those that `tintype model pull` can fetch; or give --model a folder as diffusers writes it, or a .safetensors file",
@@ -91,7 +91,7 @@ impl ModelRequest {
     /// The installed model, the folder or the file.
     ///
     /// # Errors
-    /// A sentence for the operator: there is none of this name.
+    /// A message for the operator: there is none of this name.
     pub(super) fn find(&self) -> Result<Installed, String> {
         models::find(&self.data, &self.model)
     }
@@ -118,7 +118,7 @@ impl ModelRequest {
     /// `keeps` files there.
     ///
     /// # Errors
-    /// A sentence for the operator: the library that the runtime needs is not installed, or the model has no folder
+    /// A message for the operator: the library that the runtime needs is not installed, or the model has no folder
     /// for weights in 8 bits.
     pub(super) fn setup(&self, installed: &Installed, keeps: bool, loras: &[Lora]) -> Result<Setup, String> {
         let precision = self.precision(installed);

@@ -77,7 +77,7 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 /// verify` can later find damage that leaves the length of a file as it is.
 ///
 /// # Errors
-/// A sentence for the operator: the folder or the file is no model, or the name is taken.
+/// A message for the operator: the folder or the file is no model, or the name is taken.
 pub fn add(data_dir: &Path, path: &Path, name: &str, hash: bool, watch: &dyn Watch) -> Result<Installed, String> {
     if !is_name(name) {
         return Err(format!(

@@ -20,7 +20,7 @@ impl Busy {
     /// Tells running servers that a command is adding or removing a model.
     ///
     /// # Errors
-    /// A sentence for the operator: another command does so, or the folder of models cannot be written.
+    /// A message for the operator: another command does so, or the folder of models cannot be written.
     pub fn with(data_dir: &Path, name: &str) -> Result<Self, String> {
         let path = path(&directory(data_dir), name);
         let unusable = |error: std::io::Error| format!("cannot lock {}: {error}", path.display());

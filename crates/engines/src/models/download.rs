@@ -124,7 +124,7 @@ pub(super) fn sha256(open: &mut File, watch: &dyn Watch) -> io::Result<String> {
 /// Downloads a file at `url` into `folder`, unless it is there, and returns it with its SHA-256.
 ///
 /// # Errors
-/// A sentence for the operator. The bytes that arrived are kept, unless they are wrong.
+/// A message for the operator. The bytes that arrived are kept, unless they are wrong.
 pub(super) async fn fetch(
     hub: &Hub,
     url: &str,

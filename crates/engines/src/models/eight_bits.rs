@@ -12,7 +12,7 @@ use super::download::Watch;
 /// and blocks.
 ///
 /// # Errors
-/// A sentence for the operator: the model cannot be used, or the files cannot be written. A server makes them at its first
+/// A message for the operator: the model cannot be used, or the files cannot be written. A server makes them at its first
 /// start as well.
 pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
     let pipeline = installed.manifest.as_ref().map(|manifest| manifest.pipeline.as_str()).unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn make(installed: &Installed, watch: &dyn Watch) -> Result<(), String> {
 /// Compares the weights in 8 bits of a model with their checksums.
 ///
 /// # Errors
-/// A sentence for the operator: one of them is damaged, and is made again once it is deleted.
+/// A message for the operator: one of them is damaged, and is made again once it is deleted.
 pub fn verify(installed: &Installed) -> Result<(), String> {
     let Some(cache) = &installed.cache else { return Ok(()) };
     quantise::verify(cache).map(drop).map_err(|error| error.to_string())

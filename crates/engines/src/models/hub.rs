@@ -55,7 +55,7 @@ impl fmt::Debug for Hub {
     }
 }
 
-/// A request that failed: a sentence for the operator.
+/// A request that failed: a message for the operator.
 #[derive(Debug)]
 pub enum HubError {
     /// Another try cannot help.
@@ -131,7 +131,7 @@ impl Hub {
     /// A hub at `endpoint`. `authorities` (PEM) are trusted beside the public ones.
     ///
     /// # Errors
-    /// A sentence for the operator: the URL or the authorities cannot be used, or the token would be sent in the clear.
+    /// A message for the operator: the URL or the authorities cannot be used, or the token would be sent in the clear.
     pub fn new(
         endpoint: &str,
         token: Option<String>,

@@ -102,7 +102,7 @@ fn build(target: Target) -> Result<&'static Build, String> {
 /// Fetches, verifies and unpacks the library, unless it is there. Returns its path.
 ///
 /// # Errors
-/// A sentence for the operator. The part of the wheel that arrived is kept.
+/// A message for the operator. The part of the wheel that arrived is kept.
 pub async fn install(hub: &Hub, data_dir: &Path, target: Target, watch: &dyn Watch) -> Result<PathBuf, String> {
     if let Some(library) = installed_for(data_dir, target) {
         return Ok(library);

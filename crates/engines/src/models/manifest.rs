@@ -103,7 +103,7 @@ impl Manifest {
     /// file, and waits for no pipe.
     ///
     /// # Errors
-    /// A sentence for the operator: it cannot be read, or a line of it cannot be trusted.
+    /// A message for the operator: it cannot be read, or a line of it cannot be trusted.
     pub fn read(folder: &Path, name: &str) -> Result<Self, String> {
         let manifest: Self = read_json(folder, MANIFEST)?;
         manifest.check(name).map_err(|reason| format!("{}: {reason}", folder.join(MANIFEST).display()))?;
@@ -160,7 +160,7 @@ impl Manifest {
 /// Reads a file of up to 1 MiB in the folder of a model.
 ///
 /// # Errors
-/// A sentence for the operator: it cannot be read, or holds something else.
+/// A message for the operator: it cannot be read, or holds something else.
 pub(super) fn read_json<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<T, String> {
     parse(&folder.join(name), open(folder, name))
 }
@@ -201,7 +201,7 @@ pub(super) fn open(folder: &Path, name: &str) -> rustix::io::Result<File> {
 /// Writes a file in the folder of a model, whole or not at all.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let write = || {

@@ -102,7 +102,7 @@ pub struct Hold {
 pub struct ListedModel {
     /// The name of the model.
     pub name: String,
-    /// The model, or a sentence for the operator on why it cannot be used.
+    /// The model, or a message for the operator on why it cannot be used.
     pub found: Result<Installed, String>,
 }
 
@@ -116,7 +116,7 @@ impl Installed {
     /// Whether this release can render with it: the reason if not.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn usable(&self) -> Result<(), String> {
         let pipeline = self.manifest.as_ref().map(|manifest| &manifest.pipeline);
         if let Some(pipeline) = pipeline.filter(|pipeline| !catalogue::is_usable(pipeline)) {
@@ -129,7 +129,7 @@ impl Installed {
     /// Whether this user may read all of its files.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn readable(&self) -> Result<(), String> {
         self.manifest.iter().flat_map(|manifest| &manifest.files).try_for_each(|file| {
             let path = self.folder.join(&file.path);
@@ -141,7 +141,7 @@ impl Installed {
     /// a lock on it.
     ///
     /// # Errors
-    /// A sentence for the operator: the file cannot be written.
+    /// A message for the operator: the file cannot be written.
     pub fn note_check(&mut self, data_dir: &Path, unusable: Option<String>) -> Result<(), String> {
         if self.unusable == unusable {
             return Ok(());
@@ -159,7 +159,7 @@ impl Installed {
     /// Keeps the model from being removed for as long as the result lives.
     ///
     /// # Errors
-    /// A sentence for the operator: a command is adding or removing it.
+    /// A message for the operator: a command is adding or removing it.
     pub fn hold(&self) -> Result<Hold, String> {
         let Some(cache) = &self.cache else { return Ok(Hold { _file: None }) };
         let manifest = cache.with_file_name(MANIFEST);
@@ -193,7 +193,7 @@ impl Single {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// A sentence for the operator: the file is no model, or not one for this release.
+    /// A message for the operator: the file is no model, or not one for this release.
     fn recognise(path: &Path) -> Result<Self, String> {
         let pipeline = class_of_file(path).map_err(|error| error.to_string())?;
         let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -231,7 +231,7 @@ fn staging(data_dir: &Path, name: &str) -> PathBuf {
 /// The names of models that a pull has begun to fetch.
 ///
 /// # Errors
-/// A sentence for the operator: the folder cannot be read.
+/// A message for the operator: the folder cannot be read.
 pub fn unfinished(data_dir: &Path) -> Result<Vec<String>, String> {
     let names = names(&directory(data_dir))?;
     let mut found: Vec<_> = names
@@ -264,7 +264,7 @@ fn names(directory: &Path) -> Result<Vec<String>, String> {
 /// Everything in the folder of models, in the order of names. Without that folder, nothing.
 ///
 /// # Errors
-/// A sentence for the operator: the folder cannot be read, or holds more than 1,000 entries.
+/// A message for the operator: the folder cannot be read, or holds more than 1,000 entries.
 pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
     let directory = directory(data_dir);
     let mut found: Vec<_> = names(&directory)?
@@ -279,7 +279,7 @@ pub fn entries(data_dir: &Path) -> Result<Vec<ListedModel>, String> {
 /// The model that `--model` names: an installed one, or else a folder or a file.
 ///
 /// # Errors
-/// A sentence for the operator: there is no such model, or it is damaged.
+/// A message for the operator: there is no such model, or it is damaged.
 pub fn find(data_dir: &Path, name_or_path: &str) -> Result<Installed, String> {
     let directory = directory(data_dir);
     if is_taken(data_dir, name_or_path) {
@@ -313,7 +313,7 @@ pub fn exists(data_dir: &Path, name_or_folder: &str) -> bool {
     is_taken(data_dir, name_or_folder) || std::fs::symlink_metadata(name_or_folder).is_ok()
 }
 
-/// A sentence for the operator: there is no such model, and how to get it.
+/// A message for the operator: there is no such model, and how to get it.
 pub fn missing(data_dir: &Path, name: &str) -> String {
     let names: Vec<_> = entries(data_dir).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
     let installed =
@@ -333,7 +333,7 @@ fn way_to(name: &str) -> String {
 /// An installed model by its manifest alone, whatever became of its files.
 ///
 /// # Errors
-/// A sentence for the operator: there is no manifest, or it is damaged.
+/// A message for the operator: there is no manifest, or it is damaged.
 pub fn manifest_of(data_dir: &Path, name: &str) -> Result<Installed, String> {
     read(&directory(data_dir), name)
 }

@@ -92,7 +92,7 @@ impl Plan {
 /// The name under which a repository is installed.
 ///
 /// # Errors
-/// A sentence for the operator: it is neither a name in the catalogue nor a repository.
+/// A message for the operator: it is neither a name in the catalogue nor a repository.
 fn name_of(model: &str) -> Result<(String, String, Option<&'static CatalogueModel>), String> {
     if let Some(entry) = catalogue::find(model) {
         return Ok((entry.name.clone(), entry.repository.clone(), Some(entry)));
@@ -119,7 +119,7 @@ pub(super) fn repository_name(text: &str) -> Option<&str> {
 /// the one of the catalogue. `watch` hears when the hub is asked.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub async fn begin(
     hub: &Hub,
     data_dir: &Path,
@@ -323,7 +323,7 @@ impl Pull {
     /// Remembers that the operator accepted the licence.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub fn accept(&mut self, clock: &Clock) -> Result<(), String> {
         self.licence.accepted_at = clock.now().to_string();
         self.plan.manifest.licence = Some(self.licence.clone());
@@ -333,7 +333,7 @@ impl Pull {
     /// Checks that the disk has room for the bytes that are missing.
     ///
     /// # Errors
-    /// A sentence for the operator: it has not.
+    /// A message for the operator: it has not.
     pub fn check_space(&self) -> Result<(), String> {
         let free = Disk::new(vec![self.staging.clone()], None, Clock::system()).free();
         // Those in 8 bits of weights that have 16.
@@ -353,7 +353,7 @@ impl Pull {
     /// Fetches the missing files, and installs the model.
     ///
     /// # Errors
-    /// A sentence for the operator. Another pull continues.
+    /// A message for the operator. Another pull continues.
     pub async fn run(self, hub: &Hub, watch: &dyn Watch) -> Result<Installed, String> {
         watch.begin(self.bytes, self.done);
         let files = self.plan.files();
@@ -407,7 +407,7 @@ impl Index {
     /// The class of the pipeline.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(super) fn pipeline_class(self) -> Result<String, String> {
         let class = match self._class_name {
             serde_json::Value::String(class) => class,
@@ -443,7 +443,7 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
 /// Hashes the files of a model. Returns the paths of those that are damaged, each with the reason.
 ///
 /// # Errors
-/// A sentence for the operator: there is nothing to compare with.
+/// A message for the operator: there is nothing to compare with.
 pub fn verify(installed: &Installed, watch: &dyn Watch) -> Result<Vec<(String, String)>, String> {
     let manifest = installed.manifest.as_ref().ok_or("a folder that is not installed has no manifest")?;
     watch.begin(manifest.bytes(), 0);

@@ -13,7 +13,7 @@ use super::{directory, is_name, staging};
 pub enum NotRemoved {
     /// A server or another command uses the model of this name.
     InUse(String),
-    /// A sentence for the operator.
+    /// A message for the operator.
     Failed(String),
 }
 
@@ -21,14 +21,14 @@ impl fmt::Display for NotRemoved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InUse(name) => write!(f, "the model {name} is in use: stop the server or the command that uses it"),
-            Self::Failed(sentence) => f.write_str(sentence),
+            Self::Failed(message) => f.write_str(message),
         }
     }
 }
 
 impl From<String> for NotRemoved {
-    fn from(sentence: String) -> Self {
-        Self::Failed(sentence)
+    fn from(message: String) -> Self {
+        Self::Failed(message)
     }
 }
 

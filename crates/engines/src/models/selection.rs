@@ -35,7 +35,7 @@ pub struct RemoteFile {
 /// Chooses the files of `parts` that are fetched, in the order of paths. With `every`, each of the parts must be there.
 ///
 /// # Errors
-/// A sentence for the operator: something is missing, or a name, a length or a checksum cannot be used.
+/// A message for the operator: something is missing, or a name, a length or a checksum cannot be used.
 pub fn select(files: &[RemoteFile], parts: &[String], every: bool) -> Result<Vec<RemoteFile>, String> {
     let mut chosen: BTreeMap<&str, &RemoteFile> = BTreeMap::new();
     let mut take = |file| match chosen.insert(RemoteFile::path(file), file) {

@@ -69,7 +69,7 @@ const MAX_REST: usize = 1024 * 1024;
 /// Describes the engine without connecting.
 ///
 /// # Errors
-/// A sentence for the operator.
+/// A message for the operator.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let dialect = Dialect::new(settings, urls);
     let model = dialect.model.as_deref().map_or_else(String::new, |model| format!("{model} at "));

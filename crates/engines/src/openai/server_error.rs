@@ -12,8 +12,8 @@ const REFUSALS: [&str; 5] = [
     "contentFilter",
     "ResponsibleAIPolicyViolation",
 ];
-/// Beginnings of sentences that mean the same, for servers between that pass on no code.
-const SENTENCES_OF_REFUSALS: [&str; 3] = [
+/// Beginnings of messages that mean the same, for servers between that pass on no code.
+const REFUSAL_MESSAGES: [&str; 3] = [
     "Your request was rejected as a result of our safety system",
     "Your request was rejected by the safety system",
     "Your request was rejected by our safety system",
@@ -34,8 +34,8 @@ const OF_THE_OPERATOR: [(&str, &str); 13] = [
     ("unknownParameter", OTHER_PROFILE),
     ("extra_forbidden", OTHER_PROFILE),
 ];
-/// Beginnings of sentences of servers that have no code for it.
-const SENTENCES_OF_THE_OPERATOR: [(&str, &str); 6] = [
+/// Beginnings of messages of servers that have no code for it.
+const OPERATOR_MESSAGES: [(&str, &str); 6] = [
     ("Billing hard limit", PAY),
     ("Unknown parameter: ", OTHER_PROFILE),
     ("Unrecognized request argument", OTHER_PROFILE),
@@ -86,33 +86,33 @@ impl ServerError {
 
     fn new(names: Vec<String>, message: Option<String>, is_of_model: bool) -> Self {
         let by_name = OF_THE_OPERATOR.iter().find(|(name, _)| names.iter().any(|found| found == name));
-        let (class, sentence) = unwrapped(message.as_deref().unwrap_or_default());
+        let (class, text) = unwrapped(message.as_deref().unwrap_or_default());
         let is_refusal = class == "ContentPolicyViolationError"
             || names.iter().any(|name| REFUSALS.contains(&name.as_str()))
-            || SENTENCES_OF_REFUSALS.iter().any(|begin| sentence.starts_with(begin));
-        let by_sentence = SENTENCES_OF_THE_OPERATOR.iter().find(|(begin, _)| sentence.starts_with(begin));
+            || REFUSAL_MESSAGES.iter().any(|begin| text.starts_with(begin));
+        let by_message = OPERATOR_MESSAGES.iter().find(|(begin, _)| text.starts_with(begin));
         let by_class = (class == "UnsupportedParamsError").then_some(OTHER_PROFILE);
-        let advice = by_name.or(by_sentence).map(|(_, advice)| *advice).or(by_class);
+        let advice = by_name.or(by_message).map(|(_, advice)| *advice).or(by_class);
         let advice = advice.or(is_of_model.then_some(OTHER_MODEL));
         Self { words: Words { code: names.into_iter().next(), message, advice }, is_refusal }
     }
 }
 
-/// The class of an error that LiteLLM passes on, and the sentence of the server behind it: `litellm.BadRequestError:
+/// The class of an error that LiteLLM passes on, and the text of the server behind it: `litellm.BadRequestError:
 /// OpenAIException - …`, or `/images/generations: …` for one of its own.
 fn unwrapped(message: &str) -> (&str, &str) {
     if message.starts_with('/') {
-        return ("", message.split_once(": ").map_or(message, |(_, sentence)| sentence));
+        return ("", message.split_once(": ").map_or(message, |(_, text)| text));
     }
-    let Some(mut sentence) = message.strip_prefix("litellm.") else { return ("", message) };
-    let class = sentence.split_once(": ").map_or("", |(class, _)| class);
+    let Some(mut text) = message.strip_prefix("litellm.") else { return ("", message) };
+    let class = text.split_once(": ").map_or("", |(class, _)| class);
     let is_name = |word: &str| word.ends_with("Error") || word.ends_with("Exception");
-    while let Some((word, rest)) = sentence.split_once(' ')
+    while let Some((word, rest)) = text.split_once(' ')
         && is_name(word.trim_end_matches(':'))
     {
-        sentence = rest.strip_prefix("- ").unwrap_or(rest);
+        text = rest.strip_prefix("- ").unwrap_or(rest);
     }
-    (class, sentence)
+    (class, text)
 }
 
 fn text(value: &Value) -> Option<String> {

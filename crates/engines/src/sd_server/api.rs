@@ -260,7 +260,7 @@ fn unavailable(error: EngineError) -> EngineError {
     }
 }
 
-/// The words of an error: `{"error": …}`, with a sentence in `message` where `error` is a code.
+/// The words of an error: `{"error": …}`, with a message in `message` where `error` is a code.
 fn words(answer: &EngineResponse) -> Words {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);

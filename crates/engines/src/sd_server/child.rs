@@ -34,7 +34,7 @@ impl SdServerProgram {
     /// The program as the settings name it, on one device.
     ///
     /// # Errors
-    /// A sentence for the operator: the arguments cannot be read.
+    /// A message for the operator: the arguments cannot be read.
     pub(super) fn new(
         device: Option<String>,
         settings: &EngineSettings,

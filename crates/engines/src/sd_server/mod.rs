@@ -34,7 +34,7 @@ const EDITING_MODELS: [&str; 6] = ["edit", "kontext", "klein", "flux2", "flux.2"
 /// Servers at these URLs, or children of this process if there are none.
 ///
 /// # Errors
-/// A sentence for the operator: the settings contradict each other.
+/// A message for the operator: the settings contradict each other.
 pub(super) fn choose(urls: &[Url], settings: &EngineSettings) -> Result<EngineChoice, String> {
     let (count, description) = match urls {
         [] => (settings.devices().len(), "stable-diffusion.cpp's server, run by this process".to_owned()),

@@ -47,7 +47,7 @@ pub trait Program: Send + Sync + 'static {
     /// Prepares the start of a child.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     fn next(&self) -> Result<Next<Self::Link>, String>;
 
     /// Waits until the child has started, and has it render something small, so that no task waits for what the program
@@ -398,7 +398,7 @@ pub async fn answer(asking: impl Future<Output = Result<(), EngineError>>) -> Re
 /// ends and is started on another port.
 ///
 /// # Errors
-/// A sentence for the operator: all ports are taken.
+/// A message for the operator: all ports are taken.
 pub fn free_port() -> Result<u16, String> {
     let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     bound.map(|address| address.port()).map_err(|error| format!("no port of this machine is free: {error}"))

@@ -23,7 +23,7 @@ impl NeededClaims<'_> {
     /// fails: a misunderstood claim would let someone in, or shut someone out.
     ///
     /// # Errors
-    /// A sentence for the log.
+    /// A message for the log.
     pub(super) fn read(&self, token: &Fields, others: &Fields) -> Result<Claims, String> {
         // An address and its verification belong together.
         let with_email = if has_email(token) { token } else { others };

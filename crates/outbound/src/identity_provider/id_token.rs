@@ -35,7 +35,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 pub(super) enum Fault {
     /// No key has made the signature. The provider may have changed its keys.
     NoMatchingKey,
-    /// A sentence for the log.
+    /// A message for the log.
     Invalid(String),
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Expected<'a> {
 /// Checks the claims of a signed token, and returns its subject.
 ///
 /// # Errors
-/// A sentence for the log.
+/// A message for the log.
 pub(super) fn subject(claims: &Fields, expected: &Expected<'_>) -> Result<String, String> {
     let issuer = text(claims, "iss")?;
     if issuer != expected.issuer {

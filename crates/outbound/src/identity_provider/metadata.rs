@@ -32,7 +32,7 @@ impl Endpoints {
     /// Reads the document of the provider with the URL `issuer`.
     ///
     /// # Errors
-    /// A sentence for the log.
+    /// A message for the log.
     pub(super) fn read(document: &Fields, issuer: &str) -> Result<Self, String> {
         let found = text(document, "issuer")?;
         if found != issuer {
@@ -85,7 +85,7 @@ pub(super) fn encoded(text: &str) -> String {
 /// The keys of a document that this program can use.
 ///
 /// # Errors
-/// A sentence for the log: it is not a list of keys.
+/// A message for the log: it is not a list of keys.
 pub(super) fn keys(document: &Fields) -> Result<Vec<CoreJsonWebKey>, String> {
     let found = document.get("keys");
     let keys =

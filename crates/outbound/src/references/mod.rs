@@ -90,7 +90,7 @@ impl Default for ReferenceOptions {
     }
 }
 
-/// A reference that cannot be used. Displays as a sentence for the caller.
+/// A reference that cannot be used. Displays as a message for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("reference_images[{index}] {kind}.")]
 pub struct ReferenceFault {
@@ -264,7 +264,7 @@ impl References {
         url: &ReferenceUrl,
     ) -> Result<Picture, ReferenceFault> {
         self.picture(account, url).await.map_err(|error| {
-            // The caller gets a vaguer sentence, which tells nothing about the network of this server.
+            // The caller gets a vaguer message, which tells nothing about the network of this server.
             let account = account.map(tracing::field::display);
             tracing::info!(account, index, url = url.loggable(), %error, "a reference image cannot be used");
             ReferenceFault { index, kind: error.kind() }

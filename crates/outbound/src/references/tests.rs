@@ -125,11 +125,11 @@ fn a_decoder_that_was_killed_says_nothing_about_the_picture() {
 }
 
 #[test]
-fn a_reference_fault_names_the_entry_in_a_sentence() {
-    let sentence = |index, kind| ReferenceFault { index, kind }.to_string();
-    assert_eq!(sentence(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
-    assert_eq!(sentence(0, FaultKind::TooLarge), "reference_images[0] is too large.");
-    assert_eq!(sentence(3, FaultKind::NotAnImage), "reference_images[3] is not a PNG, JPEG or WebP image.");
-    assert_eq!(sentence(1, FaultKind::Damaged), "reference_images[1] is a damaged image.");
-    assert_eq!(sentence(2, FaultKind::Unexamined), "reference_images[2] could not be examined.");
+fn a_reference_fault_names_the_entry_in_a_message() {
+    let message = |index, kind| ReferenceFault { index, kind }.to_string();
+    assert_eq!(message(1, FaultKind::Unreachable), "reference_images[1] could not be downloaded.");
+    assert_eq!(message(0, FaultKind::TooLarge), "reference_images[0] is too large.");
+    assert_eq!(message(3, FaultKind::NotAnImage), "reference_images[3] is not a PNG, JPEG or WebP image.");
+    assert_eq!(message(1, FaultKind::Damaged), "reference_images[1] is a damaged image.");
+    assert_eq!(message(2, FaultKind::Unexamined), "reference_images[2] could not be examined.");
 }

@@ -88,7 +88,7 @@ pub(super) fn describe(config: &Config) -> String {
     format!("PostgreSQL database {database:?} at {}", hosts.join(", "))
 }
 
-/// Reads a `postgres://` URL and adds defaults. An error is a sentence for the operator, without the password.
+/// Reads a `postgres://` URL and adds defaults. An error is a message for the operator, without the password.
 pub(super) fn configuration(url: &str) -> Result<(Config, Trust), String> {
     let (mut config, trust) = url::read(url)?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
@@ -130,7 +130,7 @@ fn is_local(config: &Config) -> bool {
 }
 
 /// TLS that trusts the public authorities and those in the file `ca`, or only those that the URL names. The connector
-/// is not used where the URL asks for no TLS. An error is a sentence for the operator.
+/// is not used where the URL asks for no TLS. An error is a message for the operator.
 pub(super) fn tls(config: &Config, trust: &Trust, ca: Option<&Path>) -> Result<MakeRustlsConnect, String> {
     let is_used = config.get_ssl_mode() != SslMode::Disable;
     let (flag, file) = match (&trust.authorities, ca) {

@@ -60,7 +60,7 @@ pub(crate) struct PostgresStore {
 /// Host and database that a `postgres://` URL names, without what opens them.
 ///
 /// # Errors
-/// A sentence for the operator, without the password.
+/// A message for the operator, without the password.
 pub fn describe(url: &str) -> std::result::Result<String, String> {
     connect::configuration(url).map(|(config, _)| connect::describe(&config))
 }
@@ -141,7 +141,7 @@ impl PostgresStore {
     /// Checks that an acknowledged write survives a power cut.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub(crate) async fn check_durability(&self) -> std::result::Result<(), String> {
         let settings = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'";
         let rows = self.database.read(settings, &[]).await.map_err(|error| error.to_string())?;

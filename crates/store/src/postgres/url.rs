@@ -45,7 +45,7 @@ const UNSUPPORTED: [(&str, &str); 9] = [
     ("schema", "write options=-csearch_path%3DSCHEMA instead"),
 ];
 
-/// Reads a URL. An error is a sentence for the operator that shows nothing of the user name and the password.
+/// Reads a URL. An error is a message for the operator that shows nothing of the user name and the password.
 pub(super) fn read(url: &str) -> Result<(Config, Trust), String> {
     check_signs(url)?;
     // A user name and a password may contain question marks.

@@ -1,4 +1,4 @@
-//! Every way in which ComfyUI misbehaves: the operator's line, the caller's sentence, the attempts and the refund.
+//! Every way in which ComfyUI misbehaves: the operator's line, the caller's message, the attempts and the refund.
 
 use std::process::Stdio;
 
@@ -128,7 +128,7 @@ async fn each_fault_of_a_server_has_a_line_for_the_operator_without_the_prompt()
 }
 
 #[tokio::test]
-async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_sentence_and_a_refund_or_leaves_it_waiting() {
+async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_message_and_a_refund_or_leaves_it_waiting() {
     let failed = Outcome::Ends("execution_error", json!({ "exception_message": "a boat of secrets" }));
     for (fault, meaning) in [
         (submit(Reply::json(400, &json!({}))), Meaning::Permanent),
@@ -146,8 +146,8 @@ async fn each_meaning_of_a_fault_ends_its_task_with_a_plain_sentence_and_a_refun
         service.work().await;
         let (task, credits) = (caller.task(&task_id).await, caller.credits().await);
         match meaning.ending() {
-            Some((sentence, attempts)) => {
-                assert!(task["error"].as_str().is_some_and(|error| error.contains(sentence)), "{fault:?}: {task}");
+            Some((message, attempts)) => {
+                assert!(task["error"].as_str().is_some_and(|error| error.contains(message)), "{fault:?}: {task}");
                 assert_eq!((credits, server.asked("POST /prompt").len()), (10, attempts), "{fault:?}");
             }
             None => {

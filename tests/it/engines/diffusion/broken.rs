@@ -233,8 +233,8 @@ async fn a_task_whose_child_breaks_in_every_attempt_is_refunded_and_the_next_is_
         service.clock.advance(Duration::from_secs(10));
     }
     let task = caller.task(&task_id).await;
-    let sentence = task["error"].as_str().expect("a sentence");
-    assert!(sentence.contains("refunded") && !sentence.contains("frame"), "{sentence}");
+    let message = task["error"].as_str().expect("a message");
+    assert!(message.contains("refunded") && !message.contains("frame"), "{message}");
     assert_eq!(caller.credits().await, 100);
     let next = caller.submit_prompt("a boat").await;
     assert_eq!(worker.step().await.expect("a store"), 1);

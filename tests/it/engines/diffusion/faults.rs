@@ -225,8 +225,8 @@ async fn a_prompt_that_always_kills_the_child_ends_after_three_attempts_with_a_r
         () = killing => unreachable!(),
     };
     assert_eq!(task["status"], "failed", "{task}");
-    let sentence = task["error"].as_str().expect("a sentence");
-    assert!(sentence.contains("refunded") && !sentence.contains("signal"), "{sentence}");
+    let message = task["error"].as_str().expect("a message");
+    assert!(message.contains("refunded") && !message.contains("signal"), "{message}");
     let log = fs::read_to_string(&log).expect("a log");
     assert!(log.contains("signal: 9") && log.contains("started the engine process"), "{log}");
     assert!(log.contains("tintype render-diffusion") && !log.contains("/proc/self/exe"), "{log}");

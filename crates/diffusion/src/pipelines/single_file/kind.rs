@@ -79,7 +79,7 @@ const PARTS: [(&[&str], &str); 5] = [
 /// The family of a complete model, or of one that lacks its VAE alone: another one can replace it.
 ///
 /// # Errors
-/// A sentence on what the file is, or lacks, and what to do.
+/// A message on what the file is, or lacks, and what to do.
 pub(super) fn identify(tensors: &Tensors) -> Result<Kind> {
     let is = |what: &str, remedy: &str| Error::Unusable(format!("{} is {what}: {remedy}", tensors.path));
     if let Some((_, what, remedy)) = OTHERS.iter().find(|(names, ..)| tensors.mentions(names)) {

@@ -76,7 +76,7 @@ pub(super) enum Single {
 /// The class of the pipeline of a model in one file, by the header of the file alone.
 ///
 /// # Errors
-/// A sentence on what the file is, or lacks, and what to do.
+/// A message on what the file is, or lacks, and what to do.
 pub fn class(path: &Path) -> Result<&'static str> {
     let tensors = Tensors::read(path)?;
     class_of(kind::identify(&tensors)?, &tensors)

@@ -36,7 +36,7 @@ pub async fn refunds(fx: &Fixture, id: Id) -> Result<usize> {
     Ok(entries.iter().filter(|entry| refund(entry.kind, entry.task_id)).count())
 }
 
-/// Asserts that the task is failed with this cause and sentence, and was refunded once.
+/// Asserts that the task is failed with this cause and message, and was refunded once.
 pub async fn assert_refunded(fx: &Fixture, id: Id, cause: FailureCause, error: &str) -> Result<()> {
     assert_eq!(fx.task(id).await?.status, failure(cause, error));
     assert_eq!(refunds(fx, id).await?, 1);

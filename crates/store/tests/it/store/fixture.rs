@@ -30,8 +30,8 @@ pub struct Fixture {
 }
 
 /// The status of a task that failed.
-pub fn failure(cause: FailureCause, sentence: &str) -> Status {
-    Status::Failed(TaskFailure::new(cause, sentence))
+pub fn failure(cause: FailureCause, message: &str) -> Status {
+    Status::Failed(TaskFailure::new(cause, message))
 }
 
 /// Everything that a store returns.

@@ -219,8 +219,8 @@ async fn a_submit_batched_with_an_expiry_that_does_not_fit_is_acknowledged_only_
     let (fx, ada) = full_database().await?;
     let overdue = fx.submit(ada).await?.id;
     // An error message that does not fit into the database.
-    let sentence = "it sank ".repeat(4_000);
-    let sweep = fx.store.expire(fx.clock.now(), &sentence);
+    let message = "it sank ".repeat(4_000);
+    let sweep = fx.store.expire(fx.clock.now(), &message);
     let submits = (0..12).map(|_| fx.store.submit(ada, None, Surface::Api, images(1), UNLIMITED));
     let (swept, submissions) = tokio::join!(sweep, join_all(submits));
     // SQLite may roll back the statement or the whole transaction; in neither case does the expiry report that it ended

@@ -110,7 +110,7 @@ impl Order {
 }
 
 /// The error message of a failure.
-pub fn sentence(error: u8) -> String {
+pub fn message(error: u8) -> String {
     format!("It sank for reason {error}.")
 }
 

@@ -11,12 +11,12 @@ use tintype_store::{
 };
 use tintype_system::clock::Timestamp;
 
-use super::act::{Held, file_names, sentence};
+use super::act::{Held, file_names, message};
 use super::model::{Model, Ticket};
 use super::outcome::Outcome;
 
 fn failed(cause: FailureCause, error: u8) -> Status {
-    Status::Failed(TaskFailure { cause, sentence: sentence(error) })
+    Status::Failed(TaskFailure { cause, message: message(error) })
 }
 
 impl Model {

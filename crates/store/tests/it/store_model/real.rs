@@ -10,7 +10,7 @@ use tintype_domain::model::{Account, FailureCause, Id};
 use tintype_store::{AccountChange, AccountCreation, NewEndpoint, Store};
 use tintype_system::clock::{Clock, Timestamp};
 
-use super::act::{Act, Order, Step, file_names, sentence};
+use super::act::{Act, Order, Step, file_names, message};
 use super::credits::{LOW, TAKEN, grant_note};
 use super::keys::{hash, hint, new_key};
 use super::model::Model;
@@ -79,18 +79,18 @@ async fn work(store: &dyn Store, model: &Model, act: Act) -> Outcome {
             store.renew(leases, lease).await.into()
         }
         Act::Release { lease, delay } => store.release(model.lease(lease), delay).await.into(),
-        Act::Retry { lease, delay, error } => store.retry(model.lease(lease), delay, &sentence(error)).await.into(),
+        Act::Retry { lease, delay, error } => store.retry(model.lease(lease), delay, &message(error)).await.into(),
         Act::Complete { lease, images } => store.complete(model.lease(lease), file_names(images)).await.into(),
         Act::Fail { lease, error } => {
-            store.fail(model.lease(lease), FailureCause::Engine, &sentence(error)).await.into()
+            store.fail(model.lease(lease), FailureCause::Engine, &message(error)).await.into()
         }
-        Act::Refuse { lease, error, rule } => store.refuse(model.lease(lease), &sentence(error), rule).await.into(),
+        Act::Refuse { lease, error, rule } => store.refuse(model.lease(lease), &message(error), rule).await.into(),
         Act::FailUnleased { task, error } => {
-            store.fail_unleased(model.task_id(task), FailureCause::Operator, &sentence(error)).await.into()
+            store.fail_unleased(model.task_id(task), FailureCause::Operator, &message(error)).await.into()
         }
-        Act::Rescue { which, error } => store.rescue(which, &sentence(error)).await.into(),
-        Act::Expire { cutoff, error } => store.expire(cutoff, &sentence(error)).await.into(),
-        Act::FailBeyond { max_references, error } => store.fail_beyond(max_references, &sentence(error)).await.into(),
+        Act::Rescue { which, error } => store.rescue(which, &message(error)).await.into(),
+        Act::Expire { cutoff, error } => store.expire(cutoff, &message(error)).await.into(),
+        Act::FailBeyond { max_references, error } => store.fail_beyond(max_references, &message(error)).await.into(),
         act => administer(store, model, act).await,
     }
 }
